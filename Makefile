@@ -1,0 +1,81 @@
+# The front of the project: `make` lists what can be done. Everything is made below build/.
+#
+#   PRESET=dev|release|asan|tsan   for build, check and test of another preset than the usual one
+#   ARGS="..."                     goes to the demo or the benchmark as it is
+#   ENGINE=no                      leaves vLLM out of `make test`; the tests that need it are then skipped
+
+BUILD := build
+JOBS ?= $(shell nproc)
+ARGS ?=
+ENGINE ?= yes
+PYTHON_ENV = PYTHONPATH="$(CURDIR)/$(BUILD)/release/python:$(CURDIR)" PATH="$(CURDIR)/$(BUILD)/release/bin:$$PATH"
+ENGINE_PYTHON := $(BUILD)/engine-venv/bin/python
+RESULTS := $(BUILD)/test-results
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check soak bench-engine fuzz format lint tidy setup build clean
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+help:  ## List the commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo:  ## The main job with real engines: installs, builds, runs, shows a table and a report (10 minutes)
+	@tools/setup.sh --engine
+	@$(MAKE) build PRESET=release
+	@$(PYTHON_ENV) $(ENGINE_PYTHON) -m kvdepot.demo $(ARGS)
+
+test: PRESET := release
+test:  ## Unit, simulated, tidy and short end-to-end tests of the release build (25 minutes from nothing)
+	@tools/setup.sh --test $(if $(filter yes,$(ENGINE)),--engine)
+	@$(MAKE) build PRESET=$(PRESET)
+	@rm -rf $(RESULTS)/$(PRESET) && mkdir -p $(RESULTS)/$(PRESET)
+	@failed=0; \
+	ctest --test-dir $(BUILD)/$(PRESET) -L '^(unit|sim|tidy)$$' -j $(JOBS) --output-on-failure --no-tests=error \
+	  --output-junit "$(CURDIR)/$(RESULTS)/$(PRESET)/unit.xml" || failed=1; \
+	ctest --test-dir $(BUILD)/$(PRESET) -L '^e2e$$' --output-on-failure --no-tests=ignore \
+	  --output-junit "$(CURDIR)/$(RESULTS)/$(PRESET)/e2e.xml" || failed=1; \
+	tools/test_summary.py $(RESULTS)/$(PRESET)/*.xml; \
+	exit $$failed
+
+check: PRESET := dev
+check:  ## The contributor's loop: debug build, unit and tidy tests (2 minutes when warm)
+	@tools/setup.sh --test
+	@$(MAKE) build PRESET=$(PRESET)
+	@ctest --test-dir $(BUILD)/$(PRESET) -L '^(unit|tidy)$$' -j $(JOBS) --output-on-failure --no-tests=error
+
+soak:  ## The long runs; the log goes to build/soak.log, docs/results/ holds the committed one
+	@tools/setup.sh --test --engine
+	@$(MAKE) build PRESET=release
+	@bash -o pipefail -c "ctest --test-dir $(BUILD)/release -L '^soak$$' -V --no-tests=error 2>&1 | tee $(BUILD)/soak.log"
+
+bench-engine:  ## Time to first token against the peers; ARGS="--quick", ARGS="--check"
+	@tools/setup.sh --bench --engine
+	@$(MAKE) build PRESET=release
+	@$(PYTHON_ENV) $(ENGINE_PYTHON) -m bench.engine $(ARGS)
+
+fuzz:  ## Fuzz every parser for ARGS seconds in all (default 300)
+	@tools/setup.sh --dev
+	@.ci/fuzz $(or $(ARGS),300)
+
+format:  ## Format all C++ sources in place
+	@tools/format.sh
+
+lint: PRESET := dev
+lint:  ## clang-tidy over the sources that differ from main, or over ARGS="src/store/pool.cc ..."
+	@$(MAKE) build PRESET=$(PRESET)
+	@tools/lint.sh $(BUILD)/$(PRESET) $(ARGS)
+
+tidy:  ## House rules: include direction, lengths, comments, environment reads, links
+	@tools/tidy.py
+
+setup:  ## Install what is missing, with all that contributors need
+	@tools/setup.sh --dev
+
+build: PRESET ?= release
+build:  ## Configure and build PRESET (default release)
+	@test -f $(BUILD)/$(PRESET)/build.ninja || cmake --preset $(PRESET)
+	@cmake --build $(BUILD)/$(PRESET) -j $(JOBS)
+
+clean:  ## Remove what was built; Python environments and the model stay (rm -r build removes them too)
+	@rm -rf $(addprefix $(BUILD)/,dev release asan tsan fuzz test-results fuzz-corpus demo bench soak.log)

@@ -1,0 +1,192 @@
+"""What the rows of the engine suite share: the model, prompts of exact length, engines, a depot, quiet between them.
+
+Names of engines: a *writer* stores, a *reader* gets it back in another process, a *plain* engine has no connector.
+All engines of a row get the same arguments, memory and thread binding; they differ in the connector only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import engine_process, prompts
+from bench.depot import Depot, binary
+from bench.engine_process import Answer, Engine, EngineSpec
+from bench.harness import ROOT, Bench, BenchError
+
+BLOCK = 128             # tokens of a block on vLLM's CPU back end
+DOCUMENT = 54 * BLOCK   # 6,912 tokens
+QUESTION = 8
+SETTLE_S = 1.2          # vLLM's processes spin for 1 s after a message, then sleep
+GIB = 2**30
+POOL_BYTES = GIB
+FLASH_BYTES = 4 * GIB
+
+
+@dataclass
+class Model:
+    """The engine environment's paths and the geometry of the model's KV cache."""
+
+    python: Path
+    path: Path
+    dtype: str
+    layers: int
+    kv_bytes_per_token: int
+
+    @staticmethod
+    def of(build: Path) -> Model:
+        env = engine_process.model_of(build)
+        config = json.loads((Path(env["model"]) / "config.json").read_text())
+        heads = config["num_key_value_heads"]
+        head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        width = 4 if env["dtype"] == "float32" else 2
+        layers = config["num_hidden_layers"]
+        return Model(Path(env["python"]), Path(env["model"]), env["dtype"], layers,
+                     layers * 2 * heads * head_dim * width)
+
+
+class Lab:
+    """Owns the processes of a run; `close()` ends them all. One thread."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.model = Model.of(bench.build)
+        self._engines: list[Engine] = []
+        self._depots: list[Depot] = []
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise BenchError(f"run this suite with {self.model.python}: it needs the engine's tokenizer") from None
+        self._tokenizer = Tokenizer.from_file(str(self.model.path / "tokenizer.json"))
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    # -- prompts --------------------------------------------------------------------------------------------------
+
+    def prompt(self, seed: str, tokens: int) -> list[int]:
+        """Token ids of prose, exactly that many; another seed gives another text from the first block on."""
+        ids = self._tokenizer.encode(prompts.prose(seed, tokens), add_special_tokens=False).ids
+        if len(ids) < tokens:
+            raise BenchError(f"prose of {tokens} words has only {len(ids)} tokens")
+        return ids[:tokens]
+
+    def question(self, seed: str, tokens: int = QUESTION) -> list[int]:
+        return self._tokenizer.encode("\n\n" + prompts.question(seed), add_special_tokens=False).ids[:tokens]
+
+    # -- engines --------------------------------------------------------------------------------------------------
+
+    def engines(self, *specs: EngineSpec) -> list[Engine]:
+        """Starts these engines at once and waits for all."""
+        self.bench.progress.tick(f"starting engines: {', '.join(spec.name for spec in specs)}")
+        started = []
+        for spec in specs:
+            started.append(Engine(spec))
+            self._engines.append(started[-1])
+        for engine in started:
+            engine.wait_ready()
+        return started
+
+    def spec(self, name: str, connector: dict | None = None, **changes) -> EngineSpec:
+        changes.setdefault("python", self.model.python)
+        return EngineSpec(name=name, model=self.model.path, dtype=self.model.dtype, connector=connector,
+                          log_dir=self.bench.work / "log", import_paths=package_paths(self.bench.build), **changes)
+
+    def end(self, *engines: Engine) -> None:
+        for engine in engines:
+            engine.ask_to_quit()
+        for engine in list(engines):
+            if engine in self._engines:
+                self._engines.remove(engine)
+                engine.close()
+
+    # -- the depot ------------------------------------------------------------------------------------------------
+
+    def depot(self, name: str, pool_bytes: int = POOL_BYTES, flash_bytes: int = FLASH_BYTES,
+              flags: Sequence[str] = ()) -> Depot:
+        folder = self.bench.work / name
+        depot = Depot(binary(self.bench.build), folder, pool_bytes, flash_bytes, flags)
+        self._depots.append(depot)
+        return depot
+
+    def end_depot(self, depot: Depot) -> None:
+        depot.stop()
+        self._depots.remove(depot)
+        shutil.rmtree(depot.folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def scope(self):
+        """Ends what was started inside and not ended there, also after an error."""
+        engines, depots = list(self._engines), list(self._depots)
+        try:
+            yield
+        finally:
+            self.end(*[engine for engine in self._engines if engine not in engines])
+            for depot in [depot for depot in self._depots if depot not in depots]:
+                self.end_depot(depot)
+
+    def close(self) -> None:
+        self.bench.progress.tick("ending engines and servers")
+        self.end(*list(self._engines))
+        while self._depots:
+            self._depots.pop().stop()
+
+    # -- measuring ------------------------------------------------------------------------------------------------
+
+    def settle(self, depot: Depot | None = None) -> None:
+        """Lets what the last request left behind come to rest: stores, and the engines' spinning."""
+        if depot:
+            depot.wait_written()
+        time.sleep(SETTLE_S)
+
+    def reconnect(self, engine: Engine, primer: Sequence[int], deadline_s: float = 30.0) -> None:
+        """After a restart of the depot: asks for something it holds until the engine gets it from there again."""
+        end = time.monotonic() + deadline_s
+        while True:
+            engine.reset_prefix_cache()
+            if engine.ask(primer).cached >= len(primer) - BLOCK:
+                return
+            if time.monotonic() > end:
+                raise BenchError(f"engine {engine.spec.name} does not get anything from the restarted depot "
+                                 f"after {deadline_s:.0f} s (log: {engine.log})")
+            time.sleep(0.5)
+
+
+def ours(depot: Depot, **settings) -> dict:
+    """vLLM's kv_transfer_config for the depot, as the README has it."""
+    return {"kv_connector": "KvDepotConnector", "kv_connector_module_path": "kvdepot.vllm", "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {"depot": depot.address, **settings}}
+
+
+def package_paths(build: Path) -> list[Path]:
+    """Where the engine finds the package kvdepot: the place this process would take it from."""
+    found = importlib.util.find_spec("kvdepot")
+    if found is not None and found.submodule_search_locations:
+        return [Path(next(iter(found.submodule_search_locations))).parent]
+    for folder in (build / "release" / "python", ROOT / "python"):
+        if (folder / "kvdepot").is_dir():
+            return [folder]
+    return []
+
+
+def expect_cached(answer: Answer, least: int, what: str) -> Answer:
+    """A miss is not a hit: a figure counts only if at least that many tokens came from a cache."""
+    if answer.cached < least:
+        raise BenchError(f"{what}: {answer.cached} tokens came from a cache, {least} expected")
+    return answer
+
+
+def expect_cold(answer: Answer, what: str) -> Answer:
+    if answer.cached:
+        raise BenchError(f"{what}: {answer.cached} tokens came from a cache, none expected")
+    return answer

@@ -1,0 +1,92 @@
+"""Many requests at once: a burst that shares prefixes, and decoding while somebody's prefix loads slowly."""
+
+from __future__ import annotations
+
+import statistics
+
+from bench import stats
+from bench.depot import Depot
+from bench.engine_lab import BLOCK, Lab, expect_cached, ours
+from bench.engine_process import Answer, Engine
+from bench.harness import Bench, BenchError
+
+MAKESPAN = "shared_prefix_makespan_off_over_on"
+ITL_MEDIAN, ITL_P99 = "itl_median_while_loading", "itl_p99_while_loading"
+BURST, PREFIXES, PREFIX, SUFFIX, OUTPUT = 16, 3, 4000, 64, 16
+DECODERS, DECODE_PROMPT, DECODE_TOKENS = 8, 48, 200
+LOADED = 55 * BLOCK         # 7,040 tokens: all of it is loaded, one token is computed
+LOAD_AT_S = 2.0             # by then all eight decode
+SHAPED = 50_000_000         # bytes a second
+
+
+def burst(lab: Lab, bench: Bench, depot: Depot, writer: Engine, reader: Engine, plain: Engine) -> None:
+    """16 requests at t = 0; the depot was warmed by another engine, both arms' own caches are on and empty."""
+    if not bench.wants(MAKESPAN) or not bench.has_time(120.0, MAKESPAN):
+        return
+    on, off = [], []
+    for index in range(bench.rounds(3, 1)):
+        bench.progress.tick(f"burst, round {index + 1}: warming the depot")
+        prefixes = [lab.prompt(f"burst {index} {which}", PREFIX) for which in range(PREFIXES)]
+        for prefix in prefixes:
+            writer.ask(prefix)
+        requests = [{"ids": prefixes[k % PREFIXES] + lab.prompt(f"burst {index} suffix {k}", SUFFIX),
+                     "max_tokens": OUTPUT} for k in range(BURST)]
+        for engine, times, note in ((plain, off, "off"), (reader, on, "on")):
+            bench.progress.tick(f"burst, round {index + 1}: {note}")
+            engine.reset_prefix_cache()
+            lab.settle(depot)
+            wall, answers = engine.generate(requests)
+            times.append(wall)
+        for answer in answers:
+            expect_cached(answer, PREFIX // BLOCK * BLOCK, "a shared prefix")
+    bench.ratio(MAKESPAN, ours=on, theirs=off, unit="s", form="theirs/ours", better="higher", goal=3,
+                peer="vLLM with its own prefix cache", command=depot.command)
+
+
+def while_loading(lab: Lab, bench: Bench) -> None:
+    """Inter-token latency of eight requests with and without a prefix that loads at 50 MB/s beside them."""
+    if not bench.wants(ITL_MEDIAN, ITL_P99) or not bench.has_time(240.0, ITL_MEDIAN, ITL_P99):
+        return
+    depot = lab.depot("slow")
+    filler, reader = lab.engines(lab.spec("slow-writer", ours(depot)), lab.spec("slow-reader", ours(depot)))
+    prefix = lab.prompt("slow", LOADED)
+    filler.ask(prefix)
+    lab.settle(depot)
+    lab.end(filler)
+    depot.restart([f"--shape-read={SHAPED}"])
+    lab.reconnect(reader, prefix[:BLOCK * 2], 60.0)
+    medians, tails = {True: [], False: []}, {True: [], False: []}
+    window = 0.0        # how long the last load ran: the time that counts when nothing loads
+    for index in range(bench.close_rounds()):
+        for loading in ((True, False) if index % 2 == 0 else (False, True)):
+            bench.progress.tick(f"decoding {'beside a load' if loading else 'alone'}, pair {index + 1}")
+            intervals, window = decode_beside(lab, depot, reader, prefix if loading else None, window)
+            medians[loading].append(statistics.median(intervals))
+            tails[loading].append(stats.percentile(intervals, 0.99))
+    for name, figures, goal in ((ITL_MEDIAN, medians, 1.05), (ITL_P99, tails, 1.3)):
+        bench.ratio(name, ours=figures[True], theirs=figures[False], unit="s", form="ours/theirs", better="lower",
+                    goal=goal, peer="the same without the load", command=depot.command)
+
+
+def decode_beside(lab: Lab, depot: Depot, engine: Engine, prefix: list[int] | None,
+                  window_s: float) -> tuple[list[float], float]:
+    """Intervals of all eight while the load ran (without one: for as long as the last), and how long that is."""
+    engine.reset_prefix_cache()
+    lab.settle(depot)
+    requests = [{"ids": lab.prompt(f"decoder {k}", DECODE_PROMPT), "max_tokens": DECODE_TOKENS}
+                for k in range(DECODERS)]
+    if prefix is not None:
+        requests.append({"ids": prefix, "max_tokens": 1, "at": LOAD_AT_S})
+    _, answers = engine.generate(requests)
+    if prefix is not None:
+        window_s = expect_cached(answers.pop(), LOADED - 1, "the slow prefix").first_s
+    end = LOAD_AT_S + window_s
+    intervals = [i for answer in answers for i in intervals_between(answer, LOAD_AT_S, end)]
+    if len(intervals) < 10 * DECODERS:
+        raise BenchError(f"only {len(intervals)} inter-token latencies fall into the load of {window_s:.1f} s")
+    return intervals, window_s
+
+
+def intervals_between(answer: Answer, begin: float, end: float) -> list[float]:
+    """Those that begin and end within the time; the last one before `end` belongs to the loaded request's own pass."""
+    return [later - sooner for sooner, later in zip(answer.times, answer.times[1:]) if sooner >= begin and later < end]

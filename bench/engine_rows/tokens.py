@@ -1,0 +1,96 @@
+"""Does the depot change what an engine says? Prompts of mixed length, one at a time, greedy.
+
+The oracle is the engine's own prefix-cache hit with the same number of cached tokens, not the cold run: another batch
+shape rounds differently, and greedy tokens then differ where two are almost equally likely, without any fault.
+
+The engines of this row also write digests of every block, in engine memory, before it is stored and after it was
+loaded; a burst of requests that share prefixes is loaded for them as well.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from bench.depot import Depot
+from bench.engine_lab import BLOCK, Lab, expect_cached, expect_cold, ours
+from bench.engine_process import Engine
+from bench.harness import Bench, BenchError
+
+PROMPTS = 200
+PROMPTS_QUICK = 10
+LENGTHS = (140, 900)    # tokens; cold they cost 1.2 s on average on two AVX2 cores
+ANSWER = 32
+BURST, BURST_PREFIX, BURST_SUFFIX = 6, 1000, 40
+NAME, DIGESTS = "tokens_identical", "kv_digests_equal"
+
+
+def run(lab: Lab, bench: Bench, depot: Depot, plain: Engine) -> None:
+    if not bench.wants(NAME, DIGESTS) or not bench.has_time(150.0, NAME, DIGESTS):
+        return
+    logs = {half: bench.work / f"digests.{half}" for half in ("writer", "reader")}
+    writer, reader = lab.engines(*(
+        lab.spec(f"digest-{half}", ours(depot, digest_log=str(log))) for half, log in logs.items()))
+    count = bench.rounds(PROMPTS, PROMPTS_QUICK)
+    same, differing = 0, []
+    for index in range(count):
+        bench.progress.tick(f"tokens: prompt {index + 1} of {count}, {len(differing)} differ")
+        if one(lab, depot, writer, reader, plain, index):
+            same += 1
+        else:
+            differing.append(index)
+    burst(lab, depot, writer, reader)
+    if depot.corrupt():
+        raise BenchError(f"the depot counted {depot.corrupt():.0f} corrupt records")
+    loaded, equal = compare(logs["writer"], logs["reader"])
+    bench.value(DIGESTS, equal / loaded, "ratio", better="higher", goal=1.0, command=depot.command, blocks=loaded)
+    bench.value(NAME, same / count, "ratio", better="higher", goal=1.0, command=depot.command,
+                peer="vLLM's own prefix cache, same number of cached tokens", prompts=count, differing=differing)
+
+
+def burst(lab: Lab, depot: Depot, writer: Engine, reader: Engine) -> None:
+    """Several requests at once that load the same prefixes; only their digests count."""
+    prefixes = [lab.prompt(f"digest burst {which}", BURST_PREFIX) for which in "ab"]
+    for prefix in prefixes:
+        writer.ask(prefix)
+    lab.settle(depot)
+    reader.generate([{"ids": prefixes[k % 2] + lab.prompt(f"digest burst suffix {k}", BURST_SUFFIX), "max_tokens": 4}
+                     for k in range(BURST)])
+
+
+def compare(stored: Path, loaded: Path) -> tuple[int, int]:
+    """Blocks loaded by one engine, and those of them whose digest is the one the other engine stored."""
+    digests: dict[str, set[str]] = {}
+    for event in events(stored):
+        if event["event"] == "store":
+            digests.setdefault(event["key"], set()).add(event["digest"])
+    loads = [event for event in events(loaded) if event["event"] == "load"]
+    if not loads:
+        raise BenchError(f"{loaded} tells of no loaded block")
+    return len(loads), sum(event["digest"] in digests.get(event["key"], ()) for event in loads)
+
+
+def events(log: Path) -> list[dict]:
+    try:
+        return [json.loads(line) for line in log.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise BenchError(f"{log} can't be read: {error}") from None
+
+
+def one(lab: Lab, depot: Depot, writer: Engine, reader: Engine, plain: Engine, index: int) -> bool:
+    """Whether the 32 tokens after a depot hit are those after an own hit."""
+    rng = random.Random(f"tokens {index}")
+    length = rng.randrange(*LENGTHS)
+    if length % BLOCK == 0:     # an asynchronous hit would cover the last block, the own cache never does
+        length += 1
+    prompt = lab.prompt(f"tokens {index}", length)
+    full = length // BLOCK * BLOCK
+    writer.ask(prompt)
+    expect_cold(plain.ask(prompt), "plain engine")
+    own = expect_cached(plain.ask(prompt, ANSWER), full, "own prefix cache")
+    depot.wait_stored()
+    hit = expect_cached(reader.ask(prompt, ANSWER), full, "depot")
+    if own.cached != hit.cached:
+        raise BenchError(f"prompt {index}: {own.cached} tokens from the own cache, {hit.cached} from the depot")
+    return own.tokens == hit.tokens

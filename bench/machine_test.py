@@ -1,0 +1,44 @@
+import os
+import tempfile
+import unittest
+from pathlib import Path
+
+from bench import machine
+
+CPUINFO = "processor\t: 0\nmodel name\t: AMD EPYC 7B13\nflags\t\t: fpu avx2 avx512f sse2\n"
+
+
+class Parsing(unittest.TestCase):
+    def test_cpu_and_vector_extensions(self):
+        self.assertEqual(machine.cpu_model(CPUINFO), "AMD EPYC 7B13")
+        self.assertEqual(machine.vector_extensions(CPUINFO), "avx512f avx2")
+
+    def test_memory(self):
+        self.assertEqual(machine.memory_gib("MemTotal:       25165824 kB\n"), 24.0)
+
+    def test_the_mount_of_a_device_number(self):
+        text = ("22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
+                "23 22 0:21 / /proc rw - proc proc rw\n")
+        self.assertEqual(machine.mount_of(text, "254:0"), ("/dev/vda", "ext4"))
+        self.assertEqual(machine.mount_of(text, "8:1"), ("", ""))
+
+    def test_what_is_missing_reads_unknown_and_does_not_fail(self):
+        self.assertEqual(machine.cpu_model(""), machine.UNKNOWN)
+        self.assertEqual(machine.vector_extensions(""), machine.UNKNOWN)
+        self.assertEqual(machine.memory_gib(""), 0.0)
+        self.assertEqual(machine.disk(Path("/no/such/path")), machine.UNKNOWN)
+
+
+class ThisMachine(unittest.TestCase):
+    def test_has_all_facts(self):
+        facts = machine.facts(Path("/"))
+        self.assertEqual(facts["cores"], len(os.sched_getaffinity(0)))
+        self.assertLessEqual({"cpu", "cores", "kernel", "disk"}, facts.keys())
+
+    def test_a_folder_without_git_has_no_version(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(machine.version(Path(folder)), machine.UNKNOWN)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,155 @@
+// The asynchronous client: one API for a depot on the network, on a unix socket, or inside this process.
+//
+// Threads: every function may be called from any thread. A client owns one I/O thread, which moves all bytes; callers
+// only submit and collect. No function blocks except `open`, `wait`, `cancel` and the destructor, and each of those
+// is bounded (by its timeout, or by the time one slab takes to land).
+// Faults: a depot that is away, slow or full never stalls a caller: operations end by their deadline with
+// Code::kTimeout / kUnavailable / kBusy, a breaker makes the following ones end at once, and the I/O thread reconnects
+// by itself. A miss is always a legal answer.
+// Bounds: at most `ops_max` operations that are not released (one more: Code::kBusy); memory per operation is bounded
+// by its number of keys and layers; payload is never buffered inside the client: it moves between the socket and the
+// regions.
+// Fork: a forked child must not use an inherited client; every call there returns Code::kInvalid.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kvdepot/result.h"
+#include "kvdepot/types.h"
+
+namespace kvd {
+
+using OpId = std::uint64_t;         // 0 is never an operation
+using LeaseId = std::uint64_t;      // 0 = no lease
+using NamespaceId = std::uint32_t;  // valid for the client that opened it, also across reconnects
+
+inline constexpr std::uint16_t kWholeOp = 0xFFFF;  // Completion::layer of an operation's last completion
+
+struct ClientOptions {
+  std::chrono::milliseconds connect_timeout{1000};  // for open() with `require_connection`
+  bool require_connection = false;                  // false: open succeeds at once and connects in the background
+  std::uint32_t ops_max = 256;                      // operations not released yet, 1..32768; more is Code::kBusy
+  std::uint32_t breaker_failures = 1;               // consecutive deadline or connection failures that open the breaker
+  std::chrono::milliseconds breaker_probe{1000};    // an open breaker probes the depot this often
+  bool verify = true;                               // false only in tests that prove that verification matters
+  std::string name = "kvdepot-client";              // shown in the depot's log
+};
+
+// Deadlines of one operation. Zero = none. Time starts at submission. Progress is a byte in either direction on the
+// connection that carries the operation; it does not count while a layer-by-layer multiput waits for its caller.
+struct Deadline {
+  std::chrono::milliseconds total{0};       // the operation ends by then
+  std::chrono::milliseconds progress{100};  // give up after this long without a byte
+};
+
+struct MatchRequest {
+  NamespaceId ns = 0;
+  std::span<const std::uint16_t> shards{};  // 1..kShardsMax
+  std::span<const std::uint16_t> groups{};  // 1..kGroupsMax
+  KeyList keys{};                           // block i of group g at index g * blocks + i; same count for every group
+  std::uint32_t lease_ms = 0;               // > 0: pin the usable prefix in the pool that long (bounded share of it)
+  bool promote = true;                      // start bringing flash records of the prefix into the pool
+  Deadline deadline{};
+};
+
+struct GetRequest {
+  NamespaceId ns = 0;
+  std::uint16_t shard = 0;
+  std::uint16_t group = 0;
+  std::uint16_t layer_first = 0;
+  std::uint16_t layer_count = 0;  // 0 = all
+  KeyList keys{};
+  Placement dest{};
+  bool stop_at_first_failure = true;  // after a first failed key the rest of a prefix is useless and is cancelled
+  Deadline deadline{};
+};
+
+struct PutRequest {
+  NamespaceId ns = 0;
+  std::uint16_t shard = 0;
+  std::uint16_t group = 0;
+  KeyList keys{};
+  Placement src{};  // all layers of the schema
+  AckLevel ack = AckLevel::kPooled;
+  bool whole = true;  // false: layers are released one by one with put_layer()
+  Deadline deadline{};
+};
+
+// One event of one operation. For a multiget: one per layer in the order asked for, then one with layer kWholeOp.
+// Every operation ends with exactly one kWholeOp completion.
+struct Completion {
+  OpId op = 0;
+  std::uint16_t layer = kWholeOp;
+  Code code = Code::kOk;                 // kOk also when single keys failed: see `failed`
+  std::uint32_t keys = 0;                // number of keys of the operation
+  std::uint32_t failed_keys = 0;         // how many of them failed up to and including this layer
+  const std::uint8_t* failed = nullptr;  // bitmap, bit i of byte i/8 = key i failed; valid until release(op)
+  // match only:
+  std::uint32_t prefix_blocks = 0;  // usable prefix on all shards and groups
+  std::uint32_t flash_blocks = 0;   // of these, on flash
+  LeaseId lease = 0;
+  std::uint32_t removed = 0;  // remove only: records that were there
+};
+
+struct ClientStats {
+  std::uint64_t requests = 0, completed = 0, failed = 0, timeouts = 0, cancelled = 0, busy = 0;
+  std::uint64_t corrupt_slabs = 0;  // slabs that failed verification at this client
+  std::uint64_t bytes_loaded = 0, bytes_stored = 0;
+  std::uint64_t messages_sent = 0, messages_received = 0, send_calls = 0, recv_calls = 0;
+  std::uint64_t reconnects = 0, breaker_opened = 0;
+  bool connected = false, breaker_open = false;
+  std::string last_error;  // why the last connection or attempt ended; empty while connected
+};
+
+class Client {
+ public:
+  // Opens a client for `depot`: "tcp://HOST:PORT", "unix:///PATH" (network and same host), or, through
+  // kvdepot/embed.h, "file:///DIR?pool=1GiB&flash=10GiB". Errors: kInvalid (bad address), kUnavailable (only with
+  // require_connection).
+  static Result<std::unique_ptr<Client>> open(const std::string& depot, const ClientOptions& options = {});
+  virtual ~Client() = default;  // cancels what is in flight; afterwards no byte lands in any region
+
+  // Registers [base, base + bytes). The memory must outlive the client or unregister(). kInvalid: empty or a kind
+  // that this build cannot reach.
+  virtual Result<RegionId> register_region(void* base, std::size_t bytes, RegionKind kind = RegionKind::kHost) = 0;
+  virtual Status unregister_region(RegionId region) = 0;  // kBusy while operations use it
+
+  // Declares a namespace; remembered and declared again after a reconnect. A depot that holds the same fingerprint
+  // with another schema refuses: operations then end with kInvalid. Local errors: kInvalid.
+  virtual Result<NamespaceId> open_namespace(const Namespace& ns) = 0;
+
+  // Submissions copy their arrays, never block, and return the operation's id, or kBusy / kInvalid / kUnavailable
+  // (breaker open or not connected: nothing was sent and nothing is owed).
+  virtual Result<OpId> match_prefix(const MatchRequest& request) = 0;
+  virtual Result<OpId> multiget(const GetRequest& request) = 0;
+  virtual Result<OpId> multiput(const PutRequest& request) = 0;
+  // Releases layer `layer` of a layer-by-layer multiput: its slabs are final and may be read from now on.
+  virtual Status put_layer(OpId op, std::uint16_t layer) = 0;
+  virtual Result<OpId> remove(NamespaceId ns, std::span<const std::uint16_t> shards,
+                              std::span<const std::uint16_t> groups, const KeyList& keys, Deadline deadline) = 0;
+  virtual Status unpin(LeaseId lease) = 0;
+
+  // Ends `op` with kCancelled (or as it ended meanwhile). When it returns, no byte can land in its destination and
+  // none is read from its source any more. Bounded: waits for at most one slab in flight.
+  virtual Status cancel(OpId op) = 0;
+
+  // Collecting. event_fd() is readable while completions wait. poll() takes up to out.size() of them in order.
+  [[nodiscard]] virtual int event_fd() const noexcept = 0;
+  virtual std::size_t poll(std::span<Completion> out) = 0;
+  // Waits until layer `layer` (or, with kWholeOp, the whole) of `op` is done, at most `timeout`. Returns its
+  // completion, or kTimeout (the operation goes on), kNotFound (unknown or released op). Independent of poll().
+  virtual Result<Completion> wait(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) = 0;
+  // Gives the operation's memory (bitmap) back; cancels it first if it still runs. Every op must be released.
+  virtual void release(OpId op) = 0;
+
+  [[nodiscard]] virtual ClientStats stats() const = 0;
+  // The depot's own statistics as JSON text; blocks at most `timeout`.
+  virtual Result<std::string> depot_stats(std::chrono::milliseconds timeout) = 0;
+};
+
+}  // namespace kvd

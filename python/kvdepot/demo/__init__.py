@@ -1,0 +1,1 @@
+"""The demo: two engines and a depot, a crash in between, and a report. Run it with `python -m kvdepot.demo`."""

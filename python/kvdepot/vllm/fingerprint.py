@@ -1,0 +1,154 @@
+"""The fingerprint of a model: everything that the bytes of a KV block depend on.
+
+Two engines share blocks only when their fingerprints are equal. It is made of facts (configuration, layout,
+instruction set, ...) and of the content of the weights. Weights are sampled: every file's size and head, of a
+safetensors file the whole header and, of each tensor, all bytes when it is small (norms, scales) and otherwise pieces
+from its head, its tail and places between (of models with more than 6,000 tensors: of an even choice of them). That
+costs some thousand small reads, whatever the size of the model, and finds weights that were overwritten in place under
+the same name, size and time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+IGNORED_NAMES = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state.pth")
+SMALL_BYTES = 8192          # a tensor of at most this many bytes is read whole
+PIECE_BYTES = 256
+PIECES_MAX = 6000           # of all files together: 2 s at 5 ms a read on a slow file system with 16 readers
+READERS = 16
+HEADER_BYTES_MAX = 64 << 20
+
+
+class FingerprintError(ValueError):
+    """The weights cannot be identified; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of one file that enter the digest."""
+
+    offset: int
+    length: int
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The files that hold weights, in a fixed order. Safetensors win over other formats, as in vLLM."""
+    if path.is_file():
+        return [path]
+    found = sorted(p for p in path.iterdir()
+                   if p.suffix in WEIGHT_SUFFIXES and p.name not in IGNORED_NAMES and p.is_file())
+    chosen = [p for p in found if p.suffix == ".safetensors"] or found
+    if not chosen:
+        raise FingerprintError(f"{path} holds no weights that can be read (files *{', *'.join(WEIGHT_SUFFIXES)}); "
+                               'set "weights_id" in kv_connector_extra_config to name them')
+    return chosen
+
+
+def weights_digest(path: Path) -> bytes:
+    """32 bytes that change when the weights below `path` (a folder or one file) change. Raises FingerprintError."""
+    files = weight_files(path)
+    try:
+        tasks = [(file, chunk) for file in files for chunk in _chunks(_plan(file, max(PIECES_MAX // len(files), 16)))]
+        with ThreadPoolExecutor(READERS, thread_name_prefix="kvdepot-weights") as pool:
+            contents = list(pool.map(lambda task: _read(*task), tasks))
+    except OSError as error:
+        raise FingerprintError(f"cannot read the weights: {error.strerror}: {error.filename}") from error
+    digest = hashlib.blake2b(digest_size=32, person=b"kvdepot-weights")
+    for file in files:
+        # Names count: shards of one model are told apart by them. Folders don't: a copy elsewhere is the same model.
+        digest.update(f"{file.name if len(files) > 1 else ''}\0{file.stat().st_size}\0".encode())
+    for content in contents:
+        digest.update(content)
+    return digest.digest()
+
+
+def _chunks(plan: list[Piece]) -> Iterable[list[Piece]]:
+    for start in range(0, len(plan), 64):
+        yield plan[start:start + 64]
+
+
+def _read(file: Path, pieces: list[Piece]) -> bytes:
+    digest = hashlib.blake2b(digest_size=32)
+    fd = os.open(file, os.O_RDONLY)
+    try:
+        for piece in pieces:
+            digest.update(struct.pack("<QI", piece.offset, piece.length))
+            digest.update(os.pread(fd, piece.length, piece.offset))
+    finally:
+        os.close(fd)
+    return digest.digest()
+
+
+def _plan(file: Path, pieces_max: int) -> list[Piece]:
+    size = file.stat().st_size
+    tensors = _safetensors(file, size) if file.suffix == ".safetensors" else None
+    if tensors is None:
+        return _spread(0, size, pieces_max)
+    begin = min((offset for offset, _ in tensors), default=size)
+    plan = [Piece(0, begin)]
+    chosen = tensors[::-(-len(tensors) // pieces_max) or 1]      # all of them, except in files of very many
+    each = pieces_max // max(len(chosen), 1)
+    for offset, length in chosen:
+        plan += [Piece(offset, length)] if length <= SMALL_BYTES else _spread(offset, length, min(each, 16))
+    return plan
+
+
+def _spread(offset: int, length: int, count: int) -> list[Piece]:
+    """`count` pieces of a range: its head, its tail and places between, the same for the same range."""
+    if length <= count * PIECE_BYTES:
+        return [Piece(offset, length)]
+    step = (length - PIECE_BYTES) / max(count - 1, 1)
+    return [Piece(offset + int(i * step), PIECE_BYTES) for i in range(count)]
+
+
+def _safetensors(file: Path, size: int) -> list[tuple[int, int]] | None:
+    """(offset, length) of each tensor in the order of their offsets; None when the header is not one."""
+    with file.open("rb") as stream:
+        head = stream.read(8)
+        if len(head) < 8:
+            return None
+        (header_bytes,) = struct.unpack("<Q", head)
+        if not 2 <= header_bytes <= min(HEADER_BYTES_MAX, size - 8):
+            return None
+        try:
+            header = json.loads(stream.read(header_bytes))
+            spans = [tuple(entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"]
+            base = 8 + header_bytes
+            return sorted((base + first, last - first) for first, last in spans)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def fingerprint(facts: Mapping[str, Any], weights: bytes) -> bytes:
+    """32 bytes for facts (anything JSON can hold) and the digest of the weights."""
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), default=_stable)
+    digest = hashlib.blake2b(digest_size=32, person=b"kvdepot-model")
+    digest.update(text.encode())
+    digest.update(b"\0")
+    digest.update(weights)
+    return digest.digest()
+
+
+def _stable(value: Any) -> Any:
+    """Text for what JSON cannot hold. An address in it would make every process its own model."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=str)
+    text = str(value)
+    return type(value).__qualname__ if " at 0x" in text else text
+
+
+def with_epoch(base: bytes, epoch: bytes) -> bytes:
+    """The fingerprint of a namespace: the model's own, or a new one for each epoch after a reset."""
+    if not epoch:
+        return base
+    return hashlib.blake2b(base + epoch, digest_size=32, person=b"kvdepot-epoch").digest()

@@ -1,0 +1,623 @@
+"""Both halves of the connector over a depot in this process: what is loaded, stored, held, given back, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvdepot.vllm.config import Settings
+from kvdepot.vllm.testing.engine_double import BLOCK, LAYERS, Choice, Engine, Request
+from kvdepot.vllm.testing.fake_depot import FakeClient, FakeDepot
+
+PROMPT = list(range(40))             # ten blocks
+
+
+def engine(depot: FakeDepot, mode: str = "async", **settings) -> Engine:
+    return Engine((FakeClient(depot), FakeClient(depot)), Choice(mode),
+                  Settings("tcp://127.0.0.1:1", linger_ms=0, lookup_wait_us=0, **settings))
+
+
+def warmed(tokens: list[int] = PROMPT) -> FakeDepot:
+    """A depot that another engine has stored `tokens` in."""
+    depot = FakeDepot()
+    other = engine(depot)
+    request = other.add(Request(tokens))
+    assert other.admit(request) == (0, False)
+    other.step((request, len(tokens)))
+    other.step()
+    assert len(depot.records) == len(tokens) // BLOCK
+    return depot
+
+
+# ---- loading -------------------------------------------------------------------------------------------------------
+
+
+def test_whole_prompt_is_loaded_asynchronously_by_another_engine():
+    e = engine(warmed())
+    request = e.add(Request(PROMPT))
+    assert e.admit(request) == (40, True)
+    e.step()
+    assert e.received == {request.request_id}
+    assert not e.errors
+    assert e.right(request, 0, 40)
+
+
+def test_layerwise_load_is_in_place_layer_by_layer_and_leaves_a_token():
+    e = engine(warmed(), "layerwise")
+    request = e.add(Request(PROMPT))
+    assert e.admit(request) == (39, False)
+    e.step((request, 1))
+    assert not e.errors
+    assert not e.received
+    assert e.right(request, 0, 40)
+
+
+def test_pass_that_writes_into_a_loaded_block_waits_one_layer_ahead():
+    """The last token of a whole prompt is computed into a block that is loaded: its layer must be in place before the
+    model writes, which is before that layer's hook."""
+    depot = warmed()
+    e = engine(depot, "layerwise")
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    waits: list[int] = []
+    wait = e.clients[1].wait
+    e.clients[1].wait = lambda op, layer=-1, timeout_ms=0: (waits.append(layer), wait(op, layer, timeout_ms))[1]
+    from types import SimpleNamespace
+    plan = e.scheduler.build_plan(SimpleNamespace(
+        num_scheduled_tokens={request.request_id: 1}, total_num_scheduled_tokens=1, preempted_req_ids=None,
+        kv_connector_block_state=SimpleNamespace(get_block_ids=lambda rid: (e.tables[rid],))))
+    e.begin(plan)
+    assert waits == [0]
+    e.worker.wait_layer("layer.0")
+    assert waits == [0]
+    e.worker.save_layer("layer.0")
+    assert waits == [0, 1]
+    e.worker.save_layer("layer.1")
+    assert waits == [0, 1, 2]
+    e.worker.save_layer("layer.2")
+    assert waits == [0, 1, 2]
+
+
+def test_only_blocks_behind_the_local_ones_are_asked_for_and_loaded():
+    e = engine(warmed())
+    request = Request(PROMPT)
+    e.local[request.request_id] = 6
+    e.add(request)
+    assert e.scheduler.counts["blocks_asked"] == 4
+    assert e.admit(request, 6 * BLOCK) == (4 * BLOCK, True)
+    plan = e.step()
+    assert len(plan.loads[0].block_ids) == 4
+    assert e.right(request, 24, 40)
+
+
+def test_lookup_that_began_earlier_is_used_for_a_longer_local_prefix():
+    e = engine(warmed())
+    request = e.add(Request(PROMPT))
+    assert e.ask(request, 8) == (32, True)
+    assert e.clients[0].calls.count("match") == 1
+
+
+def test_lookup_that_began_later_is_asked_again():
+    e = engine(warmed())
+    request = Request(PROMPT)
+    e.local[request.request_id] = 6
+    e.add(request)
+    assert e.ask(request, 0) == (40, True)      # the local blocks were evicted meanwhile
+    assert e.clients[0].calls.count("match") == 2
+
+
+def test_scheduler_is_not_held_up_by_a_lookup_without_an_answer():
+    depot = warmed()
+    depot.held = True
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    assert e.ask(request) == (None, False)
+    e.clients[0].deliver()
+    assert e.ask(request) == (40, True)
+
+
+def test_lookup_is_given_up_at_its_deadline():
+    depot = warmed()
+    depot.held = True
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.now += 0.2
+    assert e.ask(request) == (0, False)
+    assert "cancel" in e.clients[0].calls
+    e.step()
+    assert e.scheduler.counts["lookup_failures"] == {"timeout": 1}
+
+
+def test_what_computing_beats_is_left_alone_and_not_stored_again():
+    e = engine(warmed(), "none")
+    request = e.add(Request(PROMPT + [1, 2, 3, 4]))
+    assert e.admit(request) == (0, False)
+    plan = e.step((request, 44))
+    assert [store.first_block for store in plan.stores] == [10]
+    assert e.scheduler.counts["requests_left_alone"] == 1
+    assert not e.clients[0].leases
+
+
+def test_leases_end_when_the_load_has():
+    e = engine(warmed())
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    assert e.clients[0].leases
+    e.step()
+    assert not e.clients[0].leases
+
+
+def test_requests_with_the_same_prefix_wait_for_one_load():
+    depot = warmed()
+    e = engine(depot)
+    first, second = e.add(Request(PROMPT)), e.add(Request(PROMPT + [7, 8]))
+    depot.held = True
+    assert e.admit(first) == (40, True)
+    assert e.ask(second) == (None, False)
+    e.step()
+    assert e.ask(second) == (None, False)
+    e.clients[1].deliver()
+    e.step()
+    assert e.received == {first.request_id}
+    assert e.ask(second, 40) == (0, False)      # vLLM's own cache has it now
+    assert e.clients[1].calls.count("multiget") == 1
+
+
+def test_a_load_that_failed_is_not_waited_for_by_others():
+    depot = warmed()
+    e = engine(depot)
+    first, second = e.add(Request(PROMPT)), e.add(Request(PROMPT + [7, 8]))
+    depot.held = True
+    e.admit(first)
+    e.step()
+    e.clients[1].fail("timeout", ("multiget",))
+    e.step()
+    assert e.received == {first.request_id}
+    assert e.ask(first) == (0, False)
+    assert e.ask(second) == (40, True)
+
+
+# ---- failures ------------------------------------------------------------------------------------------------------
+
+
+def test_damaged_block_cuts_an_asynchronous_load():
+    depot = warmed()
+    depot.damaged.add(Request(PROMPT).block_hashes[6])
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step()
+    assert e.received == {request.request_id}
+    assert e.errors == set(e.tables[request.request_id][6:10])
+    assert request.num_computed_tokens == 24
+    assert e.right(request, 0, 24)
+    assert e.worker.counts["load_failures"] == {"corrupt": 1}
+
+
+def test_blocks_that_failed_to_load_are_stored_again_after_they_were_computed():
+    depot = warmed()
+    key = Request(PROMPT).block_hashes[6]
+    depot.damaged.add(key)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step()
+    plan = e.step((request, 16))
+    assert [store.first_block for store in plan.stores] == [6]
+    assert key in plan.stores[0].keys
+    assert e.right(request, 0, 40)
+
+
+@pytest.mark.parametrize("code", ["timeout", "unavailable"])
+def test_layerwise_load_that_breaks_off_fails_all_its_blocks(code):
+    depot = warmed()
+    e = engine(depot, "layerwise")
+    depot.held = True
+    request = e.add(Request(PROMPT + [1, 2]))
+    e.clients[0].deliver()
+    e.admit(request)
+    client = e.clients[1]
+    wait = client.wait
+
+    def waiting(op, layer=-1, timeout_ms=0):
+        if layer == 0:
+            client.deliver(("multiget",), layers=1)
+        else:
+            client.fail(code, ("multiget",))
+        return wait(op, layer, timeout_ms)
+
+    client.wait = waiting
+    e.step((request, 2))
+    assert e.errors == set(e.tables[request.request_id][:10])
+    assert request.num_computed_tokens == 0
+    assert not client.ops
+
+
+def test_what_was_computed_on_a_failed_load_is_neither_stored_nor_found():
+    depot = warmed()
+    depot.damaged.add(Request(PROMPT).block_hashes[6])
+    stored = set(depot.records)
+    e = engine(depot, "layerwise")
+    request = e.add(Request(PROMPT + list(range(100, 110))))
+    e.admit(request)
+    e.step((request, 10))
+    assert set(depot.records) == stored
+    assert set(e.tables[request.request_id][6:]) <= e.evicted
+    assert request.num_computed_tokens == 24
+    plan = e.step((request, 26))
+    assert [store.first_block for store in plan.stores] == [6]
+    assert e.right(request, 0, 50)
+    e.step()
+    assert len(depot.records) == len(stored) + 2
+
+
+def test_a_request_that_shared_a_failed_load_computes_for_itself():
+    depot = warmed()
+    depot.damaged.add(Request(PROMPT).block_hashes[6])
+    stored = set(depot.records)
+    e = engine(depot, "layerwise")
+    first = e.add(Request(PROMPT + [1, 2]))
+    e.admit(first)
+    second = e.add(Request(PROMPT + list(range(200, 210))))
+    e.tables[second.request_id] = e.tables[first.request_id][:10]     # found in vLLM's own cache
+    e.admit(second, 40)
+    e.step((first, 2), (second, 10))
+    assert second.num_computed_tokens == 24
+    assert set(e.tables[second.request_id][6:]) <= e.evicted
+    assert set(depot.records) == stored
+
+
+def test_failed_load_of_an_aborted_request_is_still_evicted():
+    depot = warmed()
+    depot.damaged.add(Request(PROMPT).block_hashes[0])
+    e = engine(depot, "layerwise")
+    request = e.add(Request(PROMPT + [1, 2]))
+    e.admit(request)
+    table = list(e.tables[request.request_id])
+    on_output = e.scheduler.on_output
+
+    def aborted_meanwhile(*args):
+        e.finish(request)
+        on_output(*args)
+
+    e.scheduler.on_output = aborted_meanwhile
+    e.step((request, 2))
+    assert set(table) <= e.evicted
+
+
+def test_depot_that_is_away_costs_a_request_nothing():
+    depot = FakeDepot(down=True)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    assert e.admit(request) == (0, False)
+    e.step((request, 40))
+    assert e.clients[0].calls == ["match"]
+    assert not e.finish(request)
+    assert e.worker.counts["store_failures"] == {"unavailable": 1}
+
+
+def test_one_warning_in_a_period_and_one_line_when_it_is_over(caplog):
+    depot = FakeDepot(down=True)
+    e = engine(depot)
+    caplog.set_level("INFO", "vllm.kvdepot")
+    for _ in range(5):
+        request = e.add(Request(PROMPT))
+        e.admit(request)
+        e.step((request, 40))
+        e.finish(request)
+    assert sum(record.levelname == "WARNING" for record in caplog.records) == 1
+    depot.down = False
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 40))
+    e.step()
+    assert any("works again" in record.message for record in caplog.records)
+    depot.down = True
+    e.now += 60
+    e.admit(e.add(Request([9] * 8)))
+    e.step()
+    assert sum(record.levelname == "WARNING" for record in caplog.records) == 2
+
+
+def test_store_that_is_never_acknowledged_gives_its_blocks_back_at_its_deadline():
+    depot = FakeDepot(held=True)
+    e = engine(depot, store_deadline_ms=500)
+    e.settings.__class__
+    request = e.add(Request(PROMPT))
+    e.now += 0.2
+    e.admit(request)
+    e.step((request, 40))
+    assert e.finish(request)
+    e.step()
+    assert not e.sent
+    e.now += 1
+    e.step()
+    assert e.sent == {request.request_id}
+    assert "cancel" in e.clients[1].calls
+    assert e.worker.counts["store_failures"] == {"timeout": 1}
+
+
+# ---- storing -------------------------------------------------------------------------------------------------------
+
+
+def test_only_full_blocks_are_stored_chunk_by_chunk():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT + [1]))
+    e.admit(request)
+    firsts = []
+    for chunk in (10, 10, 21):
+        firsts += [(s.first_block, len(s.block_ids)) for s in e.step((request, chunk)).stores]
+    assert firsts == [(0, 2), (2, 3), (5, 5)]
+    e.step()
+    assert len(depot.records) == 10
+
+
+def test_blocks_made_while_decoding_are_stored_when_their_tokens_are_confirmed():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT[:7]))
+    e.admit(request)
+    e.step((request, 7))
+    for token in range(100, 106):
+        request.tokens.append(token)
+        e.step((request, 1))
+    e.step()
+    assert set(request.block_hashes) == {key for _, _, key in depot.records}
+    assert len(depot.records) == 3
+
+
+def test_tokens_that_are_not_confirmed_are_not_stored():
+    """A pass over drafts computes more tokens than are known: hashes exist for known ones only."""
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT[:7]))
+    e.admit(request)
+    plan = e.step((request, 9), compute=False)
+    assert [len(store.block_ids) for store in plan.stores] == [1]
+
+
+def test_what_the_depot_holds_is_not_stored_again():
+    depot = warmed()
+    e = engine(depot)
+    request = e.add(Request(PROMPT + [1, 2, 3, 4, 5]))
+    e.admit(request)
+    e.step()
+    plan = e.step((request, 5))
+    assert [(store.first_block, len(store.block_ids)) for store in plan.stores] == [(10, 1)]
+
+
+def test_blocks_are_held_until_their_store_has_ended_and_reported_once():
+    depot = FakeDepot(held=True)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.now += 0.2
+    e.admit(request)
+    e.step((request, 40))
+    assert e.finish(request) is True
+    e.step()
+    assert not e.sent
+    e.clients[1].deliver()
+    e.step()
+    assert e.sent == {request.request_id}
+    e.sent.clear()
+    e.step()
+    assert not e.sent
+
+
+def test_a_request_without_stores_in_flight_frees_its_blocks_at_once():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 40))
+    e.step((request, 1), compute=False)
+    assert e.finish(request) is False
+
+
+def test_layers_are_handed_over_as_they_are_computed():
+    depot = FakeDepot(held=True)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.now += 0.2
+    e.admit(request)
+    seen = []
+    put_layer = e.clients[1].put_layer
+    e.clients[1].put_layer = lambda op, layer: (seen.append((layer, e.right_layer)), put_layer(op, layer))
+    e.right_layer = None
+    run_layer = e.run_layer
+
+    def noting(layer, scheduled):
+        e.right_layer = layer
+        run_layer(layer, scheduled)
+
+    e.run_layer = noting
+    e.step((request, 40))
+    assert seen == [(layer, layer) for layer in range(LAYERS)]
+
+
+def test_preempted_request_has_its_stores_cancelled_before_its_blocks_are_used_again():
+    depot = FakeDepot(held=True)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.now += 0.2
+    e.admit(request)
+    e.step((request, 40))
+    e.step(preempted=(request,))
+    assert "cancel" in e.clients[1].calls
+    assert not e.clients[1].ops
+    depot.held = False
+    request.num_preemptions, request.num_computed_tokens = 1, 0
+    del e.tables[request.request_id]
+    e.admit(request)
+    plan = e.step((request, 40))
+    assert [store.first_block for store in plan.stores] == [0]
+    e.step()
+    assert len(depot.records) == 10
+
+
+def test_full_depot_is_not_an_error_of_the_request():
+    depot = FakeDepot(full=True)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 40))
+    e.step()
+    assert not e.finish(request)
+    assert e.worker.counts["store_failures"] == {"no_space": 1}
+
+
+# ---- aborts, epochs, settings --------------------------------------------------------------------------------------
+
+
+def test_abort_in_mid_load_cancels_it_and_reports_the_request_once():
+    depot = warmed()
+    e = engine(depot)
+    depot.held = True
+    request = e.add(Request(PROMPT))
+    e.clients[0].deliver()
+    e.admit(request)
+    e.step()
+    assert e.finish(request) is False            # vLLM keeps the blocks of a loading request by itself
+    e.step()
+    assert e.received == {request.request_id}
+    assert not e.clients[1].ops
+    e.received.clear()
+    e.step()
+    assert not e.received
+
+
+def test_abort_of_a_load_that_has_just_ended_is_not_reported_twice():
+    e = engine(warmed())
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step()
+    assert e.received == {request.request_id}
+    e.received.clear()
+    e.finish(request)
+    e.step()
+    assert not e.received
+
+
+def test_abort_while_a_lookup_is_open_leaves_nothing_behind():
+    depot = warmed()
+    depot.held = True
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    assert e.ask(request) == (None, False)
+    e.finish(request)
+    assert not e.clients[0].ops
+    assert not e.clients[0].leases
+
+
+def test_reset_starts_an_epoch_that_nothing_crosses():
+    depot = warmed()
+    e = engine(depot)
+    running = e.add(Request([5] * 20))
+    e.admit(running)
+    e.step((running, 8))
+    e.scheduler.new_epoch("test")
+    plan = e.step((running, 12))
+    assert not plan.stores                       # computed in part before the reset
+    e.finish(running)
+    request = e.add(Request(PROMPT))
+    assert e.admit(request) == (0, False)
+    e.step((request, 40))
+    e.finish(request)
+    again = e.add(Request(PROMPT))
+    assert e.admit(again) == (40, True)
+    e.step()
+    assert e.right(again, 0, 40)
+
+
+def test_load_in_flight_at_a_reset_is_computed_instead():
+    depot = warmed()
+    e = engine(depot)
+    depot.held = True
+    request = e.add(Request(PROMPT))
+    e.clients[0].deliver()
+    e.admit(request)
+    e.step()
+    e.scheduler.new_epoch("test")
+    e.step()
+    assert e.received == {request.request_id}
+    assert e.errors == set(e.tables[request.request_id][:10])
+
+
+def test_weights_changed_in_place_stop_everything_until_the_next_epoch():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 20))
+    e.worker.weights_changed()
+    stored = len(depot.records)
+    e.step((request, 20))                        # the plan still belongs to the old weights
+    e.step()
+    assert len(depot.records) == stored
+    e.finish(request)
+    other = e.add(Request(PROMPT))
+    assert e.admit(other) == (0, False)
+    e.step((other, 40))
+    e.step()
+    assert len(depot.records) == stored + 10
+
+
+def test_lora_requests_are_left_alone():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT, lora_request=object()))
+    assert e.admit(request) == (0, False)
+    assert not e.step((request, 40)).stores
+    assert e.clients[0].calls == []
+
+
+def test_requests_that_skip_the_prefix_cache_are_not_looked_up_but_stored():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT, skip_reading_prefix_cache=True))
+    assert e.admit(request) == (0, False)
+    assert e.clients[0].calls == []
+    assert e.step((request, 40)).stores
+
+
+def test_choice_learns_from_passes_loads_and_their_overlap():
+    depot = warmed()
+    e = engine(depot, "layerwise")
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 1))
+    assert [o["tokens"] for o in e.choice.overlaps] == [1]
+    assert not e.choice.passes
+    request.tokens.append(1)
+    e.step((request, 1))
+    assert e.choice.passes[0]["pairs"] == 41
+    assert e.choice.loads[0]["contended"] is True
+
+
+def test_others_and_their_decoding_are_told_to_the_choice():
+    depot = warmed()
+    e = engine(depot)
+    busy = e.add(Request([3] * 9))
+    e.admit(busy)
+    e.step((busy, 9))
+    busy.tokens.append(3)
+    e.step((busy, 1))
+    e.ask(e.add(Request(PROMPT)))
+    question = e.choice.questions[-1]
+    assert (question["others"], question["others_tokens"], question["others_pairs"]) == (1, 1, 10)
+
+
+def test_a_step_with_nothing_to_do_touches_no_client():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT[:6]))
+    e.admit(request)
+    e.step((request, 6))
+    e.step()
+    before = list(e.clients[1].calls)
+    polled = []
+    e.clients[1].poll = lambda n=64: polled.append(n) or []
+    request.tokens.append(1)
+    e.step((request, 1))
+    assert e.clients[1].calls == before
+    assert not polled

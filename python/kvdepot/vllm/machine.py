@@ -1,0 +1,44 @@
+"""What the machine offers: cores for the client's thread, and a first guess at what a pass of the model costs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+
+ATTENTION_SHARE = 0.3       # attention reaches about this share of the speed of a matrix product
+PASS_OVERHEAD_S = 0.004     # Python, sampling and messages of a step of vLLM: 4 ms on CPU
+MEMORY_BYTES_S = 1e10       # weights are read once a pass: about the memory bandwidth of two cores
+
+
+def all_cores() -> set[int]:
+    """The cores that this engine may use. vLLM's CPU workers bind themselves, and every thread that they start, to
+    single cores; the parent process still has the whole set."""
+    cores = set(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError):
+        cores |= os.sched_getaffinity(os.getppid())
+    return cores
+
+
+@contextlib.contextmanager
+def on_all_cores() -> Iterator[None]:
+    """Threads started inside may run on any core of the engine; the calling thread stays where it was."""
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, all_cores())
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def pass_prior(multiply_adds: float, pair_multiply_adds: float, weight_bytes: float,
+               product: Callable[[], float]) -> tuple[float, float, float]:
+    """(fixed, token, pair) seconds of a pass. `product()` runs a matrix product and returns its multiply-adds."""
+    product()                                    # threads and buffers of the first call
+    began, done = time.perf_counter(), 0.0
+    while time.perf_counter() - began < 0.02:
+        done += product()
+    speed = done / (time.perf_counter() - began)
+    return (PASS_OVERHEAD_S + weight_bytes / MEMORY_BYTES_S, multiply_adds / speed,
+            pair_multiply_adds / (speed * ATTENTION_SHARE))

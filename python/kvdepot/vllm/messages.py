@@ -1,0 +1,125 @@
+"""What the two halves of the connector say to each other with every step of the engine. Plain data, pickled by vLLM.
+
+The scheduler half (in the engine core) decides; the worker half (beside the model) moves bytes. `StepPlan` goes down
+with a step's scheduler output, `WorkerReport` comes back with its result, `WorkerIdentity` comes up once at start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Load:
+    """Blocks of one request to be read from the depot into the engine's memory."""
+
+    request_id: str
+    keys: bytes                 # block hashes, back to back
+    block_ids: list[int]
+    layerwise: bool             # layer by layer inside this step's pass; otherwise the request waits for the whole
+    tail_computed: bool         # this step's pass writes into the last of the blocks (its last token is computed)
+    flash_blocks: int           # how many of the blocks were on flash when the depot was asked
+    total_ms: int               # deadline of the whole
+    progress_ms: int            # deadline without a byte
+
+
+@dataclass(slots=True)
+class Store:
+    """Blocks of one request that this step's pass completes, to be written to the depot behind it."""
+
+    request_id: str
+    first_block: int            # index of the first in the request
+    keys: bytes
+    block_ids: list[int]
+    guarded: bool               # computed from blocks that this very pass loads: worthless if that load fails
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What the worker does in one step."""
+
+    epoch: bytes = b""
+    loads: list[Load] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    cancel_loads: list[str] = field(default_factory=list)   # aborted while loading: cancel, report as received
+    void_loads: list[str] = field(default_factory=list)     # must not be used any more: cancel, report as failed
+    drop_stores: list[str] = field(default_factory=list)    # preempted: their blocks are about to be overwritten
+    hold: list[str] = field(default_factory=list)           # finished, blocks held: report when their stores have ended
+    linger: bool = False                                    # no pass in this step and nobody else waits for the engine
+
+    @property
+    def empty(self) -> bool:
+        return not (self.loads or self.stores or self.cancel_loads or self.void_loads or self.drop_stores
+                    or self.hold)
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """How one load ended."""
+
+    request_id: str
+    blocks: int
+    good_blocks: int            # a prefix of them is in place
+    flash_blocks: int
+    seconds: float              # from submission to the last byte
+    layerwise: bool
+    code: str                   # "ok", or why blocks are missing
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """What ended since the last report. Reports of several workers of one engine are joined by `aggregate`."""
+
+    loads: list[LoadReport] = field(default_factory=list)
+    stores_ended: dict[str, int] = field(default_factory=dict)     # request -> operations that ended, well or not
+    stores_dropped: dict[str, int] = field(default_factory=dict)   # request -> first block that must be stored again
+    store_failures: dict[str, int] = field(default_factory=dict)   # code -> operations
+    weights_changed: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return not (self.loads or self.stores_ended or self.stores_dropped or self.store_failures
+                    or self.weights_changed)
+
+    def aggregate(self, other: WorkerReport) -> WorkerReport:
+        """Joins the reports of two workers about the same step: the worse counts."""
+        loads = {load.request_id: load for load in self.loads}
+        for load in other.loads:
+            mine = loads.setdefault(load.request_id, load)
+            if mine is not load:
+                mine.seconds = max(mine.seconds, load.seconds)
+                if load.good_blocks < mine.good_blocks:
+                    mine.good_blocks, mine.code = load.good_blocks, load.code
+        ended, failures = dict(self.stores_ended), dict(self.store_failures)
+        dropped = dict(self.stores_dropped)
+        for request_id, count in other.stores_ended.items():
+            ended[request_id] = ended.get(request_id, 0) + count
+        for code, count in other.store_failures.items():
+            failures[code] = failures.get(code, 0) + count
+        for request_id, block in other.stores_dropped.items():
+            dropped[request_id] = min(dropped.get(request_id, block), block)
+        return WorkerReport(list(loads.values()), ended, dropped, failures,
+                            self.weights_changed or other.weights_changed)
+
+
+@dataclass(slots=True)
+class WorkerIdentity:
+    """What a worker knows when its KV memory is there and the scheduler half needs: sent once at start."""
+
+    shard: int
+    fingerprint: bytes          # of everything that the bytes of a block depend on
+    layers: int
+    slab_bytes: int             # one layer of one block
+    block_tokens: int
+    order: str                  # name of the layout inside a slab
+    pass_prior: tuple[float, float, float]   # believed cost of a pass: fixed, a token, a pair (seconds)
+    spare_core: bool            # a core is free while the model computes
+
+    @property
+    def block_bytes(self) -> int:
+        return self.layers * self.slab_bytes
+
+    def group(self) -> dict[str, object]:
+        """The schema of this shard's records, as the client's `open_namespace` takes it."""
+        return {"group": 0, "layers": self.layers, "slab_bytes": self.slab_bytes, "parts": 2,
+                "block_tokens": self.block_tokens, "order": self.order, "rule": "all", "hit_blocks": 0}

@@ -1,0 +1,419 @@
+"""The connector's half beside the model: moves KV between the engine's memory and the depot.
+
+One object per worker process, used by the thread that runs the model. Nothing here waits for a store. Only a layer-wise
+load is waited for inside a pass, layer by layer and never beyond its deadline.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kvdepot._kvdepot import KvdepotError
+from kvdepot.vllm import counters
+from kvdepot.vllm.config import Settings
+from kvdepot.vllm.digests import DigestLog
+from kvdepot.vllm.fingerprint import with_epoch
+from kvdepot.vllm.layout import BlockMemory
+from kvdepot.vllm.messages import Load, StepPlan, Store, WorkerIdentity, WorkerReport
+from kvdepot.vllm.timeline import NoTimeline
+from kvdepot.vllm.transfers import LoadOp, StoreOp, parts
+
+GRACE_S = 0.2               # the client ends an operation at its deadline; this covers a thread that gets no core
+STORE_LINGER_S = 0.001      # a step that only waits for stores polls more often than one that waits for a load
+
+
+class WorkerHalf:
+    """Carries out the plans of the scheduler half."""
+
+    def __init__(self, settings: Settings, client: Any, memory: BlockMemory, identity: WorkerIdentity, *,
+                 digests: DigestLog | None = None, timeline: NoTimeline | None = None,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._client = client
+        self._memory = memory
+        self._identity = identity
+        self._digests = digests
+        self._timeline = timeline or NoTimeline()
+        self._clock = clock
+        self._layers = len(memory.layer_names)
+        self._index = {name: i for i, name in enumerate(memory.layer_names)}
+        self._region = client.register_address(memory.address, memory.nbytes, memory.owner)
+        self._epoch = b""
+        self._namespace = self._open_namespace()
+        self._void = False                              # weights changed: nothing may move until a new epoch
+        self._plan: StepPlan | None = None
+        self._loads: dict[int, LoadOp] = {}             # operation -> asynchronous load in flight
+        self._stores: dict[int, StoreOp] = {}           # operation -> store in flight
+        self._pending: dict[str, int] = {}              # request -> its stores in flight
+        self._hold: set[str] = set()                    # finished requests to report when they have none
+        self._received: set[str] = set()
+        self._errors: set[int] = set()
+        self._report = WorkerReport()
+        self._damaged = 0                               # slabs that failed verification so far
+        self.counts: dict[str, Any] = counters.empty()
+        # The two lists below are what the hooks of each layer look at: empty in a step with nothing to do.
+        self.waiting: list[LoadOp] = []                 # layer-wise loads of this step
+        self.storing: list[StoreOp] = []                # stores of this step
+
+    def _open_namespace(self) -> int:
+        fingerprint = with_epoch(self._identity.fingerprint, self._epoch)
+        return self._client.open_namespace(self._settings.tenant, fingerprint, [self._identity.group()])
+
+    # ---- a step --------------------------------------------------------------------------------------------------
+
+    def begin_step(self, plan: StepPlan) -> None:
+        """Before the pass: gives up what must be given up, submits asynchronous loads, opens stores."""
+        if self._plan is plan:
+            return
+        self._plan = plan
+        if plan.epoch != self._epoch:
+            self._enter_epoch(plan.epoch)
+        if plan.empty:
+            return
+        for request_id in plan.drop_stores:
+            self._drop_stores(lambda s, r=request_id: s.store.request_id == r, "cancelled")
+        for request_id in plan.void_loads:
+            self._cancel_load(request_id)
+        for load in plan.loads:
+            if not load.layerwise:
+                self._submit_load(load)
+        for request_id in plan.cancel_loads:
+            self._cancel_load(request_id)
+        self.storing = [op for store in plan.stores if (op := self._submit_store(store)) is not None]
+        self._hold.update(plan.hold)
+        if self.storing or any(load.layerwise for load in plan.loads):
+            self._timeline.pass_started(self.storing)
+
+    def start_layerwise(self) -> None:
+        """Right before a pass that needs them: submits the layer-wise loads of this step."""
+        plan = self._plan
+        if plan is None or self.waiting:
+            return
+        for load in plan.loads:
+            if load.layerwise:
+                self.waiting.append(self._submit_load(load))
+        plan.loads = []
+        # Where the pass writes into a loaded block, a layer must be in place before the model touches it, which is
+        # before its hook. It is awaited one layer ahead; only the first is awaited without anything to hide it.
+        for op in self.waiting:
+            if op.load.tail_computed:
+                self._await_layer(op, 0)
+
+    def wait_layer(self, name: str) -> None:
+        """Before the attention of a layer: its KV must be in place."""
+        layer = self._index.get(name)
+        if layer is None:
+            return
+        self._timeline.layer_reached(layer)
+        for op in self.waiting:
+            if not op.load.tail_computed:
+                self._await_layer(op, layer)
+
+    def save_layer(self, name: str) -> None:
+        """After the attention of a layer: its KV is final. Hands it over; never waits for a store."""
+        layer = self._index.get(name)
+        if layer is None:
+            return
+        for store in self.storing:
+            self._release_layers(store, layer + 1)
+        self._timeline.layer_released(layer)
+        for op in self.waiting:
+            if op.load.tail_computed and layer + 1 < self._layers:
+                self._await_layer(op, layer + 1)
+
+    def end_pass(self) -> None:
+        """After the pass: every layer is final. Ends layer-wise loads."""
+        if not self.storing and not self.waiting:
+            return
+        for store in self.storing:
+            self._release_layers(store, self._layers)
+            if self._digests is not None and store.open:
+                self._digests.stored(store.store)
+        for op in self.waiting:
+            self._finish_layerwise(op)
+        self.storing, self.waiting = [], []
+        self._collect()
+        self._timeline.pass_ended()
+
+    def finished(self) -> tuple[set[str], set[str]]:
+        """(requests whose blocks are free to go, requests whose asynchronous load has ended), each told once."""
+        if self._loads or self._stores:
+            self._collect()
+            if self._plan is not None and self._plan.linger:
+                self._linger()
+        received, self._received = self._received, set()
+        if not self._hold:
+            return set(), received
+        sent = {request_id for request_id in self._hold if not self._pending.get(request_id)}
+        self._hold -= sent
+        return sent, received
+
+    def take_errors(self) -> set[int]:
+        errors, self._errors = self._errors, set()
+        return errors
+
+    def take_report(self) -> WorkerReport | None:
+        if self._report.empty:
+            return None
+        report, self._report = self._report, WorkerReport()
+        return report
+
+    def take_counts(self) -> dict[str, Any]:
+        counts, self.counts = self.counts, counters.empty()
+        return counts
+
+    # ---- loads ---------------------------------------------------------------------------------------------------
+
+    def _submit_load(self, load: Load) -> LoadOp:
+        now = self._clock()
+        op = LoadOp(load, now, now + load.total_ms / 1e3 + GRACE_S)
+        key_bytes = len(load.keys) // len(load.block_ids)
+        offsets = self._memory.block_offsets(load.block_ids)
+        if self._void:
+            op.fail(0, "cancelled")
+            self._abandon(op)
+            return op
+        try:
+            for first, count in parts(op.blocks):
+                number = self._client.multiget(
+                    self._namespace, load.keys[first * key_bytes:(first + count) * key_bytes], key_bytes, self._region,
+                    self._memory.layer_offsets, offsets[first:first + count], shard=self._identity.shard,
+                    stop_at_first_failure=True, total_ms=load.total_ms, progress_ms=load.progress_ms)
+                op.ops[number] = first
+                op.open.add(number)
+                if not load.layerwise:
+                    self._loads[number] = op
+        except KvdepotError as error:
+            op.fail(0, error.code)
+            self._abandon(op)
+        self._timeline.load_submitted(op)
+        return op
+
+    def _abandon(self, op: LoadOp) -> None:
+        """Ends a load now: afterwards no byte of it can land."""
+        for number in op.ops:
+            self._loads.pop(number, None)
+            if number in op.open:
+                self._client.cancel(number)
+            self._client.release(number)
+        op.open.clear()
+        op.ops.clear()
+        self._load_ended(op)
+
+    def _cancel_load(self, request_id: str) -> None:
+        """Ends a request's asynchronous load, if it has not ended by itself. Its blocks count as not loaded."""
+        for op in {id(op): op for op in self._loads.values() if op.load.request_id == request_id}.values():
+            op.fail(0, "cancelled")
+            self._abandon(op)
+
+    def _await_layer(self, op: LoadOp, layer: int) -> None:
+        self._timeline.wait_began()
+        for number, first in list(op.ops.items()):
+            if number not in op.open:
+                continue
+            left_ms = max(int((op.expires - self._clock()) * 1e3), 0) + 1
+            completion = self._client.wait(number, layer=layer, timeout_ms=left_ms)
+            if completion is None:
+                op.fail(0, "timeout")
+            else:
+                self._take_completion(op, first, completion)
+            if op.code != "ok":
+                self._drop_stores(lambda s: s.store.guarded, "cancelled")
+                if op.good_blocks == 0:
+                    self._abandon(op)
+                    break
+        if self._digests is not None and not op.ended:
+            self._digests.loaded_layer(op, layer)
+        self._timeline.wait_ended()
+
+    def _take_completion(self, op: LoadOp, first: int, completion: Any) -> None:
+        if not completion.ok:
+            # Bytes of all its blocks may be missing in any layer.
+            op.fail(first, completion.code)
+        elif completion.failed_keys:
+            damaged = self._client.stats()["corrupt_slabs"]
+            op.fail(first + completion.first_failed(), "corrupt" if damaged > self._damaged else "missing")
+            self._damaged = damaged
+
+    def _finish_layerwise(self, op: LoadOp) -> None:
+        for number, first in list(op.ops.items()):
+            left_ms = max(int((op.expires - self._clock()) * 1e3), 0) + 1
+            completion = self._client.wait(number, layer=-1, timeout_ms=left_ms)
+            if completion is None:
+                op.fail(first, "timeout")
+                continue
+            op.open.discard(number)
+            self._take_completion(op, first, completion)
+        if op.code != "ok":
+            self._drop_stores(lambda s: s.store.guarded, "cancelled")
+        if not op.ended:
+            self._abandon(op)
+
+    def _load_ended(self, op: LoadOp) -> None:
+        if op.ended:
+            return
+        op.ended = self._clock()
+        load = op.load
+        self._errors.update(op.bad_block_ids())
+        self._report.loads.append(op.report())
+        if not load.layerwise:
+            self._received.add(load.request_id)
+            if self._digests is not None:
+                self._digests.loaded(op)
+        counters.add(self.counts, "blocks_loaded", op.good_blocks)
+        counters.add(self.counts, "bytes_loaded", op.good_blocks * self._identity.block_bytes)
+        counters.add_load_seconds(self.counts, op.ended - op.began)
+        if op.code != "ok":
+            counters.add(self.counts, "blocks_failed", op.blocks - op.good_blocks)
+            counters.add_code(self.counts, "load_failures", op.code)
+
+    # ---- stores --------------------------------------------------------------------------------------------------
+
+    def _submit_store(self, store: Store) -> StoreOp | None:
+        count = len(store.block_ids)
+        key_bytes = len(store.keys) // count
+        offsets = self._memory.block_offsets(store.block_ids)
+        op = StoreOp(store, [], set())
+        self._pending[store.request_id] = self._pending.get(store.request_id, 0) + 1
+        if self._void:
+            self._end_store(op, "cancelled")
+            return None
+        try:
+            for first, n in parts(count):
+                number = self._client.multiput(
+                    self._namespace, store.keys[first * key_bytes:(first + n) * key_bytes], key_bytes, self._region,
+                    self._memory.layer_offsets, offsets[first:first + n], shard=self._identity.shard,
+                    ack=self._settings.ack, whole=False, total_ms=0, progress_ms=0)
+                op.ops.append(number)
+                op.open.add(number)
+                self._stores[number] = op
+        except KvdepotError as error:
+            self._end_store(op, error.code)
+            return None
+        return op
+
+    def _release_layers(self, op: StoreOp, end: int) -> None:
+        """The layers before `end` are final and may be read from now on."""
+        if not op.open:
+            return
+        try:
+            while op.released < end:
+                for number in op.ops:
+                    if number in op.open:
+                        self._client.put_layer(number, op.released)
+                op.released += 1
+        except KvdepotError as error:
+            self._end_store(op, error.code)
+            return
+        if op.released == self._layers:
+            op.expires = self._clock() + self._settings.store_deadline_ms / 1e3
+
+    def _end_store(self, op: StoreOp, code: str) -> None:
+        """Ends a store; what is still in flight of it is cancelled: afterwards its blocks are not read any more."""
+        for number in op.ops:
+            self._stores.pop(number, None)
+            if number in op.open:
+                self._client.cancel(number)
+            self._client.release(number)
+        op.ops, op.open, op.code = [], set(), code
+        store = op.store
+        self._pending[store.request_id] -= 1
+        if self._pending[store.request_id] == 0:
+            del self._pending[store.request_id]
+        self._report.stores_ended[store.request_id] = self._report.stores_ended.get(store.request_id, 0) + 1
+        good = len(store.block_ids) - op.failed_blocks if code == "ok" else 0
+        if code == "cancelled":
+            counters.add(self.counts, "stores_cancelled")
+            dropped = self._report.stores_dropped
+            dropped[store.request_id] = min(dropped.get(store.request_id, store.first_block), store.first_block)
+        elif code != "ok":
+            failures = self._report.store_failures
+            failures[code] = failures.get(code, 0) + 1
+            counters.add_code(self.counts, "store_failures", code)
+        counters.add(self.counts, "stores")
+        counters.add(self.counts, "blocks_stored", good)
+        counters.add(self.counts, "bytes_stored", good * self._identity.block_bytes)
+
+    def _drop_stores(self, chosen: Callable[[StoreOp], bool], code: str) -> None:
+        for op in {id(op): op for op in self._stores.values() if chosen(op)}.values():
+            self._end_store(op, code)
+
+    # ---- collecting ----------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Takes what has ended, without waiting."""
+        while completions := self._client.poll(64):
+            for completion in completions:
+                if completion.layer < 0:
+                    self._take_ended(completion)
+        now = self._clock()
+        for op in [op for op in self._loads.values() if now > op.expires]:
+            op.fail(0, "timeout")
+            self._abandon(op)
+        self._drop_stores(lambda s: now > s.expires, "timeout")
+
+    def _take_ended(self, completion: Any) -> None:
+        load = self._loads.pop(completion.op, None)
+        if load is not None:
+            self._take_completion(load, load.ops[completion.op], completion)
+            load.open.discard(completion.op)
+            if not load.open or load.good_blocks == 0:
+                self._abandon(load)
+            return
+        store = self._stores.get(completion.op)
+        if store is not None:
+            store.open.discard(completion.op)
+            if not completion.ok:
+                self._end_store(store, completion.code)
+                return
+            store.failed_blocks += completion.failed_keys
+            if not store.open:
+                self._end_store(store, "ok" if store.failed_blocks < len(store.store.block_ids) else "no_space")
+
+    def _linger(self) -> None:
+        """In a step without a pass: waits a little for the first load to end, so that the engine need not poll."""
+        until = self._clock() + (self._settings.linger_ms / 1e3 if self._loads else STORE_LINGER_S)
+        fd = self._client.event_fd
+        ended = len(self._report.stores_ended)
+        while (self._loads or self._stores) and not self._received and len(self._report.stores_ended) == ended:
+            left = until - self._clock()
+            if left <= 0:
+                return
+            if fd < 1024:
+                select.select([fd], [], [], left)    # counts in microseconds, unlike poll()
+            else:
+                time.sleep(min(left, 100e-6))
+            self._collect()
+
+    # ---- epochs and the end --------------------------------------------------------------------------------------
+
+    def _enter_epoch(self, epoch: bytes) -> None:
+        self._give_up("cancelled")
+        self._epoch = epoch
+        self._namespace = self._open_namespace()
+        self._void = False
+
+    def weights_changed(self) -> None:
+        """The model's weights were changed in place: nothing may be loaded or stored until the next epoch."""
+        self._void = True
+        self._give_up("cancelled")
+        self._report.weights_changed = True
+
+    def _give_up(self, code: str) -> None:
+        for request_id in {op.load.request_id for op in self._loads.values()}:
+            self._cancel_load(request_id)
+        self._drop_stores(lambda _s: True, code)
+
+    def close(self) -> None:
+        """Ends everything; afterwards no byte moves and the client may be closed."""
+        for op in self.waiting:
+            op.fail(0, "cancelled")
+            self._abandon(op)
+        self.waiting = []
+        self._give_up("cancelled")
+        self._timeline.close()
+        if self._digests is not None:
+            self._digests.close()

@@ -1,0 +1,95 @@
+"""The client against a real `kvdepot serve` that is stopped, killed and restarted."""
+
+import os
+import time
+import unittest
+
+import kvdepot
+from tests.e2e.depot_process import DepotProcess
+
+LAYERS, BLOCKS, SLAB = 8, 32, 65536
+LAYER_OFFSETS = [layer * BLOCKS * SLAB for layer in range(LAYERS)]
+BLOCK_OFFSETS = [block * SLAB for block in range(BLOCKS)]
+KEYS = b"".join(b"key-%04d" % block for block in range(BLOCKS))
+GROUPS = [dict(group=0, layers=LAYERS, slab_bytes=SLAB, parts=2, block_tokens=16, order="LBHNC")]
+DEADLINE_SECONDS = 0.5
+SLACK = 3  # times a deadline: what a loaded machine may add
+
+
+class FaultsTest(unittest.TestCase):
+    def setUp(self):
+        self.depot = DepotProcess(flash="2GiB")
+        self.depot.__enter__()
+        self.addCleanup(self.depot.__exit__, None, None, None)
+        self.client = kvdepot.Client(self.depot.address, require_connection=True, connect_timeout_ms=10_000)
+        self.addCleanup(self.client.close)
+        self.memory = bytearray(os.urandom(LAYERS * BLOCKS * SLAB))
+        self.region = self.client.register(self.memory)
+        self.ns = self.client.open_namespace("default", b"faults", GROUPS)
+
+    def finish(self, op):
+        done = self.client.wait(op, timeout_ms=60_000)
+        self.client.release(op)
+        return done
+
+    def put(self):
+        return self.finish(self.client.multiput(self.ns, KEYS, 8, self.region, LAYER_OFFSETS, BLOCK_OFFSETS,
+                                                ack="written", total_ms=60_000))
+
+    def get(self, **limits):
+        return self.client.multiget(self.ns, KEYS, 8, self.region, LAYER_OFFSETS, BLOCK_OFFSETS, **limits)
+
+    def until(self, what, condition, seconds=20):
+        end = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), end, what)
+            time.sleep(0.01)
+
+    def test_five_requests_to_a_stopped_depot_together_pay_one_deadline(self):
+        self.assertTrue(self.put().ok)
+        self.depot.stop()
+        codes = []
+        start = time.monotonic()
+        for _ in range(5):
+            try:
+                op = self.client.match(self.ns, KEYS, 8, progress_ms=int(DEADLINE_SECONDS * 1000))
+                codes.append(self.finish(op).code)
+            except kvdepot.KvdepotError as error:
+                codes.append(error.code)
+        self.assertLess(time.monotonic() - start, DEADLINE_SECONDS * SLACK)
+        self.assertEqual(codes, ["timeout"] + ["unavailable"] * 4)
+        self.depot.cont()
+        self.until("the breaker closes", lambda: not self.client.stats()["breaker_open"])
+        self.until("connected", lambda: self.client.stats()["connected"])
+        self.assertEqual(self.finish(self.get(total_ms=60_000)).first_failed(), BLOCKS)
+
+    def test_a_load_from_a_stopped_depot_ends_and_its_late_bytes_land_nowhere(self):
+        self.assertTrue(self.put().ok)
+        op = self.get(progress_ms=int(DEADLINE_SECONDS * 1000))
+        self.client.wait(op, 0, 60_000)
+        self.depot.stop()
+        self.finish(op)  # in time or not: it ends
+        poison = b"\xa5" * len(self.memory)
+        self.memory[:] = poison
+        self.depot.cont()
+        self.until("connected", lambda: self.client.stats()["connected"]
+                   and not self.client.stats()["breaker_open"])
+        self.assertTrue(self.finish(self.client.match(self.ns, KEYS, 8, total_ms=60_000)).ok)
+        self.assertEqual(self.memory, poison)
+
+    def test_after_a_kill_the_client_comes_back_and_the_bytes_are_right(self):
+        stored = bytes(self.memory)
+        self.assertTrue(self.put().ok)
+        op = self.get()
+        self.depot.restart()
+        self.assertIn(self.finish(op).code, ("ok", "unavailable"))
+        self.until("connected", lambda: self.client.stats()["connected"]
+                   and not self.client.stats()["breaker_open"])
+        self.memory[:] = bytes(len(self.memory))
+        self.assertEqual(self.finish(self.get(total_ms=60_000)).first_failed(), BLOCKS)
+        self.assertEqual(self.memory, stored)
+        self.assertEqual(self.client.stats()["corrupt_slabs"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,138 @@
+// Tests of keys, schemas and checksums: what must differ differs, what must be refused is refused.
+#include <array>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+#include "block/checksum.h"
+#include "block/key.h"
+#include "block/schema.h"
+
+namespace kvd::block {
+namespace {
+
+GroupSchema smollm() { return {0, 30, 98304, 2, 128, HitRule::kAll, 0, "LBHNC"}; }
+
+std::vector<std::byte> random_bytes(std::uint64_t seed, std::size_t n) {
+  Random random(seed);
+  std::vector<std::byte> bytes(n);
+  for (auto& b : bytes) b = static_cast<std::byte>(random.next());
+  return bytes;
+}
+
+TEST(Key, DependsOnTenantFingerprintAndForeignKey) {
+  const auto foreign = random_bytes(1, 32);
+  const auto a = hash_namespace("a", as_bytes("model"));
+  std::set<Key> keys{key_of_foreign(a, foreign), key_of_foreign(hash_namespace("b", as_bytes("model")), foreign),
+                     key_of_foreign(hash_namespace("am", as_bytes("odel")), foreign),
+                     key_of_foreign(a, Bytes(foreign).first(31))};
+  EXPECT_EQ(keys.size(), 4u);
+}
+
+TEST(Key, NativeKeysChainOverThePrefix) {
+  const auto ns = hash_namespace("a", as_bytes("m"));
+  const std::array<std::uint32_t, 2> one{1, 2}, two{3, 4};
+  const Key first = next_native_key(ns, {}, one, {});
+  EXPECT_NE(next_native_key(ns, first, two, {}), next_native_key(ns, {}, two, {}));
+  EXPECT_NE(next_native_key(ns, {}, one, as_bytes("salt")), first);
+}
+
+TEST(Key, NativeListsAreReadBackUnchanged) {
+  const std::array<std::uint64_t, 4> words{1, 2, 3, 4};
+  const KeyList list{std::as_bytes(std::span(words)), 16, true};
+  EXPECT_EQ(list.count(), 2u);
+  EXPECT_EQ(key_at({}, list, 1), (Key{3, 4}));
+  EXPECT_TRUE(foreign_at(list, 1).empty());
+}
+
+TEST(Schema, RefusesWhatTheFormatCannotHold) {
+  EXPECT_TRUE(check_schema(smollm()).has_value());
+  auto bad = [](auto change) {
+    auto schema = smollm();
+    change(schema);
+    return check_schema(schema).has_value();
+  };
+  EXPECT_FALSE(bad([](GroupSchema& s) { s.layers = 0; }));
+  EXPECT_FALSE(bad([](GroupSchema& s) { s.layers = 401; }));
+  EXPECT_FALSE(bad([](GroupSchema& s) { s.slab_bytes = 0; }));
+  EXPECT_FALSE(bad([](GroupSchema& s) { s.slab_bytes = 0xFFFF'FFFE; }));
+  EXPECT_FALSE(bad([](GroupSchema& s) { s.slab_bytes = 4 << 20; }));
+  EXPECT_FALSE(bad([](GroupSchema& s) { s.parts = 0; }));
+  EXPECT_FALSE(bad([](GroupSchema& s) { s.rule = HitRule::kTrailing; }));
+  EXPECT_FALSE(bad([](GroupSchema& s) { s.order.assign(65, 'x'); }));
+}
+
+TEST(Schema, EveryFieldEntersTheHash) {
+  std::set<std::uint64_t> hashes{hash_schema(smollm())};
+  auto with = [&](auto change) {
+    auto schema = smollm();
+    change(schema);
+    hashes.insert(hash_schema(schema));
+  };
+  with([](GroupSchema& s) { s.group = 1; });
+  with([](GroupSchema& s) { s.layers = 31; });
+  with([](GroupSchema& s) { s.slab_bytes = 98308; });
+  with([](GroupSchema& s) { s.parts = 1; });
+  with([](GroupSchema& s) { s.block_tokens = 64; });
+  with([](GroupSchema& s) { s.rule = HitRule::kLast; });
+  with([](GroupSchema& s) { s.hit_blocks = 2; });
+  with([](GroupSchema& s) { s.order = "HND"; });
+  EXPECT_EQ(hashes.size(), 9u);
+}
+
+TEST(Schema, OnlyOneSlabNativeRecordsHaveNoTable) {
+  auto one = smollm();
+  one.layers = 1;
+  EXPECT_EQ(shape_of(one, false).record_bytes(), 98304u);
+  EXPECT_EQ(shape_of(one, true).record_bytes(), 98304u + 4096);
+  EXPECT_EQ(shape_of(smollm(), true).record_bytes(), 4096u + 30 * 98304);
+}
+
+TEST(Checksum, DependsOnEverythingThatNamesTheSlab) {
+  const auto slab = random_bytes(2, 98304);
+  const auto shape = shape_of(smollm(), true);
+  const RecordId id{{1, 2}, 0, 0};
+  auto other_schema = smollm();
+  other_schema.block_tokens = 64;
+  const std::set<std::uint64_t> sums{slab_checksum(record_seed(id, shape), 0, slab),
+                                     slab_checksum(record_seed(id, shape), 1, slab),
+                                     slab_checksum(record_seed({{1, 3}, 0, 0}, shape), 0, slab),
+                                     slab_checksum(record_seed({{1, 2}, 1, 0}, shape), 0, slab),
+                                     slab_checksum(record_seed({{1, 2}, 0, 1}, shape), 0, slab),
+                                     slab_checksum(record_seed(id, shape_of(other_schema, true)), 0, slab),
+                                     slab_checksum(record_seed(id, shape), 0, Bytes(slab).first(98303))};
+  EXPECT_EQ(sums.size(), 7u);
+}
+
+TEST(Checksum, PiecesHashLikeTheWhole) {
+  const auto slab = random_bytes(3, 10'000);
+  SlabHasher hasher(77, 5, slab.size());
+  hasher.add(Bytes(slab).first(1));
+  hasher.add(Bytes(slab).subspan(1, 7000));
+  hasher.add(Bytes(slab).subspan(7001));
+  EXPECT_EQ(hasher.finish(), slab_checksum(77, 5, slab));
+}
+
+TEST(Table, RoundTripsAndRefusesEveryFlippedByte) {
+  const auto shape = shape_of(smollm(), true);
+  const auto foreign = random_bytes(4, 32);
+  std::vector<std::uint64_t> slabs(30);
+  for (std::size_t i = 0; i < slabs.size(); ++i) slabs[i] = i * 77;
+  alignas(8) std::array<std::byte, kPageBytes> page{};
+  encode_table(page, 9, slabs, foreign);
+  const auto table = decode_table(page, 9, shape);
+  ASSERT_TRUE(table.has_value());
+  EXPECT_TRUE(std::ranges::equal(table->slabs, slabs));
+  EXPECT_TRUE(std::ranges::equal(table->foreign, foreign));
+  EXPECT_FALSE(decode_table(page, 10, shape).has_value());
+  for (std::size_t i = 0; i < 16 + 30 * 8 + 32; ++i) {
+    page[i] ^= std::byte{1};
+    EXPECT_FALSE(decode_table(page, 9, shape).has_value()) << i;
+    page[i] ^= std::byte{1};
+  }
+}
+
+}  // namespace
+}  // namespace kvd::block

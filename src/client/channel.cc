@@ -1,0 +1,171 @@
+#include "client/channel.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvd::client {
+namespace {
+
+constexpr Duration kStable = std::chrono::seconds(1);  // ready for this long: the next loss backs off from the start
+
+// What a failed HELLO means, in words that do not depend on what the other side sent.
+Error hello_error(Code status) {
+  if (status == Code::kStale) return {Code::kStale, 0, "the depot speaks another version of the protocol"};
+  if (status == Code::kBusy || status == Code::kNoSpace) return {status, 0, "the depot takes no more connections"};
+  return {status, 0, "the depot refused the connection"};
+}
+
+// Errors of net that say "the peer": here it has a name.
+Error named(const Error& why) {
+  if (why.code == Code::kInvalid) return {Code::kInvalid, 0, "the endpoint does not speak the kvdepot protocol"};
+  if (why.code == Code::kStale) return {Code::kStale, 0, "the depot speaks another version of the protocol"};
+  return why;
+}
+
+}  // namespace
+
+Channel::Channel(io::Loop& loop, ChannelUser& user, const NamespaceTable& namespaces, net::NetCounters& counters,
+                 ChannelOptions options)
+    : loop_(loop),
+      user_(user),
+      namespaces_(namespaces),
+      counters_(counters),
+      options_(std::move(options)),
+      resolver_(loop),
+      dialer_(loop),
+      timer_(loop, [this] { on_timer(); }),
+      backoff_(options_.seed) {}
+
+Channel::~Channel() { stop(); }
+
+void Channel::start() {
+  KVD_CHECK(state_ == State::kIdle);
+  state_ = State::kBackoff;
+  timer_.arm(loop_.now());
+}
+
+void Channel::stop() {
+  state_ = State::kIdle;
+  resolver_.cancel();
+  dialer_.cancel();
+  timer_.disarm();
+  connection_.reset();
+}
+
+void Channel::reset(const Error& why) {
+  if (connection_ != nullptr) connection_->close(why);
+}
+
+void Channel::dial() {
+  state_ = State::kDialing;
+  timer_.arm_in(kHandshakeLimit);
+  resolver_.resolve(options_.address, [this](Result<net::Endpoint> endpoint) {
+    if (!endpoint) return lost({Code::kUnavailable, 0, endpoint.error().what});
+    dialer_.connect(*endpoint, kNever, [this](Result<io::UniqueFd> socket) { on_dialed(std::move(socket)); });
+  });
+}
+
+void Channel::on_dialed(Result<io::UniqueFd> socket) {
+  if (!socket) return lost(socket.error());
+  const net::ConnectionOptions options{.queue_bytes_high = options_.queue_bytes_high};
+  net::MessageHandler& self = *this;
+  connection_ = std::make_unique<net::Connection>(loop_, self, counters_, std::move(*socket), options);
+  if (const Status started = connection_->start(); !started) return lost(started.error());
+  state_ = State::kHello;
+  wire::Hello hello;
+  hello.name = options_.name;
+  connection_->send({.head = wire::frame({}, hello), .body = {}, .on_done = {}});
+  connection_->flush();
+}
+
+void Channel::on_timer() {
+  if (state_ == State::kBackoff) return dial();
+  lost({Code::kTimeout, 0, state_ == State::kDialing ? "connecting took too long" : "the depot did not answer HELLO"});
+}
+
+void Channel::on_closed(const Error& why) { lost(named(why)); }
+
+// The present attempt or connection is over. Called from the loop, never from inside on_message().
+void Channel::lost(const Error& why) {
+  const bool was_ready = state_ == State::kReady;
+  if (was_ready && loop_.now() - ready_since_ >= kStable) backoff_.reset();
+  resolver_.cancel();
+  dialer_.cancel();
+  connection_.reset();
+  handles_.clear();
+  state_ = State::kBackoff;
+  timer_.arm_in(backoff_.next());
+  user_.on_lost(*this, why, was_ready);
+}
+
+Time Channel::moved_at() const {
+  if (connection_ == nullptr) return Time::min();
+  return std::max(connection_->last_received(), connection_->last_sent());
+}
+
+Status Channel::on_message(const wire::Header& header, Bytes meta) {
+  if (state_ == State::kHello) return on_hello(header, meta);
+  if (header.opcode == wire::Opcode::kOpenReply) return on_open_reply(header, meta);
+  return user_.on_message(*this, header, meta);
+}
+
+Status Channel::on_hello(const wire::Header& header, Bytes meta) {
+  if (header.opcode != wire::Opcode::kHelloReply) return fail(Code::kCorrupt, "the depot did not answer HELLO first");
+  if (header.status != Code::kOk) {
+    connection_->close(hello_error(header.status));
+    return {};
+  }
+  const auto reply = wire::decode<wire::HelloReply>(header, meta);
+  if (!reply) return fail(reply.error());
+  if (reply->version != wire::kVersion) {
+    connection_->close(hello_error(Code::kStale));
+    return {};
+  }
+  credits_ = reply->ops_max;
+  state_ = State::kReady;
+  ready_since_ = loop_.now();
+  timer_.disarm();
+  open_namespaces();
+  user_.on_ready(*this);
+  return {};
+}
+
+void Channel::open_namespaces() {
+  if (!ready()) return;
+  for (std::size_t i = handles_.size(); i < namespaces_.size(); ++i) {
+    const auto id = static_cast<NamespaceId>(i + 1);
+    handles_.emplace_back();
+    const wire::Header header{.request_id = kOpenIds | id};
+    connection_->send({.head = wire::frame(header, wire::Open{namespaces_.find(id)->ns}), .body = {}, .on_done = {}});
+  }
+  connection_->flush();
+}
+
+Status Channel::on_open_reply(const wire::Header& header, Bytes meta) {
+  const std::uint64_t id = header.request_id & ~kOpenIds;
+  if (id == 0 || id > handles_.size() || handles_[id - 1].has_value()) {
+    return fail(Code::kCorrupt, "an answer to an OPEN that was not asked");
+  }
+  if (header.status == Code::kOk) {
+    const auto reply = wire::decode<wire::OpenReply>(header, meta);
+    if (!reply) return fail(reply.error());
+    handles_[id - 1] = Result<std::uint32_t>(reply->ns);
+  } else {
+    const bool schema = header.status == Code::kInvalid;
+    handles_[id - 1] = Result<std::uint32_t>(
+        fail(header.status, schema ? "the depot knows the namespace with another schema" : "the depot refused OPEN"));
+  }
+  user_.on_namespace(*this, static_cast<NamespaceId>(id));
+  return {};
+}
+
+Result<std::uint32_t> Channel::handle(NamespaceId ns) const {
+  if (ns == 0 || ns > handles_.size() || !handles_[ns - 1].has_value()) {
+    return fail(Code::kBusy, "the depot has not answered OPEN");
+  }
+  return *handles_[ns - 1];
+}
+
+}  // namespace kvd::client

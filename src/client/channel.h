@@ -1,0 +1,114 @@
+// Channel: one of a client's two connections to its depot (control or data), from the first attempt to connect over
+// HELLO and OPEN to loss and the next attempt, for ever. What it carries is its user's.
+//
+//   kIdle -> kDialing -> kHello -> kReady -> (loss) kBackoff -> kDialing ...
+// A handshake that takes longer than kHandshakeLimit is a loss. Attempts back off from 10 ms to 1 s; a connection that
+// stayed ready for a second starts from 10 ms again. Belongs to the I/O thread; the user outlives it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/backoff.h"
+#include "client/namespace_table.h"
+#include "client/resolver.h"
+#include "net/connection.h"
+#include "net/dialer.h"
+
+namespace kvd::client {
+
+// To connect and to be greeted: far above any round trip, so that a stopped depot does not collect connections.
+inline constexpr Duration kHandshakeLimit = std::chrono::seconds(2);
+
+class Channel;
+
+// Calls of the loop thread, never from inside a call of the user, except payload_*() and on_message() (see
+// net::MessageHandler, whose rules hold).
+class ChannelUser {
+ public:
+  virtual ~ChannelUser() = default;
+  virtual void on_ready(Channel& channel) = 0;
+  // A ready channel is lost (was_ready), or an attempt failed. The channel tries again by itself.
+  virtual void on_lost(Channel& channel, const Error& why, bool was_ready) = 0;
+  // The depot has answered an OPEN: handle(ns) is known now.
+  virtual void on_namespace(Channel& channel, NamespaceId ns) = 0;
+  virtual Status on_message(Channel& channel, const wire::Header& header, Bytes meta) = 0;
+  virtual std::size_t payload_places(Channel& channel, std::span<iovec> out) = 0;
+  virtual void payload_landed(Channel& channel, std::size_t bytes) = 0;
+  virtual Status on_payload_end(Channel& channel) = 0;
+  virtual void on_drained(Channel& channel) = 0;
+};
+
+struct ChannelOptions {
+  net::Address address;
+  std::string name;                  // in HELLO
+  std::size_t queue_bytes_high = 0;  // see net::ConnectionOptions
+  std::uint64_t seed = 0;            // of the back-off's jitter
+};
+
+class Channel final : private net::MessageHandler {
+ public:
+  Channel(io::Loop& loop, ChannelUser& user, const NamespaceTable& namespaces, net::NetCounters& counters,
+          ChannelOptions options);
+  ~Channel() override;
+
+  // Starts the first attempt; on_ready() or on_lost() come from the loop.
+  void start();
+  // Gives up the present connection; on_lost() comes from the loop, then the next attempt.
+  void reset(const Error& why);
+  // Ends everything, silently: no call of the user, no byte after it. Not from inside a callback of this channel.
+  void stop();
+
+  [[nodiscard]] bool ready() const noexcept { return state_ == State::kReady && !connection_->closed(); }
+  // The connection of a ready channel.
+  [[nodiscard]] net::Connection& connection() noexcept { return *connection_; }
+  // Unfinished requests that the depot takes on this connection; from its HELLO.
+  [[nodiscard]] std::uint32_t credits() const noexcept { return credits_; }
+  // Sends OPEN for namespaces that were declared since the channel became ready.
+  void open_namespaces();
+  // The depot's handle of a namespace on this connection. kBusy: it has not answered yet. Else the depot's refusal.
+  [[nodiscard]] Result<std::uint32_t> handle(NamespaceId ns) const;
+  // When the last byte moved; the distant past without a connection.
+  [[nodiscard]] Time moved_at() const;
+
+ private:
+  enum class State : std::uint8_t { kIdle, kDialing, kHello, kReady, kBackoff };
+
+  void dial();
+  void on_dialed(Result<io::UniqueFd> socket);
+  void on_timer();
+  void lost(const Error& why);
+  Status on_hello(const wire::Header& header, Bytes meta);
+  Status on_open_reply(const wire::Header& header, Bytes meta);
+
+  Status on_message(const wire::Header& header, Bytes meta) override;
+  std::size_t payload_places(std::span<iovec> out) override { return user_.payload_places(*this, out); }
+  void payload_landed(std::size_t bytes) override { user_.payload_landed(*this, bytes); }
+  Status on_payload_end() override { return user_.on_payload_end(*this); }
+  void on_drained() override { user_.on_drained(*this); }
+  void on_closed(const Error& why) override;
+
+  io::Loop& loop_;
+  ChannelUser& user_;
+  const NamespaceTable& namespaces_;
+  net::NetCounters& counters_;
+  ChannelOptions options_;
+  Resolver resolver_;
+  net::Dialer dialer_;
+  io::Timer timer_;  // of the handshake or the back-off
+  Backoff backoff_;
+  State state_ = State::kIdle;
+  Time ready_since_{};
+  std::unique_ptr<net::Connection> connection_;
+  std::uint32_t credits_ = 0;
+  std::vector<std::optional<Result<std::uint32_t>>> handles_;  // by namespace; empty = asked, not answered
+};
+
+// Request ids that are not operations. OpIds stay below 2^62 (op_table.h).
+inline constexpr std::uint64_t kOpenIds = std::uint64_t{1} << 63;              // | NamespaceId
+inline constexpr std::uint64_t kPingIds = kOpenIds | std::uint64_t{1} << 62;   // | counter
+inline constexpr std::uint64_t kUnpinIds = kOpenIds | std::uint64_t{1} << 61;  // | counter
+
+}  // namespace kvd::client

@@ -1,0 +1,318 @@
+// Client on a thread of its own: callers' side of everything, in front of a Core that runs on the I/O thread's loop.
+#include "kvdepot/client.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+#include "client/attachment.h"
+#include "client/core.h"
+#include "client/region_table.h"
+#include "client/request.h"
+#include "io/fd.h"
+
+namespace kvd::client {
+namespace {
+
+constexpr char kForked[] = "a forked child must open a client of its own";
+
+Status check_options(const ClientOptions& options) {
+  if (options.ops_max == 0 || options.ops_max > kOpsMaxMax) return fail(Code::kInvalid, "ops_max must be 1 to 32768");
+  if (options.breaker_failures == 0) return fail(Code::kInvalid, "breaker_failures must be at least 1");
+  if (options.breaker_probe.count() <= 0) return fail(Code::kInvalid, "breaker_probe must be longer than nothing");
+  return {};
+}
+
+std::string describe(const Error& error) {
+  if (error.code == Code::kOk) return {};
+  std::string text = error.what;
+  if (error.sys_errno != 0) text += std::string(": ") + std::strerror(error.sys_errno);
+  return text;
+}
+
+// All that a client consists of. In a forked child it is left as it is: its thread is not there, and its descriptors
+// are shared with the parent, which an orderly end would disturb.
+struct Parts {
+  Parts(std::unique_ptr<io::Loop> on, io::UniqueFd event, const net::Address& address, const ClientOptions& options)
+      : loop(std::move(on)),
+        event_fd(std::move(event)),
+        ops(options.ops_max, event_fd.get()),
+        core(*loop, ops, namespaces, state,
+             {.address = address,
+              .name = options.name,
+              .breaker_failures = options.breaker_failures,
+              .breaker_probe = options.breaker_probe,
+              .verify = options.verify,
+              .seed = static_cast<std::uint64_t>(loop->now().time_since_epoch().count())}) {}
+
+  std::unique_ptr<io::Loop> loop;
+  io::UniqueFd event_fd;
+  ClientState state;
+  RegionTable regions;
+  NamespaceTable namespaces;
+  OpTable ops;
+  Core core;
+  std::thread thread;
+};
+
+class ThreadedClient final : public Client {
+ public:
+  ThreadedClient(std::unique_ptr<Parts> parts, std::unique_ptr<Attachment> attachment)
+      : attachment_(std::move(attachment)), parts_(std::move(parts)), pid_(::getpid()) {}
+  ~ThreadedClient() override;
+
+  Status start();
+  Status wait_connected(Duration timeout) { return parts_->state.wait_connected(timeout); }
+
+  Result<RegionId> register_region(void* base, std::size_t bytes, RegionKind kind) override {
+    if (forked()) return fail(Code::kInvalid, kForked);
+    return parts_->regions.add(base, bytes, kind);
+  }
+  Status unregister_region(RegionId region) override {
+    if (forked()) return fail(Code::kInvalid, kForked);
+    return parts_->regions.remove(region);
+  }
+  Result<NamespaceId> open_namespace(const Namespace& ns) override;
+  Result<OpId> match_prefix(const MatchRequest& request) override;
+  Result<OpId> multiget(const GetRequest& request) override;
+  Result<OpId> multiput(const PutRequest& request) override;
+  Status put_layer(OpId op, std::uint16_t layer) override;
+  Result<OpId> remove(NamespaceId ns, std::span<const std::uint16_t> shards, std::span<const std::uint16_t> groups,
+                      const KeyList& keys, Deadline deadline) override;
+  Status unpin(LeaseId lease) override;
+  Status cancel(OpId op) override;
+  [[nodiscard]] int event_fd() const noexcept override;
+  std::size_t poll(std::span<Completion> out) override { return forked() ? 0 : parts_->ops.poll(out); }
+  Result<Completion> wait(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) override;
+  void release(OpId op) override;
+  [[nodiscard]] ClientStats stats() const override;
+  Result<std::string> depot_stats(std::chrono::milliseconds timeout) override;
+
+ private:
+  [[nodiscard]] bool forked() const noexcept { return ::getpid() != pid_; }
+  [[nodiscard]] Status accepts() const;
+  Result<OpId> submit(Result<OpRequest> request);
+
+  std::unique_ptr<Attachment> attachment_;  // goes after the client itself
+  std::unique_ptr<Parts> parts_;
+  pid_t pid_;
+};
+
+Status ThreadedClient::start() {
+  // Signals are the application's business: its handlers must not run on the I/O thread.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  Status started;
+  try {
+    parts_->thread = std::thread([parts = parts_.get()] {
+      parts->core.start();
+      parts->loop->run();
+    });
+    ::pthread_setname_np(parts_->thread.native_handle(), "kvd-client");
+  } catch (const std::system_error& error) {
+    started = fail(Code::kNoSpace, "start the client's I/O thread", error.code().value());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
+}
+
+ThreadedClient::~ThreadedClient() {
+  if (forked()) {
+    static_cast<void>(parts_.release());
+    static_cast<void>(attachment_.release());
+    return;
+  }
+  if (!parts_->thread.joinable()) {
+    parts_->core.stop();
+    return;
+  }
+  parts_->loop->post([parts = parts_.get()] {
+    parts->core.stop();
+    parts->loop->stop();
+  });
+  parts_->thread.join();
+}
+
+Result<NamespaceId> ThreadedClient::open_namespace(const Namespace& ns) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  const std::size_t known = parts_->namespaces.size();
+  auto id = parts_->namespaces.add(ns);
+  if (id && parts_->namespaces.size() != known) {
+    parts_->loop->post([parts = parts_.get()] { parts->core.open_namespaces(); });
+  }
+  return id;
+}
+
+Status ThreadedClient::accepts() const {
+  if (!parts_->state.connected()) return fail(Code::kUnavailable, "the depot is not connected");
+  if (parts_->state.breaker_open()) return fail(Code::kUnavailable, "the depot does not answer: the breaker is open");
+  return {};
+}
+
+Result<OpId> ThreadedClient::submit(Result<OpRequest> request) {
+  if (!request) return fail(request.error());
+  request->submitted = parts_->loop->now();
+  const auto op = parts_->ops.add(std::move(*request));
+  if (!op) {
+    parts_->state.busy.add();
+    return fail(op.error());
+  }
+  parts_->state.requests.add();
+  const OpId id = (*op)->id.load(std::memory_order_relaxed);
+  parts_->core.submit(**op, Op::kStart);
+  return id;
+}
+
+Result<OpId> ThreadedClient::match_prefix(const MatchRequest& request) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  if (const Status ok = accepts(); !ok) return fail(ok.error());
+  return submit(make_match(parts_->namespaces, request));
+}
+
+Result<OpId> ThreadedClient::multiget(const GetRequest& request) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  if (const Status ok = accepts(); !ok) return fail(ok.error());
+  return submit(make_get(parts_->namespaces, parts_->regions, request));
+}
+
+Result<OpId> ThreadedClient::multiput(const PutRequest& request) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  if (const Status ok = accepts(); !ok) return fail(ok.error());
+  return submit(make_put(parts_->namespaces, parts_->regions, request));
+}
+
+Result<OpId> ThreadedClient::remove(NamespaceId ns, std::span<const std::uint16_t> shards,
+                                    std::span<const std::uint16_t> groups, const KeyList& keys, Deadline deadline) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  if (const Status ok = accepts(); !ok) return fail(ok.error());
+  return submit(make_remove(parts_->namespaces, ns, shards, groups, keys, deadline));
+}
+
+Status ThreadedClient::put_layer(OpId id, std::uint16_t layer) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  if (Status released = parts_->ops.release_layer(id, layer); !released) return released;
+  if (Op* const op = parts_->ops.find(id)) parts_->core.submit(*op, Op::kLayers);
+  return {};
+}
+
+Status ThreadedClient::unpin(LeaseId lease) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  if (lease == 0) return fail(Code::kInvalid, "no such lease");
+  if (const Status ok = accepts(); !ok) return fail(ok.error());
+  parts_->loop->post([parts = parts_.get(), lease] { parts->core.unpin(lease); });
+  return {};
+}
+
+Status ThreadedClient::cancel(OpId id) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  Op* const op = parts_->ops.find(id);
+  if (op == nullptr) return fail(Code::kNotFound, "no such operation");
+  if (op->ended()) return {};
+  op->cancel_id.store(id, std::memory_order_release);
+  parts_->core.submit(*op, Op::kCancel);
+  // The I/O thread takes commands between two system calls, so this is as short as one of them.
+  if (const auto ended = parts_->ops.wait(id, kWholeOp, kNever); !ended) return fail(ended.error());
+  return {};
+}
+
+int ThreadedClient::event_fd() const noexcept {
+  if (!forked()) parts_->ops.signal();
+  return parts_->event_fd.get();
+}
+
+Result<Completion> ThreadedClient::wait(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  const bool forever = timeout > std::chrono::hours(24 * 365);  // beyond it nanoseconds would overflow
+  return parts_->ops.wait(op, layer, forever ? kNever : after(monotonic_now(), timeout));
+}
+
+void ThreadedClient::release(OpId op) {
+  if (forked()) return;
+  Status released = parts_->ops.release(op);
+  if (released || released.error().code != Code::kBusy) return;
+  static_cast<void>(cancel(op));
+  static_cast<void>(parts_->ops.release(op));
+}
+
+ClientStats ThreadedClient::stats() const {
+  ClientStats stats;
+  if (forked()) return stats;
+  const ClientState& state = parts_->state;
+  stats.requests = state.requests.value();
+  stats.completed = state.completed.value();
+  stats.failed = state.failed.value();
+  stats.timeouts = state.timeouts.value();
+  stats.cancelled = state.cancelled.value();
+  stats.busy = state.busy.value();
+  stats.corrupt_slabs = state.get.corrupt_slabs.value();
+  stats.bytes_loaded = state.get.bytes_loaded.value();
+  stats.bytes_stored = state.bytes_stored.value();
+  stats.messages_sent = state.net.messages_out.value();
+  stats.messages_received = state.net.messages_in.value();
+  stats.send_calls = state.net.send_calls.value();
+  stats.recv_calls = state.net.recv_calls.value();
+  stats.reconnects = state.reconnects.value();
+  stats.breaker_opened = state.breaker_opened.value();
+  stats.connected = state.connected();
+  stats.breaker_open = state.breaker_open();
+  stats.last_error = describe(state.error());
+  return stats;
+}
+
+Result<std::string> ThreadedClient::depot_stats(std::chrono::milliseconds timeout) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  if (const Status ok = accepts(); !ok) return fail(ok.error());
+  OpRequest request;
+  request.kind = OpKind::kStats;
+  request.deadline = {.total = std::max(timeout, std::chrono::milliseconds(1)), .progress = {}};
+  const auto op = submit(std::move(request));
+  if (!op) return fail(op.error());
+  const auto whole = parts_->ops.wait(*op, kWholeOp, kNever);  // bounded by the op's own deadline
+  Result<std::string> text = fail(whole ? whole->code : whole.error().code, "ask the depot for its statistics");
+  if (whole && whole->code == Code::kOk) text = parts_->ops.take_text(*op);
+  release(*op);
+  return text;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Client>> open_attached(const std::string& depot, const ClientOptions& options,
+                                              std::unique_ptr<Attachment> attachment) {
+  if (Status checked = check_options(options); !checked) return fail(checked.error());
+  if (depot.starts_with("file://")) {
+    return fail(Code::kInvalid, "file:// is an embedded depot: open it with open_any() of kvdepot/embed.h");
+  }
+  const auto address = net::parse_address(depot);
+  if (!address) return fail(address.error());
+  auto loop = io::make_real_loop();
+  if (!loop) return fail(loop.error());
+  io::UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event.ok()) return fail(Code::kIo, "create an eventfd", errno);
+  auto parts = std::make_unique<Parts>(std::move(*loop), std::move(event), *address, options);
+  auto opened = std::make_unique<ThreadedClient>(std::move(parts), std::move(attachment));
+  if (Status started = opened->start(); !started) return fail(started.error());
+  if (options.require_connection) {
+    if (Status connected = opened->wait_connected(options.connect_timeout); !connected) {
+      return fail(connected.error());
+    }
+  }
+  return opened;
+}
+
+}  // namespace kvd::client
+
+namespace kvd {
+
+Result<std::unique_ptr<Client>> Client::open(const std::string& depot, const ClientOptions& options) {
+  return client::open_attached(depot, options, nullptr);
+}
+
+}  // namespace kvd

@@ -1,0 +1,234 @@
+// Commands of callers, deadlines, and how ops end. See core.h.
+#include "client/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvd::client {
+
+Core::Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, ClientState& state, CoreOptions options)
+    : loop_(loop),
+      ops_(ops),
+      state_(state),
+      options_(std::move(options)),
+      running_(ops.ops_max()),
+      control_{.channel = Channel(loop, *this, namespaces, state.net,
+                                  {.address = options_.address,
+                                   .name = options_.name,
+                                   .queue_bytes_high = kSendQueueHigh,
+                                   .seed = options_.seed}),
+               .draining = {}},
+      data_{.channel = Channel(loop, *this, namespaces, state.net,
+                               {.address = options_.address,
+                                .name = options_.name,
+                                .queue_bytes_high = kSendQueueHigh,
+                                .seed = options_.seed + 1}),
+            .draining = {}},
+      breaker_(options_.breaker_failures, options_.breaker_probe),
+      probe_timer_(loop, [this] { on_probe_timer(); }) {
+  for (std::uint32_t slot = 0; slot < running_.size(); ++slot) {
+    running_[slot].timer = std::make_unique<io::Timer>(loop, [this, slot] { on_deadline(slot); });
+  }
+}
+
+Core::~Core() { KVD_CHECK(stopped_); }
+
+void Core::start() {
+  control_.channel.start();
+  data_.channel.start();
+}
+
+void Core::stop() {
+  stopped_ = true;
+  state_.set_connected(false);
+  control_.channel.stop();
+  data_.channel.stop();
+  receiving_ = nullptr;
+  probe_timer_.disarm();
+  submits_.take_all([this](Op& op, std::uint32_t commands) {
+    if ((commands & Op::kStart) != 0) start_op(op);
+  });
+  for (Running& running : running_) {
+    if (running.id != 0) end(running, Code::kCancelled);
+  }
+}
+
+void Core::open_namespaces() {
+  control_.channel.open_namespaces();
+  data_.channel.open_namespaces();
+}
+
+void Core::submit(Op& op, Op::Command command) {
+  if (submits_.push(op, command)) loop_.post([this] { run_commands(); });
+}
+
+void Core::run_commands() {
+  if (stopped_) return;
+  submits_.take_all([this](Op& op, std::uint32_t commands) { run_command(op, commands); });
+  pump_puts();
+}
+
+void Core::run_command(Op& op, std::uint32_t commands) {
+  Running& running = running_[op.slot];
+  if ((commands & Op::kStart) != 0) start_op(op);
+  if (running.id == 0) return;
+  if ((commands & Op::kLayers) != 0 && running.put != nullptr) on_layers(running);
+  // The slot may hold a later op than the one that the cancel was meant for.
+  if ((commands & Op::kCancel) != 0 && op.cancel_id.load(std::memory_order_acquire) == running.id) {
+    end_early(running, Code::kCancelled);
+  }
+}
+
+Op& Core::op_of(const Running& running) { return ops_.at(static_cast<std::uint32_t>(&running - running_.data())); }
+
+Core::Running* Core::running_of(std::uint64_t request_id) {
+  const Op* const op = request_id == 0 ? nullptr : ops_.find(request_id);
+  if (op == nullptr || running_[op->slot].id != request_id) return nullptr;
+  return &running_[op->slot];
+}
+
+Core::Side& Core::side_of(const Channel& channel) { return is_data(channel) ? data_ : control_; }
+
+void Core::start_op(Op& op) {
+  const OpRequest& request = op.request;
+  Running& running = running_[op.slot];
+  KVD_CHECK(running.id == 0);
+  const bool body = request.kind == OpKind::kGet || request.kind == OpKind::kPut;
+  Side& side = body ? data_ : control_;
+  running.id = op.results.whole.op;
+  running.channel = &side.channel;
+  running.sent = false;
+  ++side.running;
+  const Time now = loop_.now();
+  running.deadline = OpDeadline(request.submitted, request.deadline.total, request.deadline.progress);
+  if (!side.channel.ready()) return end(running, Code::kUnavailable);
+  if (side.running + side.draining.size() > side.channel.credits()) return end(running, Code::kBusy);
+  if (running.deadline.expired(now, now)) return end(running, Code::kTimeout);
+  if (request.kind == OpKind::kGet) {
+    running.get = std::make_unique<GetFlow>(op, ops_, state_.get, options_.verify);
+  } else if (request.kind == OpKind::kPut) {
+    running.put = std::make_unique<PutFlow>(op);
+    update_owed(running);
+  }
+  arm_deadline(running);
+  send_request(op, running);
+}
+
+// Sends the request, if the depot has told the namespace's handle already.
+void Core::send_request(Op& op, Running& running) {
+  Result<std::uint32_t> handle = 0;
+  if (op.request.kind != OpKind::kStats) handle = running.channel->handle(op.request.ns);
+  if (!handle && handle.error().code == Code::kBusy) return;  // on_namespace() comes back
+  if (!handle) return end(running, handle.error().code);
+  net::Connection& connection = running.channel->connection();
+  wire::Buffer frame = request_frame(op, *handle, running.deadline.left_ms(loop_.now()));
+  connection.send({.head = std::move(frame), .body = {}, .on_done = {}});
+  running.sent = true;
+  if (running.put != nullptr) on_layers(running);
+  connection.flush();
+}
+
+wire::Buffer Core::request_frame(const Op& op, std::uint32_t handle, std::uint32_t left_ms) const {
+  const OpRequest& request = op.request;
+  const std::size_t groups = std::max<std::size_t>(1, request.groups.size());
+  const auto blocks = static_cast<std::uint32_t>(request.keys.count() / groups);
+  wire::Header header{.request_id = op.results.whole.op, .deadline_ms = left_ms};
+  switch (request.kind) {
+    case OpKind::kMatch:
+      return wire::frame(header, wire::Match{.ns = handle,
+                                             .promote = request.promote,
+                                             .lease_ms = request.lease_ms,
+                                             .blocks = blocks,
+                                             .shards = request.shards,
+                                             .groups = request.groups,
+                                             .keys = request.keys});
+    case OpKind::kGet:
+      header.layer_first = request.layer_first;
+      header.layer_count = request.layer_count;
+      return wire::frame(header, wire::Get{.ns = handle,
+                                           .shard = request.shards[0],
+                                           .group = request.groups[0],
+                                           .stop_at_first_failure = request.stop_at_first_failure,
+                                           .keys = request.keys});
+    case OpKind::kPut:
+      return wire::frame(header, wire::Put{.ns = handle,
+                                           .shard = request.shards[0],
+                                           .group = request.groups[0],
+                                           .ack = request.ack,
+                                           .keys = request.keys});
+    case OpKind::kRemove:
+      return wire::frame(
+          header, wire::Remove{.ns = handle, .shards = request.shards, .groups = request.groups, .keys = request.keys});
+    case OpKind::kStats: break;
+  }
+  return wire::frame(header, wire::Stats{});
+}
+
+// The op is over. Everything of the caller's that it could reach is let go before the caller can learn of it.
+void Core::end(Running& running, Code code) {
+  Op& op = op_of(running);
+  running.timer->disarm();
+  if (receiving_ == &running) receiving_ = nullptr;
+  for (const net::SendId body : std::exchange(running.bodies, {})) {
+    if (running.channel->ready()) running.channel->connection().abandon(body);
+  }
+  if (running.get != nullptr) running.get->fill_whole(op.results.whole);
+  running.get.reset();
+  running.put.reset();
+  --side_of(*running.channel).running;
+  running.id = 0;
+  op.request.region.drop();
+  op.results.whole.code = code;
+  switch (code) {
+    case Code::kOk: state_.completed.add(); break;
+    case Code::kTimeout: state_.timeouts.add(); break;
+    case Code::kCancelled: state_.cancelled.add(); break;
+    case Code::kBusy: state_.busy.add(); break;
+    default: state_.failed.add(); break;
+  }
+  ops_.announce_end(op);
+}
+
+// Ends an op whose answer has not come: the depot is told to stop, what still comes is discarded.
+void Core::end_early(Running& running, Code code) {
+  const std::uint64_t id = running.id;
+  Channel& channel = *running.channel;
+  const bool tell = running.sent && channel.ready();
+  const bool body = running.get != nullptr || running.put != nullptr;
+  end(running, code);
+  if (!tell) return;
+  side_of(channel).draining.insert(id);
+  if (!body) return;  // MATCH, REMOVE and STATS are answered at once; there is nothing to stop
+  channel.connection().send({.head = wire::frame({.request_id = id}, wire::Cancel{}), .body = {}, .on_done = {}});
+  channel.connection().flush();
+}
+
+void Core::arm_deadline(Running& running) {
+  const Time at = running.deadline.check_at(running.channel->moved_at());
+  if (at == kNever) {
+    running.timer->disarm();
+  } else {
+    running.timer->arm(at);
+  }
+}
+
+void Core::on_deadline(std::uint32_t slot) {
+  Running& running = running_[slot];
+  if (running.id == 0) return;
+  if (!running.deadline.expired(loop_.now(), running.channel->moved_at())) return arm_deadline(running);
+  // The breaker first: whoever learns of this end must find it open, or the next request pays a deadline, too.
+  if (running.deadline.owed()) fail_breaker();
+  end_early(running, Code::kTimeout);
+}
+
+void Core::unpin(LeaseId lease) {
+  if (!control_.channel.ready() || unpins_ >= kUnpinsMax) return;
+  ++unpins_;
+  const wire::Header header{.request_id = kUnpinIds | next_internal_id_++};
+  control_.channel.connection().send({.head = wire::frame(header, wire::Unpin{lease}), .body = {}, .on_done = {}});
+  control_.channel.connection().flush();
+}
+
+}  // namespace kvd::client

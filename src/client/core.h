@@ -1,0 +1,144 @@
+// Core: the client's I/O thread as an object: takes submitted ops, sends their requests, routes answers to them, keeps
+// their deadlines, the breaker and both channels. Everything it waits for is the loop's, so it runs on virtual time in
+// tests as it does on a thread.
+//
+// How an op ends: by its answer; by its deadline or cancel(), after which late bytes are discarded and the depot is
+// told to stop; or as its connection is lost. Always through end(), once, after which the Core knows it no more.
+// Belongs to the loop thread, except submit() and the constructor.
+#pragma once
+
+#include <deque>
+#include <unordered_set>
+#include <vector>
+
+#include "client/breaker.h"
+#include "client/channel.h"
+#include "client/client_state.h"
+#include "client/get_flow.h"
+#include "client/op_deadline.h"
+#include "client/op_table.h"
+#include "client/put_flow.h"
+#include "client/submit_stack.h"
+
+namespace kvd::client {
+
+// A PUT data message is produced when less than this waits to be sent: the socket never runs dry (its own buffer holds
+// more), and a GET that comes behind waits for at most a message.
+inline constexpr std::size_t kSendQueueHigh = std::size_t{2} << 20;
+// Slabs hashed in one turn of the loop before others get theirs (0.2-0.4 ms).
+inline constexpr std::size_t kHashBytesPerTurn = std::size_t{8} << 20;
+inline constexpr std::uint32_t kProbesBeforeReset = 3;  // unanswered probes until the connections are made anew
+inline constexpr std::uint32_t kUnpinsMax = 1024;       // unanswered UNPINs; more are dropped, leases expire anyway
+
+struct CoreOptions {
+  net::Address address;
+  std::string name;
+  std::uint32_t breaker_failures = 1;
+  Duration breaker_probe = std::chrono::seconds(1);
+  bool verify = true;
+  std::uint64_t seed = 0;  // jitter of the back-off
+};
+
+class Core final : private ChannelUser {
+ public:
+  Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, ClientState& state, CoreOptions options);
+  ~Core() override;
+
+  // Any thread: queues a command and wakes the loop when it is the first one.
+  void submit(Op& op, Op::Command command);
+
+  void start();
+  void open_namespaces();
+  // Gives a lease back. Dropped when the depot is away.
+  void unpin(LeaseId lease);
+  // Ends every op with kCancelled and both channels. Nothing lands after it.
+  void stop();
+
+ private:
+  // An op that has been started and has not ended.
+  struct Running {
+    OpId id = 0;  // 0: none in this slot
+    Channel* channel = nullptr;
+    bool sent = false;  // the request is on its way; false: waits for its namespace
+    OpDeadline deadline;
+    std::unique_ptr<io::Timer> timer;  // made once per slot
+    std::unique_ptr<GetFlow> get;
+    std::unique_ptr<PutFlow> put;
+    std::deque<net::SendId> bodies;  // PUT data messages that read from the caller's memory
+    bool pumping = false;            // in puts_
+  };
+  // A channel and the requests that the depot has not finished on it.
+  struct Side {
+    Channel channel;
+    std::uint32_t running = 0;
+    std::unordered_set<std::uint64_t> draining;  // ended here, last message not seen; bounded by the depot's credits
+    bool was_ready = false;
+  };
+
+  // core.cc: commands, ends, deadlines
+  void run_commands();
+  void run_command(Op& op, std::uint32_t commands);
+  void start_op(Op& op);
+  void send_request(Op& op, Running& running);
+  [[nodiscard]] wire::Buffer request_frame(const Op& op, std::uint32_t handle, std::uint32_t left_ms) const;
+  void end(Running& running, Code code);
+  void end_early(Running& running, Code code);
+  void on_deadline(std::uint32_t slot);
+  void arm_deadline(Running& running);
+  [[nodiscard]] Op& op_of(const Running& running);
+  [[nodiscard]] Running* running_of(std::uint64_t request_id);
+  [[nodiscard]] Side& side_of(const Channel& channel);
+  [[nodiscard]] bool is_data(const Channel& channel) const noexcept { return &channel == &data_.channel; }
+
+  // core_health.cc: breaker, connections
+  void fail_breaker();
+  void close_breaker();
+  void on_probe_timer();
+  void on_ready(Channel& channel) override;
+  void on_lost(Channel& channel, const Error& why, bool was_ready) override;
+  void on_namespace(Channel& channel, NamespaceId ns) override;
+
+  // core_replies.cc: what the depot says
+  Status on_message(Channel& channel, const wire::Header& header, Bytes meta) override;
+  std::size_t payload_places(Channel& channel, std::span<iovec> out) override;
+  void payload_landed(Channel& channel, std::size_t bytes) override;
+  Status on_payload_end(Channel& channel) override;
+  Status on_stray(Side& side, const wire::Header& header, Bytes meta);
+  Status on_get_data(Running& running, const wire::Header& header, Bytes meta);
+  Status on_put_reply(Running& running, const wire::Header& header, Bytes meta);
+  Status on_match_reply(Running& running, const wire::Header& header, Bytes meta);
+  Status on_remove_reply(Running& running, const wire::Header& header, Bytes meta);
+  Status on_stats_reply(Running& running, const wire::Header& header, Bytes meta);
+  void finish_get(Running& running, bool last);
+
+  // core_puts.cc: what goes out
+  void on_layers(Running& running);
+  void pump_puts();
+  bool pump_put(Running& running, std::size_t& budget);
+  void on_body_sent(std::uint32_t slot, OpId id, std::size_t bytes);
+  void update_owed(Running& running);
+  void on_drained(Channel& channel) override;
+
+  io::Loop& loop_;
+  OpTable& ops_;
+  ClientState& state_;
+  CoreOptions options_;
+  SubmitStack submits_;
+  std::vector<Running> running_;  // by slot
+  Side control_;
+  Side data_;
+  Breaker breaker_;
+  io::Timer probe_timer_;
+  bool probe_sent_ = false;
+  std::uint64_t next_internal_id_ = 1;
+  std::uint32_t unpins_ = 0;
+
+  Running* receiving_ = nullptr;  // whose payload comes in on the data channel; null: it is discarded
+  bool receiving_last_ = false;
+  std::deque<std::uint32_t> puts_;  // slots with layers to send, in turn
+  bool pump_posted_ = false;
+  bool pumping_ = false;
+  bool stopped_ = false;
+};
+
+}  // namespace kvd::client

@@ -1,0 +1,313 @@
+// Operations against a depot that is slow, hung, gone or wrong, in virtual time.
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "client/core.h"
+#include "client/testing/core_rig.h"
+
+namespace kvd::client {
+namespace {
+
+using wire::Opcode;
+using Then = Proxy::Then;
+
+constexpr std::size_t kControl = 0;  // the first two links of a rig
+constexpr std::size_t kData = 1;
+
+// Lets `bytes` more come down the data link, then nothing.
+void hold_after(CoreRig& rig, std::uint64_t bytes) {
+  rig.proxy->limit_down(kData, {.bytes = rig.proxy->forwarded_down(kData) + bytes, .then = Then::kHold});
+}
+
+void let_go(CoreRig& rig) { rig.proxy->limit_down(kData, {}); }
+
+TEST(CoreFaults, NoByteLandsAfterACancelInMidMessage) {
+  CoreRig rig({.slab_bytes = 65536});
+  rig.store_records();
+  hold_after(rig, 100'000);  // in the middle of layer 0, key 1
+  const OpId op = rig.get();
+  rig.loop.settle();
+  ASSERT_TRUE(rig.landed(0, 0));
+  rig.cancel(op);
+  EXPECT_EQ(rig.ops->try_get(op, kWholeOp)->code, Code::kCancelled);
+  rig.poison();
+  let_go(rig);
+  rig.loop.settle();
+  for (std::size_t layer = 0; layer < 4; ++layer) {
+    for (std::size_t key = 0; key < 3; ++key) EXPECT_TRUE(rig.poisoned(layer, key));
+  }
+  EXPECT_EQ(rig.depot->seen[Opcode::kCancel], 1U);
+  EXPECT_EQ(rig.finish(rig.get()).code, Code::kOk);
+  EXPECT_TRUE(rig.landed(3, 2));
+  EXPECT_EQ(rig.depot->connections, 2U) << "the connection has survived";
+}
+
+TEST(CoreFaults, ACancelledGetBehindAnotherLandsNothing) {
+  CoreRig rig({.slab_bytes = 65536});
+  rig.store_records();
+  hold_after(rig, 100'000);
+  const OpId first = rig.get();
+  const OpId second = rig.get();
+  rig.loop.settle();
+  rig.cancel(second);
+  let_go(rig);
+  EXPECT_EQ(rig.finish(first).code, Code::kOk);
+  rig.poison();
+  rig.loop.settle();
+  EXPECT_TRUE(rig.poisoned(3, 2));
+}
+
+TEST(CoreFaults, ACancelledPutReadsItsSourceNoMore) {
+  CoreRig rig({.slab_bytes = 1 << 20});
+  rig.fill_source();
+  rig.proxy->limit_up(kData, {.bytes = rig.proxy->forwarded_up(kData) + 500'000, .then = Then::kHold});
+  const OpId op = rig.put();
+  rig.loop.settle();
+  rig.cancel(op);
+  rig.poison();
+  rig.proxy->limit_up(kData, {});
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->records_put, 0U);
+  EXPECT_EQ(rig.depot->seen[Opcode::kCancel], 1U);
+  // The message was completed with zeros; had its source been read on, the poison would be there.
+  const auto tail = Bytes(rig.depot->last_put_data).last(std::size_t{1} << 20);
+  EXPECT_TRUE(std::ranges::all_of(tail, [](std::byte byte) { return byte == std::byte{}; }));
+  rig.fill_source();
+  EXPECT_EQ(rig.finish(rig.put()).code, Code::kOk) << "framing goes on";
+  EXPECT_EQ(rig.depot->records_put, 3U);
+  EXPECT_EQ(rig.depot->connections, 2U);
+}
+
+TEST(CoreFaults, ACancelForAnEarlierOperationOfTheSlotDoesNothing) {
+  CoreRig rig({.ops_max = 1});
+  rig.store_records();
+  const OpId old = rig.get();
+  rig.finish(old);
+  rig.release(old);
+  const OpId op = rig.get();
+  rig.ops->find(op)->cancel_id = old;
+  rig.core->submit(*rig.ops->find(op), Op::kCancel);
+  EXPECT_EQ(rig.finish(op).code, Code::kOk);
+}
+
+TEST(CoreFaults, TheTotalDeadlineEndsAnOperationAndItsLateBytesLandNowhere) {
+  CoreRig rig({.slab_bytes = 65536});
+  rig.store_records();
+  hold_after(rig, 100'000);
+  const Time start = rig.loop.now();
+  const OpId op = rig.get({.total = Millis(250), .progress = {}});
+  EXPECT_EQ(rig.finish(op).code, Code::kTimeout);
+  EXPECT_EQ(rig.loop.now() - start, Millis(250));
+  rig.poison();
+  let_go(rig);
+  rig.loop.settle();
+  EXPECT_TRUE(rig.poisoned(0, 1));
+  EXPECT_TRUE(rig.poisoned(3, 2));
+  EXPECT_EQ(rig.state.timeouts.value(), 1U);
+}
+
+TEST(CoreFaults, ProgressKeepsAnOperationAlive) {
+  CoreRig rig({.slab_bytes = 65536});
+  rig.store_records();
+  hold_after(rig, 10'000);
+  const Time start = rig.loop.now();
+  const OpId op = rig.get({.total = {}, .progress = Millis(100)});
+  for (int i = 0; i < 20; ++i) {
+    rig.loop.run_for(Millis(80));
+    hold_after(rig, 10'000);
+  }
+  EXPECT_FALSE(rig.ended(op));
+  EXPECT_EQ(rig.finish(op).code, Code::kTimeout);
+  EXPECT_EQ(rig.loop.now() - start, Millis(20 * 80 + 100));
+}
+
+TEST(CoreFaults, FiveRequestsToAHungDepotTogetherPayOneDeadline) {
+  CoreRig rig;
+  rig.store_records();
+  rig.depot->script.hung = true;
+  const Time start = rig.loop.now();
+  int sent = 0;
+  for (int i = 0; i < 5; ++i) {
+    if (!rig.state.connected() || rig.state.breaker_open()) continue;  // what Client::match_prefix looks at
+    ++sent;
+    EXPECT_EQ(rig.finish(rig.match({.total = {}, .progress = Millis(100)})).code, Code::kTimeout);
+  }
+  EXPECT_EQ(sent, 1);
+  EXPECT_EQ(rig.loop.now() - start, Millis(100));
+  EXPECT_EQ(rig.state.breaker_opened.value(), 1U);
+}
+
+TEST(CoreFaults, TheBreakerClosesWhenAProbeIsAnswered) {
+  CoreRig rig;
+  rig.store_records();
+  rig.depot->script.hung = true;
+  rig.finish(rig.match({.total = {}, .progress = Millis(100)}));
+  ASSERT_TRUE(rig.state.breaker_open());
+  rig.loop.run_for(Millis(900));
+  EXPECT_EQ(rig.depot->seen[Opcode::kPing], 0U);
+  rig.depot->script.hung = false;
+  rig.loop.run_for(Millis(101));
+  EXPECT_EQ(rig.depot->seen[Opcode::kPing], 1U);
+  EXPECT_FALSE(rig.state.breaker_open());
+  EXPECT_EQ(rig.finish(rig.match()).prefix_blocks, 3U);
+}
+
+TEST(CoreFaults, ALateAnswerToAProbeClosesTheBreakerAtOnce) {
+  CoreRig rig;
+  rig.proxy->limit_down(kControl, {.bytes = rig.proxy->forwarded_down(kControl), .then = Then::kHold});
+  rig.finish(rig.match({.total = {}, .progress = Millis(100)}));
+  rig.loop.run_for(Millis(2500));  // the probe at 1 s was not answered by 2 s
+  ASSERT_TRUE(rig.state.breaker_open());
+  rig.proxy->limit_down(kControl, {});
+  rig.loop.settle();
+  EXPECT_FALSE(rig.state.breaker_open());
+}
+
+TEST(CoreFaults, ConnectionsThatStayMuteAreMadeAnew) {
+  CoreRig rig;
+  rig.proxy->limit_down(kControl, {.bytes = rig.proxy->forwarded_down(kControl), .then = Then::kHold});
+  hold_after(rig, 0);
+  rig.finish(rig.match({.total = {}, .progress = Millis(100)}));
+  ASSERT_TRUE(rig.loop.run_until([&] { return rig.proxy->links() >= 4; }, std::chrono::seconds(10)));
+  ASSERT_TRUE(rig.wait_connected());
+  EXPECT_FALSE(rig.state.breaker_open());
+  EXPECT_EQ(rig.finish(rig.match()).code, Code::kOk);
+}
+
+TEST(CoreFaults, ACallersOwnDelayIsNotTheDepotsFault) {
+  CoreRig rig;
+  rig.fill_source();
+  const OpId op = rig.put(false, {.total = std::chrono::seconds(5), .progress = Millis(100)});
+  rig.put_layer(op, 0);
+  rig.loop.run_for(std::chrono::seconds(4));
+  EXPECT_FALSE(rig.ended(op)) << "progress rests while layers are not released";
+  EXPECT_EQ(rig.finish(op).code, Code::kTimeout);
+  EXPECT_FALSE(rig.state.breaker_open());
+}
+
+TEST(CoreFaults, ALostConnectionEndsItsOperationsAtOnceAndComesBackByItself) {
+  CoreRig rig;
+  rig.store_records();
+  rig.depot->script.hung = true;
+  const OpId op = rig.get();
+  rig.loop.settle();
+  rig.depot->script.hung = false;
+  const Time start = rig.loop.now();
+  rig.depot->drop_connections();
+  EXPECT_EQ(rig.finish(op).code, Code::kUnavailable);
+  EXPECT_EQ(rig.loop.now(), start);
+  EXPECT_FALSE(rig.state.connected());
+  EXPECT_EQ(rig.state.breaker_opened.value(), 1U) << "a lost connection is a failure";
+  ASSERT_TRUE(rig.wait_connected());
+  EXPECT_LE(rig.loop.now() - start, Millis(10));
+  EXPECT_FALSE(rig.state.breaker_open());
+  EXPECT_EQ(rig.finish(rig.get()).failed_keys, 0U) << "the namespace is open again";
+  EXPECT_EQ(rig.state.reconnects.value(), 1U);
+}
+
+TEST(CoreFaults, ADepotThatIsAwayIsAskedAtMostAboutOnceASecond) {
+  CoreRig rig;
+  rig.depot->kill();  // the proxy hangs up on whoever comes
+  rig.loop.run_for(std::chrono::seconds(60));
+  EXPECT_GE(rig.proxy->links(), 2U * 60);
+  EXPECT_LE(rig.proxy->links(), 2U * 90) << "two channels, back-off of 0.75 to 1 s after a few quick attempts";
+  EXPECT_FALSE(rig.state.connected());
+  EXPECT_EQ(rig.state.error().code, Code::kUnavailable);
+  const OpId op = rig.match();
+  EXPECT_EQ(rig.finish(op).code, Code::kUnavailable);
+}
+
+TEST(CoreFaults, ADepotThatGreetsNobodyIsGivenUpAndTriedAgain) {
+  CoreRig rig({.connect = false});
+  rig.depot->script.hung = true;
+  rig.start_core();
+  rig.loop.run_for(std::chrono::seconds(3));
+  EXPECT_FALSE(rig.state.connected());
+  EXPECT_EQ(rig.state.error().code, Code::kTimeout);
+  rig.depot->script.hung = false;
+  EXPECT_TRUE(rig.wait_connected());
+}
+
+TEST(CoreFaults, AnotherVersionIsStale) {
+  CoreRig rig({.connect = false});
+  rig.depot->script.hello_status = Code::kStale;
+  rig.start_core();
+  rig.loop.run_for(Millis(100));
+  EXPECT_FALSE(rig.state.connected());
+  EXPECT_EQ(rig.state.error().code, Code::kStale);
+  rig.depot->script.hello_status = Code::kOk;
+  rig.depot->script.version = 2;
+  rig.loop.run_for(Millis(2000));
+  EXPECT_EQ(rig.state.error().code, Code::kStale);
+}
+
+TEST(CoreFaults, ADepotThatBreaksTheProtocolLosesItsConnection) {
+  CoreRig rig;
+  rig.store_records();
+  rig.depot->script.wrong_layer_order = true;
+  EXPECT_EQ(rig.finish(rig.get()).code, Code::kUnavailable);
+  rig.depot->script.wrong_layer_order = false;
+  ASSERT_TRUE(rig.wait_connected());
+  EXPECT_EQ(rig.finish(rig.get()).code, Code::kOk);
+}
+
+TEST(CoreFaults, TheLeaseOfAMatchNobodyWaitsForIsGivenBack) {
+  CoreRig rig;
+  rig.depot->script.lease = 77;
+  rig.proxy->limit_down(kControl, {.bytes = rig.proxy->forwarded_down(kControl), .then = Then::kHold});
+  const OpId op = rig.match({.total = Millis(50), .progress = {}}, 1000);
+  EXPECT_EQ(rig.finish(op).code, Code::kTimeout);
+  rig.proxy->limit_down(kControl, {});
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->unpinned, std::vector<LeaseId>{77});
+}
+
+// Cuts the data connection after every n-th byte of a get and a put, and looks that each ends and the next one works.
+class CoreCuts : public testing::TestWithParam<std::uint64_t> {};
+
+TEST_P(CoreCuts, AGetEndsWhereverItsConnectionIsCut) {
+  CoreRig rig({.slab_bytes = 512});
+  rig.store_records();
+  const std::uint64_t before = rig.proxy->forwarded_down(kData);
+  rig.proxy->limit_down(kData, {.bytes = before + GetParam(), .then = Then::kCut});
+  const Completion done = rig.finish(rig.get());
+  EXPECT_EQ(done.code, Code::kUnavailable);
+  rig.poison();
+  ASSERT_TRUE(rig.wait_connected());
+  rig.loop.settle();
+  EXPECT_TRUE(rig.poisoned(0, 0));
+  EXPECT_EQ(rig.finish(rig.get()).failed_keys, 0U);
+  EXPECT_TRUE(rig.landed(3, 2));
+}
+
+TEST_P(CoreCuts, APutEndsWhereverItsConnectionIsCut) {
+  CoreRig rig({.slab_bytes = 512});
+  rig.fill_source();
+  const std::uint64_t before = rig.proxy->forwarded_up(kData);
+  rig.proxy->limit_up(kData, {.bytes = before + GetParam(), .then = Then::kCut});
+  EXPECT_EQ(rig.finish(rig.put()).code, Code::kUnavailable);
+  ASSERT_TRUE(rig.wait_connected());
+  EXPECT_EQ(rig.finish(rig.put()).code, Code::kOk);
+  EXPECT_EQ(rig.depot->records_put, 3U);
+  EXPECT_EQ(rig.depot->bad_slabs, 0U);
+}
+
+// A get of this rig is 4 x (64 + 1 + 24 + 1536) = 6,500 bytes, a put 64 + 31 and 64 + 96 + 6,144.
+INSTANTIATE_TEST_SUITE_P(Every, CoreCuts, testing::Range<std::uint64_t>(0, 6300, 89));
+
+// The same inside the handshake.
+class HandshakeCuts : public testing::TestWithParam<std::uint64_t> {};
+
+TEST_P(HandshakeCuts, AreTriedAgain) {
+  CoreRig rig({.connect = false});
+  rig.proxy->limit_down(kControl, {.bytes = GetParam(), .then = Then::kCut});
+  rig.proxy->limit_up(kData, {.bytes = GetParam(), .then = Then::kCut});
+  rig.start_core();
+  EXPECT_TRUE(rig.wait_connected());
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, HandshakeCuts, testing::Range<std::uint64_t>(0, 90, 7));
+
+}  // namespace
+}  // namespace kvd::client

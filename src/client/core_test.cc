@@ -1,0 +1,278 @@
+// Operations against a depot that does what it should, in virtual time.
+#include "client/core.h"
+
+#include <gtest/gtest.h>
+
+#include "client/testing/core_rig.h"
+
+namespace kvd::client {
+namespace {
+
+using wire::Opcode;
+
+bool failed(const Completion& done, std::size_t key) { return (done.failed[key / 8] >> (key % 8) & 1) != 0; }
+
+TEST(Core, MatchFindsThePrefixThatTheDepotHolds) {
+  CoreRig rig;
+  rig.store_record(0);
+  rig.store_record(1);
+  const Completion done = rig.finish(rig.match());
+  EXPECT_EQ(done.code, Code::kOk);
+  EXPECT_EQ(done.prefix_blocks, 2U);
+  EXPECT_EQ(done.flash_blocks, 0U);
+  EXPECT_EQ(done.keys, 3U);
+}
+
+TEST(Core, GetBringsEverySlabToItsPlaceInOneRequest) {
+  CoreRig rig;
+  rig.store_records();
+  const OpId op = rig.get();
+  const Completion done = rig.finish(op);
+  EXPECT_EQ(done.code, Code::kOk);
+  EXPECT_EQ(done.failed_keys, 0U);
+  for (std::size_t layer = 0; layer < 4; ++layer) {
+    for (std::size_t key = 0; key < 3; ++key) EXPECT_TRUE(rig.landed(layer, key)) << layer << ' ' << key;
+  }
+  EXPECT_EQ(rig.depot->seen[Opcode::kGet], 1U);
+  EXPECT_EQ(rig.state.get.bytes_loaded.value(), rig.memory.size());
+}
+
+TEST(Core, GetAnnouncesEachLayerInOrderAndThenTheWhole) {
+  CoreRig rig;
+  rig.store_records();
+  const OpId op = rig.get();
+  rig.finish(op);
+  std::array<Completion, 10> out;
+  ASSERT_EQ(rig.ops->poll(out), 5U);
+  for (std::uint16_t layer = 0; layer < 4; ++layer) {
+    EXPECT_EQ(out[layer].layer, layer);
+    EXPECT_EQ(out[layer].code, Code::kOk);
+  }
+  EXPECT_EQ(out[4].layer, kWholeOp);
+  EXPECT_EQ(rig.ops->poll(out), 0U);
+}
+
+TEST(Core, SeveralLayersInOneMessageAreStillOneCompletionEach) {
+  CoreRig rig;
+  rig.depot->script.layers_per_message = 3;
+  rig.depot->script.last_message_apart = true;
+  rig.store_records();
+  const OpId op = rig.get();
+  EXPECT_EQ(rig.finish(op).code, Code::kOk);
+  std::array<Completion, 10> out;
+  EXPECT_EQ(rig.ops->poll(out), 5U);
+  rig.release(op);
+  EXPECT_EQ(rig.finish(rig.get()).code, Code::kOk) << "the late last message is nobody's error";
+}
+
+TEST(Core, AMissEndsThePrefix) {
+  CoreRig rig;
+  rig.store_record(0);
+  rig.store_record(2);
+  const Completion done = rig.finish(rig.get());
+  EXPECT_EQ(done.code, Code::kOk);
+  EXPECT_EQ(done.failed_keys, 2U);
+  EXPECT_FALSE(failed(done, 0));
+  EXPECT_TRUE(failed(done, 1));
+  EXPECT_TRUE(failed(done, 2));
+  EXPECT_TRUE(rig.landed(3, 0));
+  EXPECT_TRUE(rig.poisoned(0, 1));
+  EXPECT_TRUE(rig.poisoned(0, 2));
+}
+
+TEST(Core, AMissFailsOneKeyWhenKeysAreIndependent) {
+  CoreRig rig;
+  rig.store_record(0);
+  rig.store_record(2);
+  const Completion done = rig.finish(rig.get({.total = {}, .progress = {}}, false));
+  EXPECT_EQ(done.failed_keys, 1U);
+  EXPECT_TRUE(failed(done, 1));
+  EXPECT_TRUE(rig.landed(3, 2));
+}
+
+TEST(Core, NothingStoredIsNoError) {
+  CoreRig rig;
+  const OpId op = rig.get();
+  const Completion done = rig.finish(op);
+  EXPECT_EQ(done.code, Code::kOk);
+  EXPECT_EQ(done.failed_keys, 3U);
+  EXPECT_EQ(rig.ops->try_get(op, 3)->failed_keys, 3U);
+}
+
+TEST(Core, ACorruptSlabFailsItsKeyFromThatLayerOn) {
+  CoreRig rig;
+  rig.store_records();
+  rig.depot->script.corrupt = {{1, 2}};
+  const OpId op = rig.get({.total = {}, .progress = {}}, false);
+  const Completion done = rig.finish(op);
+  EXPECT_EQ(done.code, Code::kOk);
+  EXPECT_EQ(done.failed_keys, 1U);
+  EXPECT_TRUE(failed(done, 1));
+  EXPECT_EQ(rig.state.get.corrupt_slabs.value(), 1U);
+  const Completion before = *rig.ops->try_get(op, 1);
+  EXPECT_EQ(before.failed_keys, 0U);
+  EXPECT_FALSE(failed(before, 1)) << "a layer's bitmap does not change after it was announced";
+  EXPECT_TRUE(failed(*rig.ops->try_get(op, 2), 1));
+}
+
+TEST(Core, ACorruptSlabEndsThePrefix) {
+  CoreRig rig;
+  rig.store_records();
+  rig.depot->script.corrupt = {{1, 0}};
+  const Completion done = rig.finish(rig.get());
+  EXPECT_EQ(done.failed_keys, 2U);
+  EXPECT_FALSE(failed(done, 0));
+  EXPECT_TRUE(failed(done, 2));
+}
+
+TEST(Core, WithoutVerificationCorruptBytesPass) {
+  CoreRig rig({.verify = false});
+  rig.store_records();
+  rig.depot->script.corrupt = {{1, 0}};
+  EXPECT_EQ(rig.finish(rig.get()).failed_keys, 0U);
+  EXPECT_FALSE(rig.landed(0, 1));
+}
+
+TEST(Core, PutThenGetBringsTheSameBytes) {
+  CoreRig rig;
+  rig.fill_source();
+  const Completion stored = rig.finish(rig.put());
+  EXPECT_EQ(stored.code, Code::kOk);
+  EXPECT_EQ(stored.failed_keys, 0U);
+  EXPECT_EQ(rig.depot->bad_slabs, 0U);
+  EXPECT_EQ(rig.depot->records_put, 3U);
+  rig.poison();
+  EXPECT_EQ(rig.finish(rig.get()).failed_keys, 0U);
+  EXPECT_TRUE(rig.landed(0, 0));
+  EXPECT_TRUE(rig.landed(3, 2));
+}
+
+TEST(Core, AdjacentReleasedLayersTravelInOneMessage) {
+  CoreRig rig;
+  rig.fill_source();
+  rig.finish(rig.put());
+  EXPECT_EQ(rig.depot->seen[Opcode::kPut], 1U);
+  EXPECT_EQ(rig.depot->seen[Opcode::kPutData], 1U);
+}
+
+TEST(Core, LayersReleasedInAnyOrderAreSentInLayerOrder) {
+  CoreRig rig;
+  rig.fill_source();
+  const OpId op = rig.put(false);
+  rig.put_layer(op, 2);
+  rig.put_layer(op, 1);
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->seen[Opcode::kPutData], 0U);
+  rig.put_layer(op, 0);
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->seen[Opcode::kPutData], 1U);
+  EXPECT_FALSE(rig.ended(op));
+  rig.put_layer(op, 3);
+  EXPECT_EQ(rig.finish(op).code, Code::kOk);
+  EXPECT_EQ(rig.depot->bad_slabs, 0U);
+}
+
+TEST(Core, RemoveSaysHowManyWereThere) {
+  CoreRig rig;
+  rig.store_record(0);
+  rig.store_record(2);
+  EXPECT_EQ(rig.finish(rig.remove()).removed, 2U);
+  EXPECT_EQ(rig.finish(rig.match()).prefix_blocks, 0U);
+}
+
+TEST(Core, StatsBringsTheDepotsText) {
+  CoreRig rig;
+  const OpId op = rig.stats();
+  EXPECT_EQ(rig.finish(op).code, Code::kOk);
+  EXPECT_EQ(*rig.ops->take_text(op), R"({"fake": 1})");
+}
+
+TEST(Core, ARequestThatTheDepotRefusesEndsWithItsCode) {
+  CoreRig rig;
+  rig.store_records();
+  rig.depot->script.get_status = Code::kBusy;
+  EXPECT_EQ(rig.finish(rig.get()).code, Code::kBusy);
+  rig.depot->script.put_status = Code::kNoSpace;
+  EXPECT_EQ(rig.finish(rig.put()).code, Code::kNoSpace);
+  rig.depot->script.get_status = Code::kOk;
+  EXPECT_EQ(rig.finish(rig.get()).code, Code::kOk) << "the connection is as good as before";
+}
+
+TEST(Core, APutThatIsRefusedWhileItsBodyIsOnTheWayKeepsTheFraming) {
+  CoreRig rig({.slab_bytes = 1 << 20});  // 3 MiB a layer: far more than a socket holds
+  rig.fill_source();
+  rig.depot->script.put_status = Code::kBusy;
+  const OpId op = rig.put();
+  EXPECT_EQ(rig.finish(op).code, Code::kBusy);
+  rig.poison();  // the source is the caller's again
+  rig.depot->script.put_status = Code::kOk;
+  rig.store_records();
+  EXPECT_EQ(rig.finish(rig.get()).code, Code::kOk);
+  EXPECT_EQ(rig.depot->connections, 2U);
+}
+
+TEST(Core, ManyOperationsAtOnceAllEnd) {
+  CoreRig rig({.ops_max = 64, .slab_bytes = 65536});
+  rig.store_records();
+  std::vector<OpId> ids;
+  for (int i = 0; i < 60; ++i) ids.push_back(i % 3 == 0 ? rig.match() : rig.get());
+  for (const OpId id : ids) EXPECT_EQ(rig.finish(id).code, Code::kOk);
+  EXPECT_TRUE(rig.landed(3, 2));
+}
+
+TEST(Core, MoreRequestsThanTheDepotsCreditsAreBusy) {
+  CoreRig rig({.connect = false});
+  rig.depot->script.credits = 2;
+  rig.start_core();
+  ASSERT_TRUE(rig.wait_connected());
+  rig.loop.settle();
+  rig.depot->script.hung = true;
+  const OpId a = rig.get();
+  const OpId b = rig.get();
+  const OpId c = rig.get();
+  EXPECT_EQ(rig.finish(c).code, Code::kBusy);
+  EXPECT_FALSE(rig.ended(a));
+  EXPECT_FALSE(rig.ended(b));
+}
+
+TEST(Core, ANamespaceWithAnotherSchemaEndsOperationsWithInvalid) {
+  CoreRig rig({.connect = false});
+  rig.depot->script.open_status = Code::kInvalid;
+  rig.start_core();
+  ASSERT_TRUE(rig.wait_connected());
+  EXPECT_EQ(rig.finish(rig.get()).code, Code::kInvalid);
+  EXPECT_EQ(rig.finish(rig.match()).code, Code::kInvalid);
+}
+
+TEST(Core, OperationsOnANewNamespaceWaitForItsHandle) {
+  CoreRig rig;
+  Namespace other = rig.ns_value();
+  other.fingerprint = "other weights";
+  rig.ns = *rig.namespaces.add(other);
+  const OpId op = rig.match();  // before the depot has heard of it
+  rig.core->open_namespaces();
+  EXPECT_EQ(rig.finish(op).code, Code::kOk);
+}
+
+TEST(Core, StopEndsWhatIsInFlight) {
+  CoreRig rig;
+  rig.depot->script.hung = true;
+  const OpId op = rig.get();
+  const OpId late = rig.match();
+  rig.loop.settle();
+  rig.stop_core();
+  EXPECT_EQ(rig.ops->try_get(op, kWholeOp)->code, Code::kCancelled);
+  EXPECT_EQ(rig.ops->try_get(late, kWholeOp)->code, Code::kCancelled);
+}
+
+TEST(Core, TheRegionIsFreeAsSoonAsItsOperationsHaveEnded) {
+  CoreRig rig;
+  rig.store_records();
+  const OpId op = rig.get();
+  EXPECT_EQ(rig.regions.remove(rig.region).error().code, Code::kBusy);
+  rig.finish(op);
+  EXPECT_TRUE(rig.regions.remove(rig.region).has_value());
+}
+
+}  // namespace
+}  // namespace kvd::client

@@ -1,0 +1,40 @@
+// EventCount: a number that one thread raises and others wait for, on a futex. The raising thread takes no lock and
+// makes no system call unless somebody waits, so a waiter that loses its core never holds up the I/O thread.
+//
+// Waiters name what they wait for by a bit (`channel`), so that a waiter for the end of an operation is not woken by
+// each of its layers. Any thread may wait; reset() only while nobody raises.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/time.h"
+
+namespace kvd::client {
+
+class EventCount {
+ public:
+  static constexpr std::uint32_t kAllChannels = ~std::uint32_t{0};
+
+  // Everything written before raise() is visible to who reads the new value.
+  [[nodiscard]] std::uint32_t value() const noexcept { return word_.load(std::memory_order_acquire); }
+  void reset() noexcept { word_.store(0, std::memory_order_release); }
+
+  // Sets the value and wakes waiters on any of `channels`. One raising thread at a time.
+  void raise(std::uint32_t value, std::uint32_t channels) noexcept;
+  // Wakes every waiter without a new value (the object that it waits for is gone).
+  void wake_all() noexcept;
+
+  // Sleeps until the value is not `seen` any more or a wake-up on one of `channels` came, at most until `until` on
+  // the monotonic clock. May return early; callers look again. False when the time is over.
+  bool wait(std::uint32_t seen, std::uint32_t channels, Time until) noexcept;
+
+ private:
+  std::atomic<std::uint32_t> word_{0};
+  std::atomic<std::uint32_t> waiters_{0};
+};
+
+// The monotonic clock that `until` above refers to: CLOCK_MONOTONIC, as the real loop.
+Time monotonic_now() noexcept;
+
+}  // namespace kvd::client

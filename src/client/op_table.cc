@@ -1,0 +1,232 @@
+#include "client/op_table.h"
+
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace kvd::client {
+namespace {
+
+constexpr unsigned kSlotBits = 16;
+constexpr OpId kSlotMask = (OpId{1} << kSlotBits) - 1;
+
+void write_event(int fd) noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t wrote = ::write(fd, &one, sizeof one);  // EAGAIN: the counter is full, so readable
+}
+
+void clear_event(int fd) noexcept {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = ::read(fd, &count, sizeof count);  // EAGAIN: it was not set
+}
+
+}  // namespace
+
+OpTable::OpTable(std::uint32_t ops_max, int event_fd) : event_fd_(event_fd), ring_(ops_max) {
+  KVD_CHECK(ops_max > 0 && ops_max <= kOpsMaxMax);
+  ops_.reserve(ops_max);
+  free_.reserve(ops_max);
+  for (std::uint32_t slot = 0; slot < ops_max; ++slot) {
+    ops_.push_back(std::make_unique<Op>());
+    ops_.back()->slot = slot;
+    free_.push_back(ops_max - 1 - slot);
+  }
+}
+
+Result<Op*> OpTable::add(OpRequest request) {
+  OpId generation = 0;
+  std::uint32_t slot = 0;
+  {
+    const std::lock_guard lock(free_mutex_);
+    if (free_.empty()) return fail(Code::kBusy, "too many operations are in flight or not released");
+    slot = free_.back();
+    free_.pop_back();
+    generation = ++generation_;
+  }
+  Op& op = *ops_[slot];
+  const OpId id = generation << kSlotBits | (slot + 1);
+  const std::size_t keys = request.keys.count();
+  const std::lock_guard lock(op.mutex);
+  op.request = std::move(request);
+  op.request.keys.bytes = op.request.key_bytes;
+  op.results = {};
+  op.results.bitmaps.push_back(std::make_unique<std::uint8_t[]>((keys + 7) / 8));
+  op.results.whole = {.op = id, .keys = static_cast<std::uint32_t>(keys)};
+  op.results.whole.failed = op.results.bitmaps[0].get();
+  if (op.request.kind == OpKind::kGet) op.results.layers.resize(op.request.layer_count);
+  const std::uint64_t released = op.request.whole ? ~std::uint64_t{0} : 0;
+  for (auto& word : op.released) word.store(released, std::memory_order_relaxed);
+  op.poll_next = 0;
+  op.events.reset();
+  op.id.store(id, std::memory_order_release);
+  return &op;
+}
+
+Op* OpTable::find(OpId id) const noexcept {
+  const OpId slot = (id & kSlotMask) - 1;
+  if (slot >= ops_.size()) return nullptr;
+  Op* const op = ops_[slot].get();
+  return op->id.load(std::memory_order_acquire) == id ? op : nullptr;
+}
+
+// Requires op.mutex, and that the op has not been released.
+Result<Completion> OpTable::completion(Op& op, std::uint16_t layer) const {
+  const std::uint32_t events = op.events.value();
+  const bool ended = (events & Op::kEnded) != 0;
+  if (layer == kWholeOp) {
+    if (!ended) return fail(Code::kBusy, "the operation has not ended");
+    return op.results.whole;
+  }
+  const OpRequest& request = op.request;
+  const std::uint32_t i = std::uint32_t{layer} - request.layer_first;
+  if (request.kind != OpKind::kGet || layer < request.layer_first || i >= request.layer_count) {
+    return fail(Code::kInvalid, "the operation has no such layer");
+  }
+  Completion done{.op = op.id.load(std::memory_order_relaxed), .layer = layer};
+  done.keys = op.results.whole.keys;
+  if (i < (events & ~Op::kEnded)) {
+    done.failed_keys = op.results.layers[i].failed_keys;
+    done.failed = op.results.layers[i].failed;
+    return done;
+  }
+  if (!ended) return fail(Code::kBusy, "the layer is not complete");
+  done = op.results.whole;  // the op ended before this layer
+  done.layer = layer;
+  return done;
+}
+
+Result<Completion> OpTable::try_get(OpId id, std::uint16_t layer) {
+  Op* const op = find(id);
+  if (op == nullptr) return fail(Code::kNotFound, "no such operation");
+  const std::lock_guard lock(op->mutex);
+  if (op->id.load(std::memory_order_relaxed) != id) return fail(Code::kNotFound, "no such operation");
+  return completion(*op, layer);
+}
+
+Result<Completion> OpTable::wait(OpId id, std::uint16_t layer, Time until) {
+  Op* const op = find(id);
+  if (op == nullptr) return fail(Code::kNotFound, "no such operation");
+  std::uint32_t channels = Op::kWholeChannel;
+  if (layer != kWholeOp) {
+    const std::lock_guard lock(op->mutex);
+    channels |= Op::layer_channel(std::uint32_t{layer} - op->request.layer_first);
+  }
+  bool in_time = true;
+  for (;;) {
+    const std::uint32_t seen = op->events.value();
+    auto done = try_get(id, layer);
+    if (done || done.error().code != Code::kBusy) return done;
+    if (!in_time) return fail(Code::kTimeout, "waited for an operation");
+    in_time = op->events.wait(seen, channels, until);
+  }
+}
+
+Status OpTable::release_layer(OpId id, std::uint16_t layer) {
+  Op* const op = find(id);
+  if (op == nullptr) return fail(Code::kNotFound, "no such operation");
+  const std::lock_guard lock(op->mutex);
+  if (op->id.load(std::memory_order_relaxed) != id) return fail(Code::kNotFound, "no such operation");
+  if (op->request.kind != OpKind::kPut || layer >= op->request.layer_count) {
+    return fail(Code::kInvalid, "the operation has no such layer");
+  }
+  const std::uint64_t bit = std::uint64_t{1} << (layer % 64);
+  const std::uint64_t before = op->released[layer / 64].fetch_or(bit, std::memory_order_acq_rel);
+  if ((before & bit) != 0) return fail(Code::kInvalid, "the layer was released before");
+  return {};
+}
+
+Status OpTable::release(OpId id) {
+  Op* const op = find(id);
+  if (op == nullptr) return fail(Code::kNotFound, "no such operation");
+  {
+    const std::lock_guard lock(op->mutex);
+    if (op->id.load(std::memory_order_relaxed) != id) return fail(Code::kNotFound, "no such operation");
+    if (!op->ended()) return fail(Code::kBusy, "the operation has not ended");
+    op->id.store(0, std::memory_order_release);
+    op->request = {};
+    op->results = {};
+    op->events.raise(Op::kReleased, EventCount::kAllChannels);
+  }
+  const std::lock_guard lock(free_mutex_);
+  free_.push_back(op->slot);
+  return {};
+}
+
+Result<std::string> OpTable::take_text(OpId id) {
+  Op* const op = find(id);
+  if (op == nullptr) return fail(Code::kNotFound, "no such operation");
+  const std::lock_guard lock(op->mutex);
+  return std::move(op->results.text);
+}
+
+void OpTable::signal() {
+  if (signalling_.exchange(true, std::memory_order_seq_cst)) return;
+  write_event(event_fd_);  // completions may wait already; poll() finds out
+}
+
+// Takes completions of one op until it has no more or `out` is full. Requires poll_mutex_.
+std::size_t OpTable::deliver(Op& op, std::span<Completion> out) {
+  const std::lock_guard lock(op.mutex);
+  if (op.id.load(std::memory_order_relaxed) == 0) return 0;
+  const auto layers = static_cast<std::uint32_t>(op.results.layers.size());
+  std::size_t taken = 0;
+  while (taken < out.size()) {
+    const std::uint32_t events = op.events.value();
+    const std::uint32_t announced = events & ~Op::kEnded;
+    if (op.poll_next < announced) {
+      const auto layer = static_cast<std::uint16_t>(op.request.layer_first + op.poll_next);
+      out[taken++] = *completion(op, layer);
+      ++op.poll_next;
+    } else if ((events & Op::kEnded) != 0 && op.poll_next <= layers) {
+      out[taken++] = op.results.whole;
+      op.poll_next = layers + 1;
+    } else {
+      break;
+    }
+  }
+  return taken;
+}
+
+std::size_t OpTable::poll(std::span<Completion> out) {
+  const std::lock_guard lock(poll_mutex_);
+  const bool signalling = signalling_.load(std::memory_order_relaxed);
+  if (signalling) clear_event(event_fd_);  // before looking: what comes later sets it again
+  std::size_t taken = 0;
+  while (taken < out.size()) {
+    if (polling_ == nullptr) {
+      if (ring_tail_ == ring_head_.load(std::memory_order_acquire)) break;
+      polling_ = ops_[ring_[ring_tail_++ % ring_.size()].load(std::memory_order_relaxed)].get();
+      polling_->queued.exchange(false, std::memory_order_acq_rel);  // events from now on queue it again
+    }
+    taken += deliver(*polling_, out.subspan(taken));
+    if (taken < out.size()) polling_ = nullptr;
+  }
+  const bool more = polling_ != nullptr || ring_tail_ != ring_head_.load(std::memory_order_acquire);
+  if (signalling && more) write_event(event_fd_);
+  return taken;
+}
+
+void OpTable::enqueue(Op& op) {
+  if (op.queued.exchange(true, std::memory_order_acq_rel)) return;
+  const std::uint64_t head = ring_head_.load(std::memory_order_relaxed);
+  ring_[head % ring_.size()].store(op.slot, std::memory_order_relaxed);
+  ring_head_.store(head + 1, std::memory_order_seq_cst);
+  if (signalling_.load(std::memory_order_seq_cst)) write_event(event_fd_);
+}
+
+void OpTable::announce_layer(Op& op) {
+  const std::uint32_t announced = op.events.value();
+  KVD_CHECK(announced < op.results.layers.size());
+  op.events.raise(announced + 1, Op::layer_channel(announced));
+  enqueue(op);
+}
+
+void OpTable::announce_end(Op& op) {
+  // `queued` and the ring belong to the slot, so they stay valid when the op is released as soon as it has ended.
+  op.events.raise(op.events.value() | Op::kEnded, EventCount::kAllChannels);
+  enqueue(op);
+}
+
+}  // namespace kvd::client

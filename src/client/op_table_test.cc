@@ -1,0 +1,244 @@
+#include "client/op_table.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace kvd::client {
+namespace {
+
+OpRequest get_of(std::uint16_t layers, std::size_t keys, std::uint16_t layer_first = 0) {
+  OpRequest request;
+  request.kind = OpKind::kGet;
+  request.layer_first = layer_first;
+  request.layer_count = layers;
+  request.key_bytes.resize(keys * 4);
+  request.keys = {.bytes = request.key_bytes, .key_bytes = 4};
+  return request;
+}
+
+class OpTableTest : public testing::Test {
+ protected:
+  OpTableTest() : event_fd_(::eventfd(0, EFD_NONBLOCK)), table_(4, event_fd_) {}
+  ~OpTableTest() override { ::close(event_fd_); }
+
+  OpId add(std::uint16_t layers = 3, std::size_t keys = 10) { return (*table_.add(get_of(layers, keys)))->id.load(); }
+  void end(OpId id, Code code = Code::kOk) {
+    Op& op = *table_.find(id);
+    op.results.whole.code = code;
+    table_.announce_end(op);
+  }
+  [[nodiscard]] bool readable() const {
+    pollfd fd{.fd = event_fd_, .events = POLLIN, .revents = 0};
+    return ::poll(&fd, 1, 0) == 1;
+  }
+
+  int event_fd_;
+  OpTable table_;
+};
+
+TEST_F(OpTableTest, IdsAreNeverZeroAndNeverComeBack) {
+  const OpId first = add();
+  EXPECT_NE(first, 0U);
+  end(first);
+  ASSERT_TRUE(table_.release(first).has_value());
+  const OpId second = add();
+  EXPECT_NE(first, second);
+  EXPECT_EQ(table_.find(first), nullptr);
+  EXPECT_EQ(table_.try_get(first, kWholeOp).error().code, Code::kNotFound);
+  EXPECT_EQ(table_.release(first).error().code, Code::kNotFound);
+  for (const OpId id : {OpId{0}, OpId{5}, OpId{0xFFFF}, ~OpId{0}}) EXPECT_EQ(table_.find(id), nullptr);
+}
+
+TEST_F(OpTableTest, IsBusyUntilAnOpIsReleased) {
+  std::array<OpId, 4> ids{add(), add(), add(), add()};
+  EXPECT_EQ(table_.add(get_of(1, 1)).error().code, Code::kBusy);
+  EXPECT_EQ(table_.release(ids[2]).error().code, Code::kBusy) << "it has not ended";
+  end(ids[2]);
+  EXPECT_EQ(table_.add(get_of(1, 1)).error().code, Code::kBusy);
+  EXPECT_TRUE(table_.release(ids[2]).has_value());
+  EXPECT_TRUE(table_.add(get_of(1, 1)).has_value());
+}
+
+TEST_F(OpTableTest, LayersAreKnownOneAfterTheOther) {
+  const OpId id = (*table_.add(get_of(3, 10, 5)))->id.load();
+  Op& op = *table_.find(id);
+  EXPECT_EQ(table_.try_get(id, 5).error().code, Code::kBusy);
+  op.results.layers[0].failed_keys = 2;
+  table_.announce_layer(op);
+  EXPECT_EQ(table_.try_get(id, 5)->failed_keys, 2U);
+  EXPECT_EQ(table_.try_get(id, 5)->keys, 10U);
+  EXPECT_EQ(table_.try_get(id, 6).error().code, Code::kBusy);
+  EXPECT_EQ(table_.try_get(id, kWholeOp).error().code, Code::kBusy);
+  EXPECT_EQ(table_.try_get(id, 4).error().code, Code::kInvalid);
+  EXPECT_EQ(table_.try_get(id, 8).error().code, Code::kInvalid);
+}
+
+TEST_F(OpTableTest, LayersThatNeverCameEndWithTheOperation) {
+  const OpId id = add();
+  table_.announce_layer(*table_.find(id));
+  end(id, Code::kTimeout);
+  EXPECT_EQ(table_.try_get(id, 0)->code, Code::kOk);
+  EXPECT_EQ(table_.try_get(id, 1)->code, Code::kTimeout);
+  EXPECT_EQ(table_.try_get(id, 1)->layer, 1);
+  EXPECT_EQ(table_.try_get(id, kWholeOp)->code, Code::kTimeout);
+}
+
+TEST_F(OpTableTest, PollGivesEveryCompletionOnceAndInOrder) {
+  const OpId a = add(2);
+  const OpId b = add(1);
+  table_.announce_layer(*table_.find(a));
+  table_.announce_layer(*table_.find(b));
+  table_.announce_layer(*table_.find(a));
+  end(b);
+  end(a);
+  std::map<OpId, std::vector<std::uint16_t>> seen;
+  std::array<Completion, 2> out;
+  for (std::size_t n = table_.poll(out); n > 0; n = table_.poll(out)) {
+    for (std::size_t i = 0; i < n; ++i) seen[out[i].op].push_back(out[i].layer);
+  }
+  EXPECT_EQ(seen[a], (std::vector<std::uint16_t>{0, 1, kWholeOp}));
+  EXPECT_EQ(seen[b], (std::vector<std::uint16_t>{0, kWholeOp}));
+}
+
+TEST_F(OpTableTest, ReleasedOperationsAreNotPolled) {
+  std::array<Completion, 8> out;
+  for (int i = 0; i < 100; ++i) {  // nobody polls: the queue stays bounded by the slots
+    const OpId id = add();
+    table_.announce_layer(*table_.find(id));
+    end(id);
+    ASSERT_TRUE(table_.release(id).has_value());
+  }
+  EXPECT_EQ(table_.poll(out), 0U);
+  const OpId id = add();
+  end(id);
+  EXPECT_EQ(table_.poll(out), 1U);
+  EXPECT_EQ(out[0].op, id);
+}
+
+TEST_F(OpTableTest, AnOperationWithManyEventsDisplacesNoOther) {
+  const OpId quiet = add(1);
+  const OpId busy = add(30);
+  table_.announce_layer(*table_.find(quiet));
+  for (int i = 0; i < 30; ++i) table_.announce_layer(*table_.find(busy));
+  std::array<Completion, 64> out;
+  const std::size_t n = table_.poll(out);
+  EXPECT_EQ(n, 31U);
+  EXPECT_EQ(std::count_if(out.begin(), out.begin() + 31, [&](const Completion& done) { return done.op == quiet; }), 1);
+}
+
+TEST_F(OpTableTest, TheDescriptorIsReadableWhileCompletionsWait) {
+  const OpId id = add();
+  table_.announce_layer(*table_.find(id));
+  EXPECT_FALSE(readable()) << "nobody asked for it";
+  table_.signal();
+  EXPECT_TRUE(readable());
+  std::array<Completion, 8> out;
+  EXPECT_EQ(table_.poll(out), 1U);
+  EXPECT_FALSE(readable());
+  table_.announce_layer(*table_.find(id));
+  table_.announce_layer(*table_.find(id));
+  EXPECT_TRUE(readable());
+  EXPECT_EQ(table_.poll(std::span(out).first(1)), 1U);
+  EXPECT_TRUE(readable()) << "one is left";
+  EXPECT_EQ(table_.poll(out), 1U);
+  EXPECT_FALSE(readable());
+}
+
+TEST_F(OpTableTest, WaitingIsBoundedAndDoesNotEndTheOperation) {
+  const OpId id = add();
+  EXPECT_EQ(table_.wait(id, kWholeOp, monotonic_now()).error().code, Code::kTimeout);
+  EXPECT_EQ(table_.wait(id, 1, monotonic_now()).error().code, Code::kTimeout);
+  end(id);
+  EXPECT_TRUE(table_.wait(id, kWholeOp, monotonic_now()).has_value());
+}
+
+TEST_F(OpTableTest, WaitersOfEachLayerAndOfTheWholeAreWoken) {
+  const OpId id = add(3);
+  std::vector<std::thread> waiters;
+  std::array<Code, 4> got{};
+  for (std::uint16_t i = 0; i < 4; ++i) {
+    waiters.emplace_back([&, i] { got[i] = table_.wait(id, i == 3 ? kWholeOp : i, kNever)->code; });
+  }
+  Op& op = *table_.find(id);
+  for (int i = 0; i < 3; ++i) table_.announce_layer(op);
+  end(id, Code::kBusy);
+  for (std::thread& waiter : waiters) waiter.join();
+  EXPECT_EQ(got, (std::array{Code::kOk, Code::kOk, Code::kOk, Code::kBusy}));
+}
+
+TEST_F(OpTableTest, AWaiterLearnsThatItsOperationWasReleased) {
+  const OpId id = add();
+  end(id);
+  std::thread waiter([&] {
+    const auto done = table_.wait(id, kWholeOp, kNever);
+    EXPECT_TRUE(done.has_value() || done.error().code == Code::kNotFound);
+  });
+  ASSERT_TRUE(table_.release(id).has_value());
+  waiter.join();
+}
+
+TEST_F(OpTableTest, LayersOfAPutAreReleasedOnce) {
+  OpRequest request = get_of(70, 1);
+  request.kind = OpKind::kPut;
+  const OpId id = (*table_.add(std::move(request)))->id.load();
+  EXPECT_TRUE(table_.release_layer(id, 69).has_value());
+  EXPECT_TRUE(table_.find(id)->layer_released(69));
+  EXPECT_FALSE(table_.find(id)->layer_released(68));
+  EXPECT_EQ(table_.release_layer(id, 69).error().code, Code::kInvalid);
+  EXPECT_EQ(table_.release_layer(id, 70).error().code, Code::kInvalid);
+  EXPECT_EQ(table_.release_layer(add(), 0).error().code, Code::kInvalid) << "not a put";
+  EXPECT_EQ(table_.release_layer(12345, 0).error().code, Code::kNotFound);
+}
+
+// One thread plays the I/O thread; others submit, wait, poll and release as they like.
+TEST_F(OpTableTest, ManyThreadsNeverLoseACompletion) {
+  constexpr int kRounds = 2000;
+  std::array<std::atomic<Op*>, 4> work{};
+  std::atomic<bool> stop{false};
+  std::thread io([&] {
+    while (!stop.load()) {
+      for (auto& slot : work) {
+        Op* const op = slot.exchange(nullptr);
+        if (op == nullptr) continue;
+        for (std::size_t i = op->results.layers.size(); i > 0; --i) table_.announce_layer(*op);
+        table_.announce_end(*op);
+      }
+    }
+  });
+  std::thread poller([&] {
+    std::array<Completion, 3> out;
+    while (!stop.load()) table_.poll(out);
+  });
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 3; ++c) {
+    callers.emplace_back([&, c] {
+      for (int i = 0; i < kRounds; ++i) {
+        const auto op = table_.add(get_of(static_cast<std::uint16_t>(1 + i % 5), 3));
+        if (!op) continue;
+        const OpId id = (*op)->id.load();
+        Op* expected = nullptr;
+        while (!work[static_cast<std::size_t>(c)].compare_exchange_weak(expected, *op)) expected = nullptr;
+        EXPECT_TRUE(table_.wait(id, 0, kNever).has_value());
+        EXPECT_TRUE(table_.wait(id, kWholeOp, kNever).has_value());
+        EXPECT_TRUE(table_.release(id).has_value());
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  stop = true;
+  io.join();
+  poller.join();
+}
+
+}  // namespace
+}  // namespace kvd::client

@@ -1,0 +1,116 @@
+#include "client/request.h"
+
+#include <algorithm>
+
+#include "block/checksum.h"
+#include "client/put_flow.h"
+
+namespace kvd::client {
+namespace {
+
+using Numbers = std::span<const std::uint16_t>;
+
+// What every request has: a known namespace, keys within the limits, deadlines. The time is set by who submits it.
+Result<OpRequest> start(OpKind kind, const NamespaceTable& namespaces, NamespaceId ns, const KeyList& keys,
+                        const Deadline& deadline) {
+  if (namespaces.find(ns) == nullptr) return fail(Code::kInvalid, "no such namespace");
+  if (keys.key_bytes == 0 || keys.key_bytes > kForeignKeyBytesMax) {
+    return fail(Code::kInvalid, "a key has 1 to 256 bytes");
+  }
+  if (keys.native && keys.key_bytes != sizeof(Key)) return fail(Code::kInvalid, "a native key has 16 bytes");
+  if (keys.bytes.empty() || keys.bytes.size() % keys.key_bytes != 0) {
+    return fail(Code::kInvalid, "the keys are not a whole number of keys");
+  }
+  if (keys.count() > kKeysPerRequestMax) return fail(Code::kInvalid, "a request has at most 4096 keys");
+  OpRequest op;
+  op.kind = kind;
+  op.ns = ns;
+  op.key_bytes.assign(keys.bytes.begin(), keys.bytes.end());
+  op.keys = {.bytes = op.key_bytes, .key_bytes = keys.key_bytes, .native = keys.native};
+  op.deadline = deadline;
+  return op;
+}
+
+Status set_parts(OpRequest& op, const NamespaceTable& namespaces, Numbers shards, Numbers groups) {
+  if (shards.empty() || shards.size() > kShardsMax) return fail(Code::kInvalid, "a request names 1 to 64 shards");
+  if (groups.empty() || groups.size() > kGroupsMax) return fail(Code::kInvalid, "a request names 1 to 16 groups");
+  for (const std::uint16_t group : groups) {
+    if (namespaces.find(op.ns)->schema(group) == nullptr) {
+      return fail(Code::kInvalid, "the namespace has no such group");
+    }
+  }
+  if (op.keys.count() % groups.size() != 0) return fail(Code::kInvalid, "every group needs the same number of keys");
+  op.shards.assign(shards.begin(), shards.end());
+  op.groups.assign(groups.begin(), groups.end());
+  return {};
+}
+
+// What get and put have: one shard and group, a stretch of layers, and a place in memory for every slab.
+Status set_body(OpRequest& op, const NamespaceTable& namespaces, RegionTable& regions, std::uint16_t shard,
+                std::uint16_t group, const Placement& placement) {
+  if (Status set = set_parts(op, namespaces, Numbers(&shard, 1), Numbers(&group, 1)); !set) return set;
+  const NamespaceTable::Entry& entry = *namespaces.find(op.ns);
+  const GroupSchema& schema = *entry.schema(group);
+  if (op.layer_first >= schema.layers) return fail(Code::kInvalid, "the schema has no such layer");
+  const auto layers_left = static_cast<std::uint16_t>(schema.layers - op.layer_first);
+  if (op.layer_count == 0) op.layer_count = layers_left;
+  if (op.layer_count > layers_left) return fail(Code::kInvalid, "the schema has no such layer");
+  auto use = regions.use(placement.region);
+  if (!use) return fail(use.error());
+  op.region = std::move(*use);
+  auto layout = Layout::make(op.region.bytes(), placement, op.layer_count, op.keys.count(), schema.slab_bytes);
+  if (!layout) return fail(layout.error());
+  op.layout = std::move(*layout);
+  const block::RecordShape shape = block::shape_of(schema, !op.keys.native);
+  op.seeds.reserve(op.keys.count());
+  for (std::size_t i = 0; i < op.keys.count(); ++i) {
+    const block::RecordId id{.key = block::key_at(entry.hash, op.keys, i), .shard = shard, .group = group};
+    op.seeds.push_back(block::record_seed(id, shape));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<OpRequest> make_match(const NamespaceTable& namespaces, const MatchRequest& request) {
+  auto op = start(OpKind::kMatch, namespaces, request.ns, request.keys, request.deadline);
+  if (!op) return op;
+  if (Status set = set_parts(*op, namespaces, request.shards, request.groups); !set) return fail(set.error());
+  op->lease_ms = request.lease_ms;
+  op->promote = request.promote;
+  return op;
+}
+
+Result<OpRequest> make_get(const NamespaceTable& namespaces, RegionTable& regions, const GetRequest& request) {
+  auto op = start(OpKind::kGet, namespaces, request.ns, request.keys, request.deadline);
+  if (!op) return op;
+  op->layer_first = request.layer_first;
+  op->layer_count = request.layer_count;
+  op->stop_at_first_failure = request.stop_at_first_failure;
+  Status set = set_body(*op, namespaces, regions, request.shard, request.group, request.dest);
+  if (!set) return fail(set.error());
+  return op;
+}
+
+Result<OpRequest> make_put(const NamespaceTable& namespaces, RegionTable& regions, const PutRequest& request) {
+  auto op = start(OpKind::kPut, namespaces, request.ns, request.keys, request.deadline);
+  if (!op) return op;
+  op->ack = request.ack;
+  op->whole = request.whole;
+  Status set = set_body(*op, namespaces, regions, request.shard, request.group, request.src);
+  if (!set) return fail(set.error());
+  if (op->layout.pieces() * op->keys.count() > kPiecesPerLayerMax) {
+    return fail(Code::kInvalid, "a layer of a put has more than a million pieces of memory");
+  }
+  return op;
+}
+
+Result<OpRequest> make_remove(const NamespaceTable& namespaces, NamespaceId ns, Numbers shards, Numbers groups,
+                              const KeyList& keys, Deadline deadline) {
+  auto op = start(OpKind::kRemove, namespaces, ns, keys, deadline);
+  if (!op) return op;
+  if (Status set = set_parts(*op, namespaces, shards, groups); !set) return fail(set.error());
+  return op;
+}
+
+}  // namespace kvd::client

@@ -1,0 +1,386 @@
+#include "client/testing/fake_depot.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "block/checksum.h"
+#include "block/key.h"
+#include "block/schema.h"
+
+namespace kvd::client {
+namespace {
+
+std::string record_name(const Namespace& ns, std::uint16_t shard, std::uint16_t group, Bytes key) {
+  return ns.tenant + '/' + ns.fingerprint + '/' + std::to_string(shard) + '/' + std::to_string(group) + '/' +
+         std::string(as_text(key));
+}
+
+const GroupSchema* schema_of(const Namespace& ns, std::uint16_t group) {
+  const auto found = std::ranges::find(ns.groups, group, &GroupSchema::group);
+  return found == ns.groups.end() ? nullptr : &*found;
+}
+
+Bytes key_bytes(const KeyList& keys, std::size_t i) { return keys.bytes.subspan(i * keys.key_bytes, keys.key_bytes); }
+
+std::uint64_t seed_of(const Namespace& ns, std::uint16_t shard, std::uint16_t group, const KeyList& keys,
+                      std::size_t i) {
+  const auto hash = block::hash_namespace(ns.tenant, as_bytes(ns.fingerprint));
+  const block::RecordId id{.key = block::key_at(hash, keys, i), .shard = shard, .group = group};
+  return block::record_seed(id, block::shape_of(*schema_of(ns, group), !keys.native));
+}
+
+}  // namespace
+
+// One connection. A get is produced a message at a time, so that a CANCEL finds something to stop.
+class FakeDepot::Session final : public net::MessageHandler {
+ public:
+  Session(FakeDepot& depot, io::UniqueFd socket)
+      : depot_(depot),
+        connection_(depot.loop_, *this, counters_, std::move(socket), {.queue_bytes_high = std::size_t{4} << 20}) {
+    KVD_CHECK(connection_.start().has_value());
+  }
+
+  [[nodiscard]] bool closed() const { return closed_; }
+
+ private:
+  struct Getting {
+    std::uint64_t id;
+    std::vector<const Record*> records;  // null: failed
+    std::size_t layer_first = 0, layer_end = 0, next = 0;
+    std::uint32_t slab_bytes = 0;
+  };
+  struct Putting {
+    const Namespace* ns = nullptr;
+    wire::Put put;
+    std::vector<std::byte> keys;
+    std::vector<Record> records;
+    std::set<std::size_t> failed;
+    std::size_t next_layer = 0;
+  };
+
+  Status on_message(const wire::Header& header, Bytes meta) override;
+  std::size_t payload_places(std::span<iovec> out) override;
+  void payload_landed(std::size_t bytes) override { landed_ += bytes; }
+  Status on_payload_end() override;
+  void on_drained() override { produce(); }
+  void on_closed(const Error&) override { closed_ = true; }
+
+  void send(wire::Buffer head, std::vector<Bytes> body = {}, std::shared_ptr<void> keep = nullptr) {
+    connection_.send({.head = std::move(head), .body = std::move(body), .on_done = [keep] {}});
+  }
+  void on_hello(const wire::Header& header);
+  void on_open(const wire::Header& header, Bytes meta);
+  void on_match(const wire::Header& header, Bytes meta);
+  void on_get(const wire::Header& header, Bytes meta);
+  void on_put(const wire::Header& header, Bytes meta);
+  Status on_put_data(const wire::Header& header, Bytes meta);
+  void on_remove(const wire::Header& header, Bytes meta);
+  void on_cancel(std::uint64_t id);
+  void produce();
+  void produce_one(Getting& get);
+  const Namespace& ns(std::uint32_t handle) { return depot_.namespaces_.at(handle - 1); }
+
+  FakeDepot& depot_;
+  net::NetCounters counters_;
+  net::Connection connection_;
+  std::vector<Getting> gets_;
+  std::map<std::uint64_t, Putting> puts_;
+  bool closed_ = false;
+  // The PUT data message that is coming in.
+  wire::Header data_header_;
+  std::vector<std::uint64_t> data_checksums_;
+  std::vector<std::byte> data_;
+  std::size_t landed_ = 0;
+};
+
+Status FakeDepot::Session::on_message(const wire::Header& header, Bytes meta) {
+  using enum wire::Opcode;
+  ++depot_.seen[header.opcode];
+  if (header.opcode == kPutData) return on_put_data(header, meta);
+  if (depot_.script.hung) return {};
+  switch (header.opcode) {
+    case kHello: on_hello(header); break;
+    case kOpen: on_open(header, meta); break;
+    case kMatch: on_match(header, meta); break;
+    case kGet: on_get(header, meta); break;
+    case kPut: on_put(header, meta); break;
+    case kRemove: on_remove(header, meta); break;
+    case kCancel: on_cancel(header.request_id); break;
+    case kUnpin:
+      depot_.unpinned.push_back(wire::decode<wire::Unpin>(header, meta)->lease);
+      send(wire::frame({.request_id = header.request_id}, wire::UnpinReply{}));
+      break;
+    case kStats: send(wire::frame({.request_id = header.request_id}, wire::StatsReply{R"({"fake": 1})"})); break;
+    case kPing: send(wire::frame({.request_id = header.request_id}, wire::PingReply{})); break;
+    default: return fail(Code::kCorrupt, "no request");
+  }
+  return {};
+}
+
+void FakeDepot::Session::on_hello(const wire::Header& header) {
+  if (depot_.script.hello_status != Code::kOk) {
+    return send(wire::error_frame(wire::Opcode::kHelloReply, header.request_id, depot_.script.hello_status, "no"));
+  }
+  wire::HelloReply reply;
+  reply.version = depot_.script.version;
+  reply.keys_max = kKeysPerRequestMax;
+  reply.ops_max = depot_.script.credits;
+  reply.server = "fake";
+  send(wire::frame({.request_id = header.request_id}, reply));
+}
+
+void FakeDepot::Session::on_open(const wire::Header& header, Bytes meta) {
+  const auto open = wire::decode<wire::Open>(header, meta);
+  if (depot_.script.open_status != Code::kOk) {
+    return send(wire::error_frame(wire::Opcode::kOpenReply, header.request_id, depot_.script.open_status, "no"));
+  }
+  depot_.namespaces_.push_back(open->ns);
+  const auto handle = static_cast<std::uint32_t>(depot_.namespaces_.size());
+  send(wire::frame({.request_id = header.request_id}, wire::OpenReply{handle}));
+}
+
+void FakeDepot::Session::on_match(const wire::Header& header, Bytes meta) {
+  const auto match = wire::decode<wire::Match>(header, meta);
+  std::vector<std::byte> tiers(match->blocks, std::byte{static_cast<std::uint8_t>(Tier::kPool)});
+  wire::MatchReply reply{.prefix_blocks = 0, .lease = depot_.script.lease, .tiers = tiers};
+  for (std::uint32_t i = 0; i < match->blocks; ++i) {
+    bool all = true;
+    for (const std::uint16_t shard : match->shards) {
+      for (std::size_t g = 0; g < match->groups.size(); ++g) {
+        const Bytes key = key_bytes(match->keys, g * match->blocks + i);
+        all = all && depot_.records_.contains(record_name(ns(match->ns), shard, match->groups[g], key));
+      }
+    }
+    if (!all) break;
+    ++reply.prefix_blocks;
+  }
+  std::ranges::fill(tiers.begin() + reply.prefix_blocks, tiers.end(), std::byte{});
+  send(wire::frame({.request_id = header.request_id, .items = match->blocks}, reply));
+}
+
+void FakeDepot::Session::on_get(const wire::Header& header, Bytes meta) {
+  const auto get = wire::decode<wire::Get>(header, meta);
+  const GroupSchema& schema = *schema_of(ns(get->ns), get->group);
+  if (depot_.script.get_status != Code::kOk) {
+    return send(wire::error_frame(wire::Opcode::kGetData, header.request_id, depot_.script.get_status, "no"));
+  }
+  Getting getting{.id = header.request_id,
+                  .records = {},
+                  .layer_first = header.layer_first,
+                  .layer_end = header.layer_count == 0 ? std::size_t{schema.layers}
+                                                       : std::size_t{header.layer_first} + header.layer_count,
+                  .next = header.layer_first,
+                  .slab_bytes = schema.slab_bytes};
+  bool stopped = false;
+  for (std::size_t i = 0; i < get->keys.count(); ++i) {
+    const auto found = depot_.records_.find(record_name(ns(get->ns), get->shard, get->group, key_bytes(get->keys, i)));
+    if (found == depot_.records_.end() && get->stop_at_first_failure) stopped = true;
+    getting.records.push_back(found == depot_.records_.end() || stopped ? nullptr : &found->second);
+  }
+  gets_.push_back(std::move(getting));
+  produce();
+}
+
+void FakeDepot::Session::produce() {
+  while (!gets_.empty() && !connection_.congested() && !connection_.closed()) {
+    Getting& get = gets_.front();
+    produce_one(get);
+    if (get.next >= get.layer_end) gets_.erase(gets_.begin());
+  }
+  connection_.flush();
+}
+
+void FakeDepot::Session::produce_one(Getting& get) {
+  const FakeScript& wrong = depot_.script;
+  const std::size_t layers = std::min<std::size_t>(wrong.layers_per_message, get.layer_end - get.next);
+  const std::size_t keys = get.records.size();
+  std::vector<std::byte> failed(wire::bitmap_bytes(keys));
+  std::vector<std::uint64_t> checksums;
+  std::vector<Bytes> body;
+  auto flipped = std::make_shared<std::vector<std::vector<std::byte>>>();
+  flipped->reserve(keys * layers);
+  for (std::size_t layer = get.next; layer < get.next + layers; ++layer) {
+    for (std::size_t key = 0; key < keys; ++key) {
+      const Record* const record = get.records[key];
+      if (record == nullptr) {
+        wire::set_bit(failed, key);
+        continue;
+      }
+      checksums.push_back(record->checksums[layer]);
+      body.emplace_back(record->slabs[layer]);
+      if (!wrong.corrupt.contains({key, layer})) continue;
+      flipped->push_back(record->slabs[layer]);
+      flipped->back()[get.slab_bytes / 2] ^= std::byte{1};
+      body.back() = flipped->back();
+    }
+  }
+  const bool all_failed = checksums.empty();
+  const bool last = get.next + layers >= get.layer_end || all_failed;
+  wire::Header header{.flags = last && !wrong.last_message_apart ? wire::kFlagLast : std::uint16_t{0},
+                      .request_id = get.id,
+                      .items = static_cast<std::uint32_t>(keys),
+                      .layer_first = static_cast<std::uint16_t>(get.next + (wrong.wrong_layer_order ? 1 : 0)),
+                      .layer_count = static_cast<std::uint16_t>(layers)};
+  const std::uint64_t bytes = checksums.size() * get.slab_bytes;
+  const wire::GetData data{.failed = failed, .checksums = wire::U64View(std::span<const std::uint64_t>(checksums))};
+  send(wire::frame(header, data, bytes), std::move(body), flipped);
+  get.next = all_failed ? get.layer_end : get.next + layers;
+  if (last && wrong.last_message_apart) {
+    header.flags = wire::kFlagLast;
+    header.layer_first = static_cast<std::uint16_t>(get.layer_end);
+    header.layer_count = 0;
+    send(wire::frame(header, wire::GetData{.failed = failed, .checksums = {}}));
+  }
+}
+
+void FakeDepot::Session::on_put(const wire::Header& header, Bytes meta) {
+  const auto put = wire::decode<wire::Put>(header, meta);
+  if (depot_.script.put_status != Code::kOk) {
+    return send(wire::error_frame(wire::Opcode::kPutReply, header.request_id, depot_.script.put_status, "no"));
+  }
+  Putting& putting = puts_[header.request_id];
+  putting.ns = &ns(put->ns);
+  putting.put = *put;
+  putting.keys.assign(put->keys.bytes.begin(), put->keys.bytes.end());
+  putting.put.keys.bytes = putting.keys;
+  putting.records.resize(put->keys.count());
+}
+
+Status FakeDepot::Session::on_put_data(const wire::Header& header, Bytes meta) {
+  const auto data = wire::decode<wire::PutData>(header, meta);
+  if (!data) return fail(data.error());
+  data_header_ = header;
+  data_checksums_.resize(data->checksums.size());
+  for (std::size_t i = 0; i < data_checksums_.size(); ++i) data_checksums_[i] = data->checksums[i];
+  data_.resize(header.payload_bytes());
+  landed_ = 0;
+  return {};
+}
+
+std::size_t FakeDepot::Session::payload_places(std::span<iovec> out) {
+  out[0] = {data_.data() + landed_, data_.size() - landed_};
+  return 1;
+}
+
+Status FakeDepot::Session::on_payload_end() {
+  depot_.last_put_data = data_;
+  const auto found = puts_.find(data_header_.request_id);
+  if (found == puts_.end()) return {};  // cancelled or refused: read and dropped
+  Putting& putting = found->second;
+  const wire::Put& put = putting.put;
+  const std::size_t keys = put.keys.count();
+  const std::size_t slab_bytes = schema_of(*putting.ns, put.group)->slab_bytes;
+  if (data_header_.layer_first != putting.next_layer || data_.size() != data_checksums_.size() * slab_bytes ||
+      data_checksums_.size() != keys * data_header_.layer_count) {
+    return fail(Code::kCorrupt, "PUT data out of order");
+  }
+  for (std::size_t i = 0; i < data_checksums_.size(); ++i) {
+    const std::size_t key = i % keys;
+    const auto layer = static_cast<std::uint32_t>(data_header_.layer_first + i / keys);
+    const Bytes slab = Bytes(data_).subspan(i * slab_bytes, slab_bytes);
+    const std::uint64_t seed = seed_of(*putting.ns, put.shard, put.group, put.keys, key);
+    if (block::slab_checksum(seed, layer, slab) != data_checksums_[i]) {
+      ++depot_.bad_slabs;
+      putting.failed.insert(key);
+    }
+    putting.records[key].slabs.emplace_back(slab.begin(), slab.end());
+    putting.records[key].checksums.push_back(data_checksums_[i]);
+  }
+  putting.next_layer += data_header_.layer_count;
+  if (putting.next_layer < schema_of(*putting.ns, put.group)->layers || depot_.script.hung) return {};
+  std::vector<std::byte> failed(wire::bitmap_bytes(keys));
+  for (std::size_t key = 0; key < keys; ++key) {
+    if (putting.failed.contains(key)) {
+      wire::set_bit(failed, key);
+      continue;
+    }
+    const std::string name = record_name(*putting.ns, put.shard, put.group, key_bytes(put.keys, key));
+    depot_.records_[name] = std::move(putting.records[key]);
+    ++depot_.records_put;
+  }
+  send(wire::frame({.flags = wire::kFlagLast, .request_id = found->first, .items = static_cast<std::uint32_t>(keys)},
+                   wire::PutReply{failed}));
+  puts_.erase(found);
+  return {};
+}
+
+void FakeDepot::Session::on_remove(const wire::Header& header, Bytes meta) {
+  const auto remove = wire::decode<wire::Remove>(header, meta);
+  const std::size_t blocks = remove->keys.count() / remove->groups.size();
+  wire::RemoveReply reply;
+  for (const std::uint16_t shard : remove->shards) {
+    for (std::size_t i = 0; i < remove->keys.count(); ++i) {
+      const std::string name =
+          record_name(ns(remove->ns), shard, remove->groups[i / blocks], key_bytes(remove->keys, i));
+      reply.removed += static_cast<std::uint32_t>(depot_.records_.erase(name));
+    }
+  }
+  send(wire::frame({.request_id = header.request_id}, reply));
+}
+
+void FakeDepot::Session::on_cancel(std::uint64_t id) {
+  if (puts_.erase(id) > 0) {
+    send(wire::error_frame(wire::Opcode::kPutReply, id, Code::kCancelled, ""));
+  } else if (std::erase_if(gets_, [id](const Getting& get) { return get.id == id; }) > 0) {
+    send(wire::error_frame(wire::Opcode::kGetData, id, Code::kCancelled, ""));
+  }
+  produce();
+}
+
+FakeDepot::FakeDepot(io::Loop& loop, const std::string& address) : loop_(loop) {
+  auto listener = net::Listener::bind(loop, *net::parse_address(address));
+  KVD_CHECK(listener.has_value());
+  listener_ = std::move(*listener);
+  KVD_CHECK(listener_->start([this](io::UniqueFd socket) { on_accept(std::move(socket)); }).has_value());
+}
+
+FakeDepot::~FakeDepot() = default;
+
+void FakeDepot::kill() {
+  listener_.reset();
+  sessions_.clear();
+}
+
+void FakeDepot::drop_connections() { sessions_.clear(); }
+
+void FakeDepot::on_accept(io::UniqueFd socket) {
+  std::erase_if(sessions_, [](const auto& session) { return session->closed(); });
+  ++connections;
+  sessions_.push_back(std::make_unique<Session>(*this, std::move(socket)));
+}
+
+void FakeDepot::store(const Namespace& ns, std::uint16_t shard, std::uint16_t group, Bytes key, bool native,
+                      const std::vector<std::vector<std::byte>>& slabs) {
+  const KeyList keys{.bytes = key, .key_bytes = static_cast<std::uint16_t>(key.size()), .native = native};
+  const std::uint64_t seed = seed_of(ns, shard, group, keys, 0);
+  Record record{.slabs = slabs, .checksums = {}};
+  for (std::size_t layer = 0; layer < slabs.size(); ++layer) {
+    record.checksums.push_back(block::slab_checksum(seed, static_cast<std::uint32_t>(layer), slabs[layer]));
+  }
+  records_[record_name(ns, shard, group, key)] = std::move(record);
+}
+
+FakeDepotThread::FakeDepotThread(const std::string& address) : loop_(std::move(*io::make_real_loop())) {
+  depot_ = std::make_unique<FakeDepot>(*loop_, address);
+  address_ = depot_->address();
+  thread_ = std::thread([this] { loop_->run(); });
+}
+
+FakeDepotThread::~FakeDepotThread() {
+  loop_->post([this] {
+    depot_.reset();
+    loop_->stop();
+  });
+  thread_.join();
+}
+
+void FakeDepotThread::run(const std::function<void(FakeDepot&)>& work) {
+  std::promise<void> done;
+  loop_->post([&] {
+    work(*depot_);
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
+}  // namespace kvd::client

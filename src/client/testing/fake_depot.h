@@ -1,0 +1,96 @@
+// FakeDepot: a depot small enough to read, for the client's tests. It speaks the whole native protocol over real
+// sockets, keeps records in memory without bounds, and does wrong what its script says. Runs on any loop: beside the
+// client on a SimLoop, or on a thread of its own (FakeDepotThread).
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kvdepot/client.h"
+#include "net/connection.h"
+#include "net/listener.h"
+
+namespace kvd::client {
+
+// What the fake does wrong. Read at each message; change it on the loop's thread.
+struct FakeScript {
+  bool hung = false;  // reads everything and answers nothing
+  Code hello_status = Code::kOk;
+  std::uint16_t version = wire::kVersion;  // in the HELLO reply
+  Code open_status = Code::kOk;
+  Code get_status = Code::kOk;
+  Code put_status = Code::kOk;   // answered to PUT before any data
+  std::uint32_t credits = 1024;  // ops_max of HELLO
+  std::uint16_t layers_per_message = 1;
+  bool last_message_apart = false;                        // the end of a get comes as a message of its own
+  std::set<std::pair<std::size_t, std::size_t>> corrupt;  // (key, layer): a byte of it is flipped on the way out
+  bool wrong_layer_order = false;
+  LeaseId lease = 0;  // in MATCH replies
+};
+
+class FakeDepot {
+ public:
+  // Listens; the address is "tcp://127.0.0.1:0" or a unix path that does not exist.
+  FakeDepot(io::Loop& loop, const std::string& address);
+  ~FakeDepot();
+
+  [[nodiscard]] std::string address() const { return listener_->address().text(); }
+  // Stops listening and closes all connections, as a killed process does.
+  void kill();
+  // Closes the connections only.
+  void drop_connections();
+
+  // Puts a record: one vector per layer.
+  void store(const Namespace& ns, std::uint16_t shard, std::uint16_t group, Bytes key, bool native,
+             const std::vector<std::vector<std::byte>>& slabs);
+
+  FakeScript script;
+  // What was seen, by opcode.
+  std::map<wire::Opcode, std::uint64_t> seen;
+  std::uint64_t bad_slabs = 0;           // of puts, that did not match their checksum
+  std::vector<std::byte> last_put_data;  // payload of the last PUT data message, whole
+  std::uint64_t records_put = 0;
+  std::vector<LeaseId> unpinned;
+  std::uint64_t connections = 0;
+
+ private:
+  class Session;
+  struct Record {
+    std::vector<std::vector<std::byte>> slabs;
+    std::vector<std::uint64_t> checksums;
+  };
+  void on_accept(io::UniqueFd socket);
+
+  io::Loop& loop_;
+  std::unique_ptr<net::Listener> listener_;
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::deque<Namespace> namespaces_;  // a handle is a position plus 1
+  std::map<std::string, Record> records_;
+};
+
+// The same on a real loop and a thread of its own.
+class FakeDepotThread {
+ public:
+  explicit FakeDepotThread(const std::string& address = "tcp://127.0.0.1:0");
+  ~FakeDepotThread();
+  // Runs `work` on the depot's thread and waits for it.
+  void run(const std::function<void(FakeDepot&)>& work);
+  [[nodiscard]] const std::string& address() const noexcept { return address_; }
+
+ private:
+  std::unique_ptr<io::Loop> loop_;
+  std::unique_ptr<FakeDepot> depot_;
+  std::string address_;
+  std::thread thread_;
+};
+
+}  // namespace kvd::client

@@ -1,0 +1,139 @@
+#include "cmd/preflight.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "cmd/sizes.h"
+
+namespace kvd::cmd {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Memory beside the pool: buffers of connections, index, code. An upper estimate for the default configuration.
+constexpr std::uint64_t kMemoryBesidePool = std::uint64_t{256} << 20;
+constexpr std::uint64_t kFilesBesideConnections = 64;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::uint64_t soft_limit(decltype(RLIMIT_NOFILE) which) {
+  rlimit limit{};
+  if (::getrlimit(which, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
+  return limit.rlim_cur;
+}
+
+void raise_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  // Where this is refused, judge() reports the limit as it stands.
+  [[maybe_unused]] const int refused = ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+std::uint64_t disk_free(fs::path dir) {
+  std::uint64_t held = 0;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(dir, ignored)) {
+    struct stat info{};
+    if (::stat(entry.path().c_str(), &info) == 0) held += static_cast<std::uint64_t>(info.st_blocks) * 512;
+  }
+  while (!dir.empty() && !fs::exists(dir, ignored) && dir.has_parent_path() && dir != dir.parent_path())
+    dir = dir.parent_path();
+  struct statvfs info{};
+  if (::statvfs(dir.empty() ? "." : dir.c_str(), &info) != 0) return 0;
+  return held + info.f_bavail * info.f_frsize;
+}
+
+Finding judge_memory(const Needs& needs, const Offers& offers) {
+  const bool in_cgroup = offers.cgroup_memory_bytes != 0;
+  const auto limit = in_cgroup ? std::min(offers.cgroup_memory_bytes, offers.memory_bytes) : offers.memory_bytes;
+  const auto* where = in_cgroup ? "the cgroup's memory limit" : "this machine's memory";
+  const auto wanted = needs.pool_bytes + kMemoryBesidePool;
+  if (limit != 0 && wanted > limit)
+    return {Level::kWarn,
+            fmt::format("memory: the pool of {} and about {} beside it exceed {} of {}; the kernel may kill "
+                        "the depot: use a smaller --pool",
+                        show_size(needs.pool_bytes), show_size(kMemoryBesidePool), where, show_size(limit))};
+  return {Level::kInfo, fmt::format("memory: pool {} of {} {}", show_size(needs.pool_bytes),
+                                    limit == 0 ? "unknown" : show_size(limit), limit == 0 ? "memory" : where)};
+}
+
+Finding judge_memlock(const Needs& needs, const Offers& offers) {
+  if (offers.memlock_bytes == 0) return {Level::kInfo, "locked memory: no limit"};
+  if (offers.memlock_bytes >= needs.pool_bytes)
+    return {Level::kInfo, fmt::format("locked memory: limit {}", show_size(offers.memlock_bytes))};
+  return {Level::kInfo,
+          fmt::format("locked memory: limit {} is below the pool; buffers are not registered with the kernel, "
+                      "reads pay a little more processor time (LimitMEMLOCK=infinity lifts it)",
+                      show_size(offers.memlock_bytes))};
+}
+
+Finding judge_files(const Needs& needs, const Offers& offers) {
+  const auto wanted = needs.connections_max + kFilesBesideConnections;
+  if (offers.open_files != 0 && offers.open_files < wanted)
+    return {Level::kWarn,
+            fmt::format("open files: limit {} allows fewer than the {} connections configured; more are refused "
+                        "(raise it with ulimit -n or LimitNOFILE)",
+                        offers.open_files, needs.connections_max)};
+  return {Level::kInfo, fmt::format("open files: limit {}", offers.open_files)};
+}
+
+Finding judge_disk(const Needs& needs, const Offers& offers) {
+  if (needs.flash_bytes == 0) return {Level::kInfo, "disk: no flash tier configured, records live in memory only"};
+  if (offers.disk_free_bytes < needs.flash_bytes)
+    return {Level::kWarn,
+            fmt::format("disk: --flash {} but only {} are free for {}: the store will not open; use a smaller "
+                        "--flash or another --dir",
+                        show_size(needs.flash_bytes), show_size(offers.disk_free_bytes), needs.dir)};
+  return {Level::kInfo,
+          fmt::format("disk: flash {} of {} free", show_size(needs.flash_bytes), show_size(offers.disk_free_bytes))};
+}
+
+}  // namespace
+
+std::uint64_t cgroup_limit(std::string_view cgroup, const std::string& root) {
+  const auto at = cgroup.find("0::/");
+  if (at == std::string_view::npos) return 0;
+  const auto line = cgroup.substr(at + 4, cgroup.find('\n', at) - at - 4);
+  std::uint64_t smallest = 0;
+  for (fs::path path = fs::path(root) / line;; path = path.parent_path()) {
+    const auto text = read_file(path / "memory.max");
+    std::uint64_t limit = 0;
+    if (std::from_chars(text.data(), text.data() + text.size(), limit).ec == std::errc{} && limit != 0)
+      smallest = smallest == 0 ? limit : std::min(smallest, limit);
+    if (path.string().size() <= root.size() || !path.has_parent_path()) return smallest;
+  }
+}
+
+Offers read_offers(const std::string& dir) {
+  raise_open_files();
+  Offers offers;
+  const auto pages = ::sysconf(_SC_PHYS_PAGES);
+  const auto page = ::sysconf(_SC_PAGESIZE);
+  if (pages > 0 && page > 0) offers.memory_bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page);
+  offers.cgroup_memory_bytes = cgroup_limit(read_file("/proc/self/cgroup"), "/sys/fs/cgroup");
+  offers.memlock_bytes = soft_limit(RLIMIT_MEMLOCK);
+  offers.open_files = soft_limit(RLIMIT_NOFILE);
+  offers.disk_free_bytes = disk_free(dir);
+  return offers;
+}
+
+std::vector<Finding> judge(const Needs& needs, const Offers& offers) {
+  return {judge_memory(needs, offers), judge_memlock(needs, offers), judge_files(needs, offers),
+          judge_disk(needs, offers)};
+}
+
+}  // namespace kvd::cmd

@@ -1,0 +1,48 @@
+// What the machine lets a depot have, checked before it starts: one line each, with the plain fallback it takes.
+//
+// Nothing here refuses to start: a limit that is too low for the configuration ends in a warning that says what to
+// raise; the store itself refuses what is impossible. Blocks for a few file reads; main thread only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "base/result.h"
+
+namespace kvd::cmd {
+
+// What the configuration asks for.
+struct Needs {
+  std::string dir;
+  std::uint64_t pool_bytes = 0;
+  std::uint64_t flash_bytes = 0;
+  std::uint32_t connections_max = 0;
+};
+
+struct Finding {
+  Level level = Level::kInfo;
+  std::string line;
+};
+
+// What the system offers; 0 = unlimited or unknown. Separate from the reading, so that tests need no odd machine.
+struct Offers {
+  std::uint64_t memory_bytes = 0;         // physical memory
+  std::uint64_t cgroup_memory_bytes = 0;  // memory.max of the process's cgroup
+  std::uint64_t memlock_bytes = 0;        // soft RLIMIT_MEMLOCK
+  std::uint64_t open_files = 0;           // soft RLIMIT_NOFILE, after raising it to the hard limit
+  std::uint64_t disk_free_bytes = 0;      // on the directory's file system, plus what the store there holds already
+};
+
+// Reads the limits of this process; raises the soft limit of open files to the hard one.
+Offers read_offers(const std::string& dir);
+// One finding per thing checked, in a fixed order: memory, locked memory, open files, disk.
+std::vector<Finding> judge(const Needs& needs, const Offers& offers);
+
+// The memory.max that applies to a process whose /proc/self/cgroup is `cgroup`: the smallest on the way to the root of
+// the cgroup v2 tree at `root`. 0 = none.
+std::uint64_t cgroup_limit(std::string_view cgroup, const std::string& root);
+
+}  // namespace kvd::cmd

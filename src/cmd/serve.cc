@@ -1,0 +1,144 @@
+#include "cmd/serve.h"
+
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "cmd/preflight.h"
+#include "cmd/spdlog_log.h"
+#include "io/fd.h"
+#include "io/loop.h"
+#include "node/node.h"
+
+namespace kvd::cmd {
+namespace {
+
+constexpr Duration kDrainLimit = std::chrono::seconds(20);
+
+// Written by the signal handler, read by the loop. The handler can't be given an object.
+int signal_fd = -1;
+
+void on_signal(int) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(signal_fd, &one, sizeof one);
+}
+
+// Until the node serves, signals have their default effect: recovery may be interrupted at any point.
+void catch_signals(int fd) {
+  signal_fd = fd;
+  struct sigaction action{};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  KVD_CHECK(::sigaction(SIGTERM, &action, nullptr) == 0);
+  KVD_CHECK(::sigaction(SIGINT, &action, nullptr) == 0);
+}
+
+bool wants_colour() {
+  const char* const no_color = std::getenv("NO_COLOR");
+  return no_color == nullptr || *no_color == '\0';
+}
+
+// One line that says what is wrong; `why` when somebody below has already said what to do about it.
+int report(const Error& error, const std::string& why) {
+  std::string line = why.empty() ? error.what : why;
+  if (why.empty() && error.sys_errno != 0) line += fmt::format(" ({})", std::strerror(error.sys_errno));
+  fmt::print(stderr, "kvdepot: error: {}\n", line);
+  return EXIT_FAILURE;
+}
+
+void announce(const node::Node& node, const ServeOptions& options, bool json) {
+  if (json) {
+    nlohmann::json out{{"event", "ready"},
+                       {"listening", node.addresses()},
+                       {"http", node.http_address()},
+                       {"dir", options.node.store.dir},
+                       {"pool_bytes", options.node.store.pool_bytes},
+                       {"flash_bytes", options.node.store.flash_bytes},
+                       {"pid", ::getpid()}};
+    fmt::print("{}\n", out.dump());
+  } else {
+    for (const std::string& address : node.addresses()) fmt::print("listening on {}\n", address);
+    if (!node.http_address().empty()) fmt::print("metrics on http://{}/metrics\n", node.http_address());
+  }
+  std::fflush(stdout);
+}
+
+void preflight(Log& log, const ServeOptions& options) {
+  const Needs needs{.dir = options.node.store.dir,
+                    .pool_bytes = options.node.store.pool_bytes,
+                    .flash_bytes = options.node.store.flash_bytes,
+                    .connections_max = options.node.limits.connections_max};
+  for (const Finding& finding : judge(needs, read_offers(needs.dir))) log.write(finding.level, finding.line);
+}
+
+// Waits for signals on the loop: the first drains, the second ends at once.
+class Shutdown {
+ public:
+  Shutdown(io::Loop& loop, Log& log, node::Node& node)
+      : loop_(loop), log_(log), node_(node), watch_(loop, [this](std::uint32_t) { on_signal_seen(); }) {}
+
+  Status start() {
+    fd_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!fd_.ok()) return fail(Code::kIo, "make an eventfd", errno);
+    if (Status started = watch_.start(fd_.get(), io::Watch::kRead); !started) return started;
+    catch_signals(fd_.get());
+    return {};
+  }
+  [[nodiscard]] bool drained() const noexcept { return drained_; }
+
+ private:
+  void on_signal_seen() {
+    std::uint64_t count = 0;
+    if (::read(fd_.get(), &count, sizeof count) != sizeof count) return;
+    if (count > 1 || std::exchange(draining_, true)) {
+      log_.warn("a second signal: ending at once, what is not on flash yet is lost");
+      return loop_.stop();
+    }
+    log_.info("shutting down: finishing requests and writing to flash, at most 20 s");
+    node_.drain(kDrainLimit, [this] {
+      drained_ = true;
+      loop_.stop();
+    });
+  }
+
+  io::Loop& loop_;
+  Log& log_;
+  node::Node& node_;
+  io::UniqueFd fd_;
+  io::Watch watch_;
+  bool draining_ = false;
+  bool drained_ = false;
+};
+
+}  // namespace
+
+int serve(const ServeOptions& options, bool json) {
+  ::umask(S_IRWXG | S_IRWXO);
+  ::signal(SIGPIPE, SIG_IGN);
+  const std::unique_ptr<Log> log = make_stderr_log(options.log_level, wants_colour());
+  preflight(*log, options);
+  Result<std::unique_ptr<io::Loop>> loop = io::make_real_loop();
+  if (!loop) return report(loop.error(), "");
+  std::string why;
+  Result<std::unique_ptr<node::Node>> node = node::Node::start(**loop, *log, options.node, &why);
+  if (!node) return report(node.error(), why);
+  Shutdown shutdown(**loop, *log, **node);
+  if (const Status started = shutdown.start(); !started) return report(started.error(), "");
+  announce(**node, options, json);
+  (*loop)->run();
+  if (!shutdown.drained()) return EXIT_FAILURE;
+  log->info("drained, goodbye");
+  return EXIT_SUCCESS;
+}
+
+}  // namespace kvd::cmd

@@ -1,0 +1,131 @@
+#include "cmd/serve_options.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include "cmd/sizes.h"
+#include "cmd/spdlog_log.h"
+
+namespace kvd::cmd {
+namespace {
+
+constexpr std::array kNames{"dir",     "pool",         "flash",      "listen",   "http",
+                            "segment", "demote-after", "shape-read", "log-level"};
+
+// A scalar as it would be typed on the command line.
+std::string as_typed(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return std::to_string(number->get());
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+  return {};
+}
+
+OrComplaint<std::vector<std::string>> values_of(const toml::node& node) {
+  std::vector<std::string> values;
+  if (const auto* array = node.as_array()) {
+    for (const toml::node& element : *array) values.push_back(as_typed(element));
+  } else {
+    values.push_back(as_typed(node));
+  }
+  if (values.empty() || std::ranges::count(values, "") > 0) return std::unexpected("must be a text or a number");
+  return values;
+}
+
+// Fetches single settings and remembers the first complaint.
+class Reader {
+ public:
+  explicit Reader(const Settings& settings) : settings_(settings) {}
+
+  std::string text(const char* name, std::string fallback) {
+    const auto at = settings_.find(name);
+    if (at == settings_.end()) return fallback;
+    if (at->second.size() != 1) complain(name, "takes one value");
+    return at->second.empty() ? fallback : at->second.back();
+  }
+  template <class T>
+  T converted(const char* name, const std::string& fallback, Result<T> (*convert)(std::string_view)) {
+    const std::string written = text(name, fallback);
+    const Result<T> value = convert(written);
+    if (value) return *value;
+    complain(name, fmt::format("'{}' is {}", written, value.error().what));
+    return T{};
+  }
+  void complain(const char* name, std::string_view what) {
+    if (complaint.empty()) complaint = fmt::format("--{}: {}", name, what);
+  }
+
+  std::string complaint;
+
+ private:
+  const Settings& settings_;
+};
+
+// HOST:PORT is short for tcp://HOST:PORT.
+std::string full_address(const std::string& written) {
+  return written.find("://") == std::string::npos ? "tcp://" + written : written;
+}
+
+}  // namespace
+
+OrComplaint<Settings> read_config(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::unexpected(fmt::format("--config: cannot read {}: {}", path, std::strerror(errno)));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  toml::table table;
+  try {
+    table = toml::parse(text, path);
+  } catch (const toml::parse_error& error) {  // how the library reports bad input
+    return std::unexpected(
+        fmt::format("--config: {} line {}: {}", path, error.source().begin.line, error.description()));
+  }
+  Settings settings;
+  for (const auto& [key, value] : table) {
+    const std::string name(key.str());
+    if (std::ranges::find(kNames, name) == kNames.end()) {
+      return std::unexpected(fmt::format("--config: {} line {}: there is no setting '{}': see kvdepot serve --help",
+                                         path, key.source().begin.line, name));
+    }
+    auto values = values_of(value);
+    if (!values) {
+      return std::unexpected(
+          fmt::format("--config: {} line {}: '{}' {}", path, key.source().begin.line, name, values.error()));
+    }
+    settings[name] = std::move(*values);
+  }
+  return settings;
+}
+
+OrComplaint<ServeOptions> make_options(const Settings& settings) {
+  Reader read(settings);
+  ServeOptions options;
+  store::StoreOptions& store = options.node.store;
+  store.dir = read.text("dir", "");
+  store.pool_bytes = read.converted("pool", "1GiB", parse_size);
+  store.flash_bytes = read.converted("flash", "10GiB", parse_size);
+  store.segment_bytes = read.converted("segment", "256MiB", parse_size);
+  store.demote_after = read.converted("demote-after", "30s", parse_duration);
+  options.node.shape_read_bytes_per_s = read.converted("shape-read", "0", parse_size);
+  options.log_level = read.converted("log-level", "info", parse_level);
+  options.node.http = read.text("http", "127.0.0.1:7071");
+  if (options.node.http == "off") options.node.http.clear();
+  const auto listen = settings.find("listen");
+  for (const std::string& address :
+       listen == settings.end() ? std::vector<std::string>{"127.0.0.1:7070"} : listen->second) {
+    options.node.listen.push_back(full_address(address));
+  }
+  if (store.dir.empty() && store.flash_bytes > 0) {
+    read.complain("dir",
+                  "is missing: name a directory on a local disk, or use --flash 0 to keep records in memory only");
+  }
+  if (!read.complaint.empty()) return std::unexpected(read.complaint);
+  return options;
+}
+
+}  // namespace kvd::cmd

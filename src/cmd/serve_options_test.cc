@@ -1,0 +1,92 @@
+#include "cmd/serve_options.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+namespace kvd::cmd {
+namespace {
+
+std::string complaint(const Settings& settings) {
+  const auto options = make_options(settings);
+  return options ? "" : options.error();
+}
+
+TEST(ServeOptions, FillInWhatIsNotSaid) {
+  const auto options = make_options({{"dir", {"/data"}}});
+  ASSERT_TRUE(options.has_value());
+  EXPECT_EQ(options->node.store.pool_bytes, std::uint64_t{1} << 30);
+  EXPECT_EQ(options->node.listen, std::vector<std::string>{"tcp://127.0.0.1:7070"});
+  EXPECT_EQ(options->node.http, "127.0.0.1:7071");
+  EXPECT_EQ(options->node.store.demote_after, std::chrono::seconds(30));
+}
+
+TEST(ServeOptions, TakeWhatIsSaid) {
+  const auto options = make_options({{"dir", {"/data"}},
+                                     {"pool", {"8GiB"}},
+                                     {"flash", {"200GiB"}},
+                                     {"listen", {"127.0.0.1:0", "unix:///run/x"}},
+                                     {"http", {"off"}},
+                                     {"segment", {"16MiB"}},
+                                     {"demote-after", {"250ms"}},
+                                     {"shape-read", {"50MB"}},
+                                     {"log-level", {"debug"}}});
+  ASSERT_TRUE(options.has_value());
+  EXPECT_EQ(options->node.store.pool_bytes, std::uint64_t{8} << 30);
+  EXPECT_EQ(options->node.store.flash_bytes, std::uint64_t{200} << 30);
+  EXPECT_EQ(options->node.listen, (std::vector<std::string>{"tcp://127.0.0.1:0", "unix:///run/x"}));
+  EXPECT_TRUE(options->node.http.empty());
+  EXPECT_EQ(options->node.store.demote_after, Millis(250));
+  EXPECT_EQ(options->node.shape_read_bytes_per_s, 50'000'000U);
+  EXPECT_EQ(options->log_level, Level::kDebug);
+}
+
+TEST(ServeOptions, MemoryOnlyNeedsNoDirectory) {
+  EXPECT_EQ(complaint({{"flash", {"0"}}}), "");
+  EXPECT_NE(complaint({}).find("--dir: is missing"), std::string::npos);
+}
+
+TEST(ServeOptions, ComplaintsNameTheFlagAndTheValue) {
+  EXPECT_EQ(complaint({{"dir", {"/d"}}, {"pool", {"8 apples"}}}).find("--pool: '8 apples' is not a size"), 0U);
+  EXPECT_EQ(complaint({{"dir", {"/d"}}, {"demote-after", {"soon"}}}).find("--demote-after: 'soon' is "), 0U);
+  EXPECT_EQ(complaint({{"dir", {"/d"}}, {"log-level", {"loud"}}}).find("--log-level: 'loud' is "), 0U);
+  EXPECT_EQ(complaint({{"dir", {"/d", "/e"}}}), "--dir: takes one value");
+}
+
+class ConfigTest : public testing::Test {
+ protected:
+  ConfigTest() {
+    std::string pattern = testing::TempDir() + "kvd_config_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    path_ = folder_ + "/kvdepot.toml";
+  }
+  ~ConfigTest() override { std::filesystem::remove_all(folder_); }
+  OrComplaint<Settings> read(const std::string& text) {
+    std::ofstream(path_) << text;
+    return read_config(path_);
+  }
+  std::string folder_, path_;
+};
+
+TEST_F(ConfigTest, ReadsTextsNumbersAndLists) {
+  const auto settings =
+      read("dir = '/data'\npool = \"8GiB\"\nflash = 1073741824\nlisten = ['127.0.0.1:1', 'unix:///x']\n");
+  ASSERT_TRUE(settings.has_value());
+  EXPECT_EQ(settings->at("dir"), std::vector<std::string>{"/data"});
+  EXPECT_EQ(settings->at("flash"), std::vector<std::string>{"1073741824"});
+  EXPECT_EQ(settings->at("listen").size(), 2U);
+}
+
+TEST_F(ConfigTest, ComplainsWithTheLine) {
+  EXPECT_NE(read("dir = '/data'\npool = \n").error().find("line 2"), std::string::npos);
+  EXPECT_NE(read("dir = '/data'\n\npoool = 1\n").error().find("line 3: there is no setting 'poool'"),
+            std::string::npos);
+  EXPECT_NE(read("dir = true\n").error().find("'dir' must be a text or a number"), std::string::npos);
+  EXPECT_NE(read("listen = []\n").error().find("'listen' must be"), std::string::npos);
+  EXPECT_NE(read_config(folder_ + "/none.toml").error().find("cannot read"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvd::cmd

@@ -1,0 +1,71 @@
+// The C API's refusals and its small conversions; examples/store_and_load.c is its use.
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "kvdepot/kvdepot.h"
+
+namespace {
+
+TEST(CApi, RefusesWhatIsMissing) {
+  kvd_error error{};
+  kvd_client* client = nullptr;
+  EXPECT_EQ(kvd_open(nullptr, nullptr, &client, &error), KVD_INVALID);
+  EXPECT_EQ(kvd_open("tcp://127.0.0.1:1", nullptr, nullptr, nullptr), KVD_INVALID);
+  EXPECT_EQ(kvd_register(nullptr, nullptr, 0, nullptr, &error), KVD_INVALID);
+  EXPECT_EQ(kvd_wait(nullptr, 1, 0, 0, nullptr, nullptr), KVD_INVALID);
+  EXPECT_EQ(kvd_poll(nullptr, nullptr, 5), 0U);
+  EXPECT_EQ(kvd_event_fd(nullptr), -1);
+  kvd_release(nullptr, 1);
+  kvd_close(nullptr);
+}
+
+TEST(CApi, TellsWhatWentWrong) {
+  kvd_error error{};
+  kvd_client* client = nullptr;
+  EXPECT_EQ(kvd_open("gopher://nowhere", nullptr, &client, &error), KVD_INVALID);
+  EXPECT_EQ(error.code, KVD_INVALID);
+  EXPECT_NE(std::string(error.what), "");
+  EXPECT_EQ(client, nullptr);
+  kvd_options options = KVD_OPTIONS_INIT;
+  options.require_connection = 1;
+  options.connect_timeout_ms = 20;
+  EXPECT_EQ(kvd_open("tcp://127.0.0.1:1", &options, &client, &error), KVD_UNAVAILABLE);
+  EXPECT_STREQ(kvd_code_name(error.code), "unavailable");
+}
+
+TEST(CApi, ReportsOperationsOfAnEmbeddedDepot) {
+  char name[] = "/tmp/kvd-capi-XXXXXX";
+  const std::string dir = ::mkdtemp(name);
+  kvd_error error{};
+  kvd_client* client = nullptr;
+  ASSERT_EQ(kvd_open(("file://" + dir + "/kv?pool=64MiB").c_str(), nullptr, &client, &error), KVD_OK) << error.what;
+  const kvd_group group{0, 1, 4096, 2, 16, "LBHNC", KVD_HIT_ALL, 0};
+  std::uint32_t ns = 0;
+  EXPECT_EQ(kvd_open_namespace(client, "t", "f", 1, nullptr, 0, &ns, &error), KVD_INVALID);
+  ASSERT_EQ(kvd_open_namespace(client, "t", "f", 1, &group, 1, &ns, &error), KVD_OK);
+  const std::uint16_t zero = 0;
+  const kvd_keys keys{"12345678", 8, 8, 0};
+  kvd_op op = 0;
+  EXPECT_EQ(kvd_match(client, ns, nullptr, 0, &zero, 1, keys, 0, 1, {20000, 0}, &op, &error), KVD_INVALID);
+  ASSERT_EQ(kvd_match(client, ns, &zero, 1, &zero, 1, keys, 0, 1, {20000, 0}, &op, &error), KVD_OK);
+  kvd_completion done{};
+  ASSERT_EQ(kvd_wait(client, op, KVD_WHOLE_OP, 30000, &done, &error), KVD_OK);
+  EXPECT_EQ(done.code, KVD_OK);
+  EXPECT_EQ(done.prefix_blocks, 0U);
+  EXPECT_EQ(kvd_wait(client, op + 1, KVD_WHOLE_OP, 0, &done, &error), KVD_NOT_FOUND);
+  std::array<kvd_completion, 100> polled;
+  EXPECT_EQ(kvd_poll(client, polled.data(), polled.size()), 1U);
+  kvd_release(client, op);
+  std::array<char, 4> small;
+  EXPECT_EQ(kvd_depot_stats(client, 20000, small.data(), small.size(), &error), KVD_NO_SPACE);
+  std::array<char, 65536> text;
+  EXPECT_EQ(kvd_depot_stats(client, 20000, text.data(), text.size(), &error), KVD_OK) << error.what;
+  kvd_close(client);
+  std::filesystem::remove_all(dir);
+}
+
+}  // namespace

@@ -1,0 +1,89 @@
+#include "embed/directory.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+namespace kvd::embed {
+namespace {
+
+constexpr std::string_view kScheme = "file://";
+constexpr std::size_t kSocketPathMax = 107;  // sockaddr_un
+
+// Sets one parameter, once.
+Status set_parameter(std::string_view name, std::string_view value, Directory& directory, bool& pool, bool& flash) {
+  const auto bytes = parse_size(value);
+  if (!bytes) return fail(bytes.error());
+  if (name == "pool" && !pool) {
+    pool = true;
+    directory.pool_bytes = *bytes;
+  } else if (name == "flash" && !flash) {
+    flash = true;
+    directory.flash_bytes = *bytes;
+  } else {
+    return fail(Code::kInvalid, "a file:// address takes pool=SIZE and flash=SIZE, each once");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::uint64_t> parse_size(std::string_view text) {
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  constexpr std::array<Unit, 12> kUnits{{{"", 1.0},
+                                         {"B", 1.0},
+                                         {"KiB", 0x1p10},
+                                         {"MiB", 0x1p20},
+                                         {"GiB", 0x1p30},
+                                         {"TiB", 0x1p40},
+                                         {"kB", 1e3},
+                                         {"KB", 1e3},
+                                         {"MB", 1e6},
+                                         {"GB", 1e9},
+                                         {"TB", 1e12},
+                                         {"PiB", 0x1p50}}};
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  for (const Unit& known : kUnits) {
+    const double bytes = number * known.bytes;
+    if (error == std::errc{} && unit == known.name && bytes >= 0 && bytes < 0x1p60) {
+      return static_cast<std::uint64_t>(std::llround(bytes));
+    }
+  }
+  return fail(Code::kInvalid, "a size is a number and a unit, as in 64MiB or 10GB");
+}
+
+Result<Directory> parse_directory(std::string_view address) {
+  if (!address.starts_with(kScheme)) return fail(Code::kInvalid, "an embedded depot's address starts with file://");
+  address.remove_prefix(kScheme.size());
+  const std::size_t question = address.find('?');
+  std::string_view parameters = question == std::string_view::npos ? "" : address.substr(question + 1);
+  Directory directory;
+  directory.path = address.substr(0, question);
+  while (directory.path.size() > 1 && directory.path.ends_with('/')) directory.path.pop_back();
+  if (!directory.path.starts_with('/') || directory.path.size() == 1) {
+    return fail(Code::kInvalid, "the directory must be absolute: write file:///DIR?pool=SIZE&flash=SIZE");
+  }
+  if (directory.socket_path().size() > kSocketPathMax) {
+    return fail(Code::kInvalid, "the directory's path is too long: its socket's may have 107 bytes");
+  }
+  bool pool = false;
+  bool flash = false;
+  while (!parameters.empty()) {
+    const std::size_t end = parameters.find('&');
+    const std::string_view parameter = parameters.substr(0, end);
+    parameters = end == std::string_view::npos ? "" : parameters.substr(end + 1);
+    const std::size_t equals = parameter.find('=');
+    const std::string_view value = equals == std::string_view::npos ? "" : parameter.substr(equals + 1);
+    if (Status set = set_parameter(parameter.substr(0, equals), value, directory, pool, flash); !set) {
+      return fail(set.error());
+    }
+  }
+  return directory;
+}
+
+}  // namespace kvd::embed

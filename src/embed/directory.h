@@ -1,0 +1,26 @@
+// The address of an embedded depot, "file:///DIR?pool=1GiB&flash=10GiB", taken apart. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace kvd::embed {
+
+struct Directory {
+  std::string path;                                   // absolute
+  std::uint64_t pool_bytes = std::uint64_t{1} << 30;  // DRAM tier; the store's default
+  std::uint64_t flash_bytes = 0;                      // flash tier; 0 = DRAM only
+  [[nodiscard]] std::string socket_path() const { return path + "/kvdepot.sock"; }
+};
+
+// kInvalid says what is wrong: a relative path, an unknown or repeated parameter, not a size, a path so long that its
+// socket has no name.
+Result<Directory> parse_directory(std::string_view address);
+
+// "64MiB", "1.5GiB", "200GB", "4096": bytes. Units KiB MiB GiB TiB (1024) and kB KB MB GB TB (1000). kInvalid.
+Result<std::uint64_t> parse_size(std::string_view text);
+
+}  // namespace kvd::embed

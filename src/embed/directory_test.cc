@@ -1,0 +1,47 @@
+#include "embed/directory.h"
+
+#include <gtest/gtest.h>
+
+namespace kvd::embed {
+namespace {
+
+TEST(ParseSize, TakesBinaryAndDecimalUnits) {
+  EXPECT_EQ(*parse_size("4096"), 4096U);
+  EXPECT_EQ(*parse_size("64MiB"), 64U << 20);
+  EXPECT_EQ(*parse_size("1.5GiB"), 3U << 29);
+  EXPECT_EQ(*parse_size("10GB"), 10'000'000'000U);
+  EXPECT_EQ(*parse_size("2TiB"), std::uint64_t{2} << 40);
+}
+
+TEST(ParseSize, RefusesWhatIsNoSize) {
+  for (const char* text : {"", "GiB", "1 GiB", "1gib", "-1GiB", "1e9", "nan", "inf", "99999999TiB", "1GiBs", "0x10"}) {
+    EXPECT_FALSE(parse_size(text).has_value()) << text;
+  }
+}
+
+TEST(ParseDirectory, TakesPathAndSizes) {
+  const auto directory = parse_directory("file:///data/kv/?pool=2GiB&flash=10GiB");
+  ASSERT_TRUE(directory.has_value());
+  EXPECT_EQ(directory->path, "/data/kv");
+  EXPECT_EQ(directory->pool_bytes, std::uint64_t{2} << 30);
+  EXPECT_EQ(directory->flash_bytes, std::uint64_t{10} << 30);
+  EXPECT_EQ(directory->socket_path(), "/data/kv/kvdepot.sock");
+}
+
+TEST(ParseDirectory, HasDefaults) {
+  const auto directory = parse_directory("file:///data/kv");
+  ASSERT_TRUE(directory.has_value());
+  EXPECT_EQ(directory->pool_bytes, std::uint64_t{1} << 30);
+  EXPECT_EQ(directory->flash_bytes, 0U);
+}
+
+TEST(ParseDirectory, RefusesWhatItDoesNotKnow) {
+  for (const char* text : {"tcp://a:1", "file://", "file:///", "file://data", "file:///d?pool", "file:///d?pool=",
+                           "file:///d?disk=1GiB", "file:///d?pool=1GiB&pool=2GiB", "file:///d?pool=1GiB&&flash=1GiB"}) {
+    EXPECT_FALSE(parse_directory(text).has_value()) << text;
+  }
+  EXPECT_FALSE(parse_directory("file:///" + std::string(100, 'x')).has_value());
+}
+
+}  // namespace
+}  // namespace kvd::embed

@@ -1,0 +1,151 @@
+// An embedded depot as its users see it: the public API over a real node and store.
+#include "kvdepot/embed.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace kvd {
+namespace {
+
+constexpr Deadline kPatient{.total = std::chrono::seconds(30), .progress = {}};
+constexpr std::uint16_t kLayers = 3;
+constexpr std::uint32_t kSlab = 8192;
+constexpr std::size_t kKeys = 5;
+
+class EmbedTest : public testing::Test {
+ protected:
+  EmbedTest() : memory_(kKeys * kLayers * kSlab) {
+    char name[] = "/tmp/kvd-embed-XXXXXX";
+    dir_ = std::string(::mkdtemp(name)) + "/kv";
+    for (std::size_t i = 0; i < memory_.size(); ++i) memory_[i] = static_cast<std::byte>(i * 131 + i / 4096);
+    for (std::size_t l = 0; l < kLayers; ++l) layers_.push_back(l * kKeys * kSlab);
+    for (std::size_t k = 0; k < kKeys; ++k) blocks_.push_back(k * kSlab);
+    for (std::size_t i = 0; i < kKeys * 8; ++i) keys_.push_back(static_cast<std::byte>(i));
+  }
+  ~EmbedTest() override { std::filesystem::remove_all(std::filesystem::path(dir_).parent_path()); }
+
+  [[nodiscard]] std::string address() const { return "file://" + dir_ + "?pool=64MiB&flash=256MiB"; }
+
+  // One client's handles; every client has its own.
+  struct Handles {
+    NamespaceId ns;
+    RegionId region;
+  };
+  Handles prepare(Client& client) {
+    Namespace ns;
+    ns.fingerprint = "weights";
+    ns.groups.push_back({.group = 0, .layers = kLayers, .slab_bytes = kSlab, .block_tokens = 16, .order = "LBHNC"});
+    return {.ns = *client.open_namespace(ns), .region = *client.register_region(memory_.data(), memory_.size())};
+  }
+  [[nodiscard]] Placement place(RegionId region) const {
+    return {.region = region, .layer_offset = layers_, .block_offset = blocks_};
+  }
+  Completion finish(Client& client, const Result<OpId>& op) {
+    EXPECT_TRUE(op.has_value()) << op.error().what;
+    const Completion done = *client.wait(*op, kWholeOp, std::chrono::seconds(60));
+    client.release(*op);
+    return done;
+  }
+  Completion put(Client& client, const Handles& handles, AckLevel ack) {
+    return finish(client, client.multiput({.ns = handles.ns,
+                                           .keys = {.bytes = keys_, .key_bytes = 8},
+                                           .src = place(handles.region),
+                                           .ack = ack,
+                                           .deadline = kPatient}));
+  }
+  Completion get(Client& client, const Handles& handles) {
+    std::ranges::fill(memory_, std::byte{});
+    return finish(client, client.multiget({.ns = handles.ns,
+                                           .keys = {.bytes = keys_, .key_bytes = 8},
+                                           .dest = place(handles.region),
+                                           .deadline = kPatient}));
+  }
+
+  std::string dir_;
+  std::vector<std::byte> memory_;
+  std::vector<std::uint64_t> layers_, blocks_;
+  std::vector<std::byte> keys_;
+};
+
+TEST_F(EmbedTest, StoresAndLoadsInThisProcess) {
+  const auto client = open_any(address());
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  const Handles handles = prepare(**client);
+  const std::vector<std::byte> original = memory_;
+  EXPECT_EQ(put(**client, handles, AckLevel::kPooled).code, Code::kOk);
+  const Completion done = get(**client, handles);
+  EXPECT_EQ(done.code, Code::kOk);
+  EXPECT_EQ(done.failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+}
+
+TEST_F(EmbedTest, WhatWasStoredIsThereWhenTheDirectoryIsOpenedAgain) {
+  const std::vector<std::byte> original = memory_;
+  {
+    const auto client = open_any(address());
+    ASSERT_TRUE(client.has_value()) << client.error().what;
+    EXPECT_EQ(put(**client, prepare(**client), AckLevel::kPooled).code, Code::kOk);
+  }
+  const auto client = open_any(address());
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  EXPECT_EQ(get(**client, prepare(**client)).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+}
+
+TEST_F(EmbedTest, AnotherClientAttachesToTheOwner) {
+  const auto owner = open_any(address());
+  ASSERT_TRUE(owner.has_value()) << owner.error().what;
+  EXPECT_EQ(put(**owner, prepare(**owner), AckLevel::kPooled).code, Code::kOk);
+  const auto guest = open_any(address(), {.client = {.require_connection = true}, .attach_only = true});
+  ASSERT_TRUE(guest.has_value()) << guest.error().what;
+  EXPECT_EQ(get(**guest, prepare(**guest)).failed_keys, 0U);
+}
+
+TEST_F(EmbedTest, ASecondOwnerIsRefusedAndToldWhatToDo) {
+  const auto owner = open_any(address());
+  ASSERT_TRUE(owner.has_value()) << owner.error().what;
+  const auto second = open_any(address());
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, Code::kBusy);
+  EXPECT_NE(std::string_view(second.error().what).find("kvdepot serve"), std::string_view::npos);
+  EXPECT_EQ(put(**owner, prepare(**owner), AckLevel::kPooled).code, Code::kOk) << "the owner is undisturbed";
+}
+
+TEST_F(EmbedTest, DirectoryAndSocketArePrivate) {
+  const auto client = open_any(address());
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  struct stat status{};
+  ASSERT_EQ(::stat(dir_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700U);
+  ASSERT_EQ(::stat((dir_ + "/kvdepot.sock").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600U);
+}
+
+TEST_F(EmbedTest, WithoutAnOwnerAnAttachedClientWaitsForOne) {
+  const auto early = open_any(address(), {.client = {}, .attach_only = true});
+  ASSERT_TRUE(early.has_value());
+  EXPECT_FALSE((*early)->stats().connected);
+  EXPECT_FALSE(std::filesystem::exists(dir_)) << "only an owner makes the directory";
+}
+
+TEST_F(EmbedTest, BadAddressesAreRefused) {
+  for (const std::string& bad : {std::string("file://relative"), "file://" + dir_ + "?pool=many",
+                                 "file://" + dir_ + "?size=1GiB", std::string("http://host")}) {
+    const auto client = open_any(bad);
+    ASSERT_FALSE(client.has_value()) << bad;
+    EXPECT_EQ(client.error().code, Code::kInvalid) << bad;
+  }
+  const auto client = open_any("file:///nonexistent/parent/dir");
+  ASSERT_FALSE(client.has_value());
+  EXPECT_EQ(client.error().code, Code::kIo);
+}
+
+}  // namespace
+}  // namespace kvd

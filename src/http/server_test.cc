@@ -1,0 +1,113 @@
+#include "http/server.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace kvd::http {
+namespace {
+
+class HttpServerTest : public testing::Test {
+ protected:
+  HttpServerTest() {
+    server_ = *HttpServer::start("127.0.0.1:0", [](std::string_view path) {
+      if (path == "/healthz") return Response{.status = 503, .body = "recovering\n"};
+      if (path == "/metrics") return Response{.content_type = "text/plain; version=0.0.4", .body = "a 1\n"};
+      return Response{.status = 404, .body = "not here\n"};
+    });
+  }
+
+  int connect() {
+    const std::string address = server_->address();
+    std::uint16_t port = 0;
+    std::from_chars(address.data() + address.rfind(':') + 1, address.data() + address.size(), port);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+    return fd;
+  }
+  // Sends `request` and reads until the server closes.
+  std::string ask(std::string_view request) {
+    const int fd = connect();
+    EXPECT_EQ(::send(fd, request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
+    std::string answer;
+    char buffer[4096];
+    for (ssize_t n = 0; (n = ::recv(fd, buffer, sizeof buffer, 0)) > 0;)
+      answer.append(buffer, static_cast<std::size_t>(n));
+    ::close(fd);
+    return answer;
+  }
+
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, AnswersByPathWithoutTheQuery) {
+  const std::string answer = ask("GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
+  EXPECT_NE(answer.find("Content-Type: text/plain; version=0.0.4\r\n"), std::string::npos);
+  EXPECT_TRUE(answer.ends_with("\r\n\r\na 1\n"));
+  EXPECT_TRUE(ask("GET /healthz HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 503 "));
+  EXPECT_TRUE(ask("GET /other HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 "));
+}
+
+TEST_F(HttpServerTest, KeepsAConnectionOpen) {
+  const std::string two =
+      ask("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\nGET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  const std::size_t first = two.find("HTTP/1.1 200");
+  EXPECT_NE(two.find("HTTP/1.1 200", first + 1), std::string::npos);
+}
+
+TEST_F(HttpServerTest, HeadHasNoBody) {
+  const std::string answer = ask("HEAD /metrics HTTP/1.0\r\n\r\n");
+  EXPECT_NE(answer.find("Content-Length: 4\r\n"), std::string::npos);
+  EXPECT_TRUE(answer.ends_with("\r\n\r\n"));
+}
+
+TEST_F(HttpServerTest, OtherMethodsNonsenseAndTooMuchAreRefused) {
+  EXPECT_TRUE(ask("POST /metrics HTTP/1.0\r\nContent-Length: 0\r\n\r\n").starts_with("HTTP/1.1 405 "));
+  EXPECT_TRUE(ask("KVD1\x01\x02\r\n\r\n").starts_with("HTTP/1.1 400 "));
+  EXPECT_TRUE(ask("GET / HTTP/1.1\r\nX: " + std::string(9000, 'x') + "\r\n\r\n").starts_with("HTTP/1.1 400 "));
+  EXPECT_TRUE(ask("GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nabcde").starts_with("HTTP/1.1 400 "));
+}
+
+TEST_F(HttpServerTest, ConnectionsAreBounded) {
+  std::vector<int> held;
+  for (int i = 0; i < 64; ++i) held.push_back(connect());
+  // The one too many is closed without an answer, whatever it asks.
+  EXPECT_EQ(ask("GET /metrics HTTP/1.0\r\n\r\n"), "");
+  for (const int fd : held) ::close(fd);
+}
+
+TEST_F(HttpServerTest, StopsWithConnectionsOpen) {
+  const int fd = connect();
+  server_.reset();
+  ::close(fd);
+}
+
+TEST(HttpServer, RefusesAddresses) {
+  const auto code = [](const char* address) {
+    const auto server = HttpServer::start(address, [](std::string_view) { return Response{}; });
+    return server ? Code::kOk : server.error().code;
+  };
+  EXPECT_EQ(code("7071"), Code::kInvalid);
+  EXPECT_EQ(code("127.0.0.1:"), Code::kInvalid);
+  EXPECT_EQ(code("127.0.0.1:70000"), Code::kInvalid);
+  EXPECT_EQ(code("host.example:80"), Code::kInvalid);
+  EXPECT_EQ(code("0.0.0.0:0"), Code::kInvalid);
+  EXPECT_EQ(code("localhost:0"), Code::kOk);
+  const auto first = HttpServer::start("127.0.0.1:0", [](std::string_view) { return Response{}; });
+  EXPECT_EQ(code((*first)->address().c_str()), Code::kBusy);
+}
+
+}  // namespace
+}  // namespace kvd::http

@@ -1,0 +1,109 @@
+// Loop: one thread's event loop. Timers, posted work and file-descriptor readiness; the Disk of src/io/disk.h completes
+// on it. Every object of the store, the server and the client belongs to one loop and is touched on its thread only.
+//
+// Two implementations run the same callers: RealLoop (epoll; the io_uring ring of a Disk is one of the descriptors it
+// watches) and SimLoop (src/io/sim), where time is virtual and advances to the next timer when nothing else is ready.
+// Callbacks come from run_once(), never from inside the call that armed them, and are the last thing the loop does with
+// an object, so a callback may destroy what it belongs to.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "base/result.h"
+#include "base/time.h"
+
+namespace kvd::io {
+
+using Callback = std::move_only_function<void()>;
+
+class Loop;
+
+// A timer owned by the caller. One shot: arm() again from the callback to repeat. Disarms itself when destroyed.
+// Neither arming nor firing allocates once the loop's heap has grown to the number of timers.
+class Timer {
+ public:
+  Timer(Loop& loop, Callback on_fire) : loop_(loop), on_fire_(std::move(on_fire)) {}
+  ~Timer();
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+  // Fires once at or after `at` (moves an armed timer). Loop thread only.
+  void arm(Time at);
+  void arm_in(Duration delay);
+  void disarm();
+  [[nodiscard]] bool armed() const noexcept { return armed_; }
+
+ private:
+  friend class TimerQueue;
+  Loop& loop_;
+  Callback on_fire_;
+  Time at_{};
+  std::uint64_t order_ = 0;  // ties fire in the order they were armed
+  std::size_t slot_ = 0;     // position in TimerQueue's heap while armed
+  bool* gone_ = nullptr;     // set while on_fire_ runs: tells the queue that the callback destroyed its timer
+  bool armed_ = false;
+};
+
+// Readiness of one descriptor, owned by the caller; the descriptor stays the caller's, who closes it after stop().
+// Unwatches when destroyed.
+class Watch {
+ public:
+  enum Interest : std::uint32_t { kNone = 0, kRead = 1, kWrite = 2 };
+  using OnReady = std::move_only_function<void(std::uint32_t ready)>;  // bits of Interest; errors and hang-ups set both
+
+  Watch(Loop& loop, OnReady on_ready) : loop_(loop), on_ready_(std::move(on_ready)) {}
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  // Level-triggered. kIo when the kernel refuses the descriptor. set() changes the interest of a started watch; with
+  // kNone nothing is reported, hang-ups neither. After stop() not even readiness that the loop has already seen comes.
+  Status start(int fd, std::uint32_t interest);
+  Status set(std::uint32_t interest);
+  void stop();
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+
+ private:
+  friend class Loop;
+  Loop& loop_;
+  OnReady on_ready_;
+  int fd_ = -1;
+  std::uint32_t interest_ = kNone;
+  bool* gone_ = nullptr;  // as in Timer
+};
+
+class Loop : public Clock {
+ public:
+  // Queues `work` for the loop thread. Thread-safe, wakes the loop. The queue is unbounded by itself: callers bound
+  // what they post (operations are limited by their owners).
+  virtual void post(Callback work) = 0;
+  // One turn: descriptors, then posted work, then timers; what a callback posts or arms runs in a later phase or in the
+  // next turn, so nobody starves. Waits at most `max_wait` (Duration::max() = for ever) for the first callback,
+  // less when interrupted. Returns whether anything ran. Not to be called from a callback.
+  virtual bool run_once(Duration max_wait) = 0;
+  // run_once until stop(). stop() is thread-safe, may come first and is final.
+  void run();
+  virtual void stop() = 0;
+
+ protected:
+  virtual bool stopped() const = 0;
+  friend class Timer;
+  friend class Watch;
+  virtual void arm_timer(Timer& timer, Time at) = 0;
+  virtual void disarm_timer(Timer& timer) = 0;
+  virtual Status watch_start(Watch& watch) = 0;
+  virtual Status watch_set(Watch& watch) = 0;
+  virtual void watch_stop(Watch& watch) = 0;
+  // For implementations: runs the callback so that it may destroy its Watch.
+  static void notify(Watch& watch, std::uint32_t ready);
+  [[nodiscard]] static std::uint32_t interest(const Watch& watch) noexcept { return watch.interest_; }
+};
+
+// The production loop. kIo when epoll or eventfd cannot be had.
+Result<std::unique_ptr<Loop>> make_real_loop();
+
+}  // namespace kvd::io

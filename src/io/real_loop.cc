@@ -1,0 +1,253 @@
+// RealLoop: epoll for descriptors, an eventfd to be woken by other threads, a heap for timers. It sleeps in one system
+// call until one of the three has something, so a loop without work uses no CPU.
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <ctime>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "io/fd.h"
+#include "io/loop.h"
+#include "io/timer_queue.h"
+
+namespace kvd::io {
+namespace {
+
+// Events taken by one system call. More are left for the next turn, after posted work and timers had theirs.
+constexpr std::size_t kEventsPerTurn = 128;
+
+std::uint32_t to_epoll(std::uint32_t interest) noexcept {
+  return ((interest & Watch::kRead) != 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0) |
+         ((interest & Watch::kWrite) != 0 ? static_cast<std::uint32_t>(EPOLLOUT) : 0);
+}
+
+timespec to_timespec(Duration d) noexcept {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(d);
+  return {.tv_sec = seconds.count(), .tv_nsec = (d - seconds).count()};
+}
+
+// For kernels without epoll_pwait2 (before 5.11): rounded up, so that a timer is never waited for in a busy loop.
+int to_millis_up(Duration d) noexcept {
+  const auto millis = std::chrono::ceil<Millis>(d).count();
+  return millis > INT_MAX ? INT_MAX : static_cast<int>(millis);
+}
+
+}  // namespace
+
+class RealLoop final : public Loop {
+ public:
+  RealLoop(UniqueFd epoll, UniqueFd wake) : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
+  ~RealLoop() override { KVD_CHECK(!running_); }
+
+  [[nodiscard]] Time now() const override {
+    timespec ts{};
+    KVD_CHECK(::clock_gettime(CLOCK_MONOTONIC, &ts) == 0);
+    return Time(std::chrono::seconds(ts.tv_sec) + std::chrono::nanoseconds(ts.tv_nsec));
+  }
+
+  void post(Callback work) override {
+    bool wake = false;
+    {
+      const std::lock_guard lock(mutex_);
+      posted_.push_back(std::move(work));
+      wake = std::exchange(waiting_, false);
+    }
+    if (wake) wake_up();
+  }
+
+  void stop() override {
+    bool wake = false;
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+      wake = std::exchange(waiting_, false);
+    }
+    if (wake) wake_up();
+  }
+
+  bool run_once(Duration max_wait) override;
+
+ protected:
+  [[nodiscard]] bool stopped() const override {
+    const std::lock_guard lock(mutex_);
+    return stopped_;
+  }
+  void arm_timer(Timer& timer, Time at) override { timers_.arm(timer, at); }
+  void disarm_timer(Timer& timer) override { timers_.disarm(timer); }
+  Status watch_start(Watch& watch) override {
+    return interest(watch) == Watch::kNone ? Status{} : control(EPOLL_CTL_ADD, watch);
+  }
+  Status watch_set(Watch& watch) override;
+  void watch_stop(Watch& watch) override;
+
+ private:
+  [[nodiscard]] Duration wait_time(Duration max_wait);
+  void wait(Duration duration);
+  std::size_t run_events();
+  std::size_t run_posted();
+  Status control(int operation, Watch& watch);
+  void wake_up() noexcept;
+  void drain_wake() noexcept;
+
+  UniqueFd epoll_;
+  UniqueFd wake_;
+
+  mutable std::mutex mutex_;  // guards the next three
+  std::vector<Callback> posted_;
+  bool waiting_ = false;  // the loop sleeps or is about to: whoever adds work writes to wake_
+  bool stopped_ = false;
+
+  // The loop thread's own.
+  std::vector<Callback> batch_;  // posted work being run; its memory swaps with posted_
+  TimerQueue timers_;
+  std::array<epoll_event, kEventsPerTurn> events_{};
+  std::size_t events_end_ = 0;
+  std::size_t events_at_ = 0;  // the first event not yet delivered
+  bool has_pwait2_ = true;
+  bool running_ = false;
+};
+
+bool RealLoop::run_once(Duration max_wait) {
+  KVD_CHECK(!running_);
+  running_ = true;
+  wait(wait_time(max_wait));
+  const std::size_t ran = run_events() + run_posted() + timers_.fire_due(now());
+  running_ = false;
+  return ran > 0;
+}
+
+// Zero when there is posted work or a stop, else the time to the next timer or `max_wait`. Announces the wait.
+Duration RealLoop::wait_time(Duration max_wait) {
+  Duration duration = max_wait;
+  if (const Time next = timers_.next(); next != kNever) {
+    const Time current = now();
+    duration = next <= current ? Duration::zero() : std::min(duration, next - current);
+  }
+  const std::lock_guard lock(mutex_);
+  if (!posted_.empty() || stopped_) return Duration::zero();
+  waiting_ = duration > Duration::zero();
+  return std::max(duration, Duration::zero());
+}
+
+void RealLoop::wait(Duration duration) {
+  int count = -1;
+  const bool forever = duration == Duration::max();
+  if (has_pwait2_) {
+    const timespec timeout = to_timespec(duration);
+    count = ::epoll_pwait2(epoll_.get(), events_.data(), static_cast<int>(events_.size()), forever ? nullptr : &timeout,
+                           nullptr);
+    // EPERM: seccomp profiles older than the system call.
+    if (count < 0 && (errno == ENOSYS || errno == EPERM)) has_pwait2_ = false;
+  }
+  if (!has_pwait2_) {
+    count = ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()),
+                         forever ? -1 : to_millis_up(duration));
+  }
+  KVD_CHECK(count >= 0 || errno == EINTR);
+  events_at_ = 0;
+  events_end_ = count > 0 ? static_cast<std::size_t>(count) : 0;
+  const std::lock_guard lock(mutex_);
+  waiting_ = false;
+}
+
+std::size_t RealLoop::run_events() {
+  std::size_t ran = 0;
+  while (events_at_ < events_end_) {
+    const epoll_event& event = events_[events_at_++];
+    if (event.data.ptr == this) drain_wake();
+    if (event.data.ptr == this || event.data.ptr == nullptr) continue;
+    Watch& watch = *static_cast<Watch*>(event.data.ptr);
+    if (interest(watch) == Watch::kNone) continue;
+    std::uint32_t ready = 0;
+    if ((event.events & EPOLLIN) != 0) ready |= Watch::kRead;
+    if ((event.events & EPOLLOUT) != 0) ready |= Watch::kWrite;
+    ready &= interest(watch);  // an earlier callback of this batch may have changed it
+    if ((event.events & (EPOLLERR | EPOLLHUP)) != 0) ready = Watch::kRead | Watch::kWrite;
+    if (ready == 0) continue;
+    notify(watch, ready);
+    ++ran;
+  }
+  events_at_ = events_end_ = 0;
+  return ran;
+}
+
+std::size_t RealLoop::run_posted() {
+  {
+    const std::lock_guard lock(mutex_);
+    batch_.swap(posted_);
+  }
+  for (Callback& work : batch_) {
+    work();
+    work = nullptr;  // what it captured goes now, not when the whole batch is through
+  }
+  const std::size_t ran = batch_.size();
+  batch_.clear();
+  return ran;
+}
+
+Status RealLoop::control(int operation, Watch& watch) {
+  epoll_event event{};
+  event.events = to_epoll(interest(watch));
+  event.data.ptr = &watch;
+  if (::epoll_ctl(epoll_.get(), operation, watch.fd(), &event) != 0) {
+    return fail(Code::kIo, "watch a descriptor", errno);
+  }
+  return {};
+}
+
+// Without interest the descriptor leaves the epoll set: a hang-up, which cannot be masked, would keep the loop awake.
+Status RealLoop::watch_set(Watch& watch) {
+  if (interest(watch) == Watch::kNone) return control(EPOLL_CTL_DEL, watch);
+  const Status changed = control(EPOLL_CTL_MOD, watch);
+  if (!changed && changed.error().sys_errno == ENOENT) return control(EPOLL_CTL_ADD, watch);
+  return changed;
+}
+
+void RealLoop::watch_stop(Watch& watch) {
+  // Fails when set(kNone) has removed it already.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watch.fd(), nullptr);
+  for (std::size_t i = events_at_; i < events_end_; ++i) {
+    if (events_[i].data.ptr == &watch) events_[i].data.ptr = nullptr;
+  }
+}
+
+void RealLoop::wake_up() noexcept {
+  const std::uint64_t one = 1;
+  ssize_t wrote = 0;
+  do {
+    wrote = ::write(wake_.get(), &one, sizeof one);
+  } while (wrote < 0 && errno == EINTR);
+  KVD_CHECK(wrote == sizeof one || errno == EAGAIN);  // EAGAIN: the counter is full, so the loop is being woken
+}
+
+void RealLoop::drain_wake() noexcept {
+  std::uint64_t count = 0;
+  const ssize_t got = ::read(wake_.get(), &count, sizeof count);
+  KVD_CHECK(got == sizeof count || errno == EAGAIN || errno == EINTR);
+}
+
+Result<std::unique_ptr<Loop>> make_real_loop() {
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.ok()) return fail(Code::kIo, "create an epoll descriptor", errno);
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.ok()) return fail(Code::kIo, "create an eventfd", errno);
+  const int epoll_fd = epoll.get();
+  const int wake_fd = wake.get();
+  auto loop = std::make_unique<RealLoop>(std::move(epoll), std::move(wake));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = loop.get();
+  if (::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, wake_fd, &event) != 0) {
+    return fail(Code::kIo, "watch the loop's eventfd", errno);
+  }
+  return loop;
+}
+
+}  // namespace kvd::io

@@ -1,0 +1,335 @@
+#include "io/sim/sim_disk.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "io/disk_file.h"
+
+namespace kvd::io {
+namespace {
+
+SimCrash with_sector(SimCrash crash) {
+  if (crash.sector_bytes == 0) crash.sector_bytes = Random(crash.seed).chance(1, 2) ? 512 : 4096;
+  KVD_CHECK(crash.sector_bytes == 512 || crash.sector_bytes == 4096);
+  return crash;
+}
+
+// Fills the buffers of a read until its bytes arrive, so that code that looks early finds neither old nor right bytes.
+constexpr int kNotYetRead = 0xA5;
+
+std::uint64_t total_bytes(const DiskOp& op) {
+  std::uint64_t total = 0;
+  for (const iovec& buffer : op.buffers) total += buffer.iov_len;
+  return total;
+}
+
+std::vector<std::byte> gather(const DiskOp& op) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(total_bytes(op));
+  for (const iovec& buffer : op.buffers) {
+    const auto* from = static_cast<const std::byte*>(buffer.iov_base);
+    bytes.insert(bytes.end(), from, from + buffer.iov_len);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+class SimDisk final : public Disk {
+ public:
+  SimDisk(Loop& loop, SimDrive& drive, std::uint32_t depth_max, bool read_only)
+      : drive_(drive),
+        bytes_(drive.bytes_),
+        depth_max_(depth_max),
+        read_only_(read_only),
+        loop_(loop),
+        timer_(loop, [this] { complete_due(); }) {
+    drive_.open_.push_back(this);
+  }
+
+  // Waiting for what is in flight: it happens now.
+  ~SimDisk() override {
+    if (gone_ != nullptr) *gone_ = true;
+    for (auto& [due, pending] : in_flight_) (void)perform(pending);
+    std::erase(drive_.open_, this);
+  }
+
+  Status submit(DiskOp& op) override {
+    if (Status checked = check_op(op, bytes_, read_only_); !checked) return checked;
+    if (dead_) return fail(Code::kIo, "the simulated machine has stopped", ENODEV);
+    if (in_flight_.size() == depth_max_) return fail(Code::kBusy, "too many disk operations in flight");
+    Pending pending{.op = &op, .flush_end = drive_.order_next_};
+    pending.faulty = drive_.take_fault(op.kind, pending.fault);
+    count(op);
+    if (op.kind == DiskOp::Kind::kWrite) pending.bytes = gather(op);
+    if (op.kind == DiskOp::Kind::kRead) {
+      for (const iovec& buffer : op.buffers) std::memset(buffer.iov_base, kNotYetRead, buffer.iov_len);
+    }
+    const Time due = drive_.due(loop_.now(), op, total_bytes(op));
+    in_flight_.emplace(std::pair(due, order_next_++), std::move(pending));
+    arm();
+    return {};
+  }
+
+  [[nodiscard]] std::uint64_t size() const noexcept override { return bytes_; }
+  [[nodiscard]] std::uint32_t in_flight() const noexcept override {
+    return static_cast<std::uint32_t>(in_flight_.size());
+  }
+  [[nodiscard]] const char* engine() const noexcept override { return "sim"; }
+
+  // The machine stopped: gives up what is in flight and hands its writes over.
+  std::vector<SimDrive::Write> die() {
+    dead_ = true;
+    timer_.disarm();
+    std::vector<SimDrive::Write> writes;
+    for (auto& [due, pending] : in_flight_) {
+      const bool lost = pending.faulty && pending.fault.fault == SimFault::kLose;
+      if (pending.op->kind == DiskOp::Kind::kWrite && !lost) {
+        writes.push_back({.offset = pending.op->offset, .bytes = std::move(pending.bytes)});
+      }
+    }
+    in_flight_.clear();
+    return writes;
+  }
+
+ private:
+  struct Pending {
+    DiskOp* op = nullptr;
+    std::uint64_t flush_end = 0;  // kSync: flushes the writes that had completed before
+    bool faulty = false;
+    SimDrive::Injected fault{};
+    std::vector<std::byte> bytes{};  // kWrite: as they were at submit
+  };
+
+  void count(const DiskOp& op) {
+    SimCounters& counters = drive_.counters_;
+    switch (op.kind) {
+      case DiskOp::Kind::kRead:
+        ++counters.reads;
+        counters.bytes_read += total_bytes(op);
+        break;
+      case DiskOp::Kind::kWrite:
+        ++counters.writes;
+        counters.bytes_written += total_bytes(op);
+        break;
+      case DiskOp::Kind::kSync: ++counters.syncs; break;
+    }
+  }
+
+  void arm() {
+    if (in_flight_.empty()) return timer_.disarm();
+    const Time first = in_flight_.begin()->first.first;
+    if (first != kNever) timer_.arm(first);  // kNever: stalled for ever
+  }
+
+  void complete_due() {
+    bool gone = false;
+    gone_ = &gone;
+    while (!in_flight_.empty() && in_flight_.begin()->first.first <= loop_.now()) {
+      Pending pending = std::move(in_flight_.extract(in_flight_.begin()).mapped());
+      const Status status = perform(pending);
+      auto on_done = std::move(pending.op->on_done);
+      on_done(status);
+      if (gone) return;
+    }
+    gone_ = nullptr;
+    if (!dead_) arm();
+  }
+
+  // Does to the drive what the operation says, at the moment it completes.
+  Status perform(Pending& pending) {
+    const DiskOp& op = *pending.op;
+    const bool error = pending.faulty && pending.fault.fault == SimFault::kError;
+    const bool lose = pending.faulty && pending.fault.fault == SimFault::kLose;
+    const bool flip = pending.faulty && pending.fault.fault == SimFault::kFlipBit;
+    if (op.kind == DiskOp::Kind::kRead && !error) read(op, flip);
+    if (op.kind == DiskOp::Kind::kWrite) {
+      KVD_CHECK(gather(op) == pending.bytes);  // the buffer belongs to the operation until now
+      if (flip) flip_one_bit(pending.bytes);
+      SimDrive::Write write{.offset = op.offset, .bytes = std::move(pending.bytes)};
+      if (error) {
+        write_part(write);
+      } else if (!lose) {
+        drive_.complete_write(std::move(write));
+      }
+    }
+    if (op.kind == DiskOp::Kind::kSync && !error && !lose) drive_.flush(pending.flush_end);
+    if (error) return fail(Code::kIo, "simulated disk error", pending.fault.sys_errno);
+    return {};
+  }
+
+  void read(const DiskOp& op, bool flip) {
+    std::uint64_t offset = op.offset;
+    for (const iovec& buffer : op.buffers) {
+      drive_.visible_.read(offset, MutableBytes(static_cast<std::byte*>(buffer.iov_base), buffer.iov_len));
+      offset += buffer.iov_len;
+    }
+    if (!flip) return;
+    const iovec& victim = op.buffers[drive_.random_.below(op.buffers.size())];
+    flip_one_bit(MutableBytes(static_cast<std::byte*>(victim.iov_base), victim.iov_len));
+  }
+
+  void flip_one_bit(MutableBytes bytes) {
+    bytes[drive_.random_.below(bytes.size())] ^= std::byte{1} << drive_.random_.below(8);
+  }
+
+  // A write that failed: any of its sectors may have been written.
+  void write_part(const SimDrive::Write& write) {
+    SparseBytes part;
+    part.copy(drive_.visible_, write.offset, write.bytes.size());
+    SimDrive::write_some_sectors(part, write, {.sector_bytes = 4096}, drive_.random_);
+    SimDrive::Write result{.offset = write.offset, .bytes = std::vector<std::byte>(write.bytes.size())};
+    part.read(write.offset, result.bytes);
+    drive_.complete_write(std::move(result));
+  }
+
+  SimDrive& drive_;
+  const std::uint64_t bytes_;
+  const std::uint32_t depth_max_;
+  const bool read_only_;
+  Loop& loop_;
+  Timer timer_;                                                  // armed for the first of in_flight_
+  std::map<std::pair<Time, std::uint64_t>, Pending> in_flight_;  // by time due, then by order of submission
+  std::uint64_t order_next_ = 0;
+  bool dead_ = false;
+  bool* gone_ = nullptr;  // set while callbacks run: they may destroy the disk
+};
+
+void SimDrive::inject(DiskOp::Kind kind, std::uint64_t nth, SimFault fault, int sys_errno) {
+  KVD_CHECK(nth > 0);
+  injected_.push_back({kind, nth, fault, sys_errno});
+}
+
+void SimDrive::stall(std::uint64_t count, Duration extra) {
+  stalled_left_ = count;
+  stalled_extra_ = extra;
+}
+
+void SimDrive::flip_bit(std::uint64_t offset, unsigned bit) {
+  std::byte byte{};
+  peek(offset, MutableBytes(&byte, 1));
+  byte ^= std::byte{1} << (bit % 8);
+  poke(offset, Bytes(&byte, 1));
+}
+
+void SimDrive::poke(std::uint64_t offset, Bytes from) {
+  visible_.write(offset, from);
+  durable_.write(offset, from);
+}
+
+Time SimDrive::due(Time now, const DiskOp& op, std::uint64_t bytes) {
+  const auto spread = static_cast<std::uint64_t>((model_.latency_max - model_.latency_min).count());
+  Duration latency = model_.latency_min + Duration(random_.below(spread + 1));
+  if (op.kind == DiskOp::Kind::kSync) latency = model_.sync_latency;
+  Time start = now;
+  if (model_.bytes_per_second > 0) {
+    const double seconds = static_cast<double>(bytes) / static_cast<double>(model_.bytes_per_second);
+    const auto transfer = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+    start = busy_until_ = std::max(busy_until_, now) + transfer;
+  }
+  if (stalled_left_ > 0) {
+    --stalled_left_;
+    return after(after(start, latency), stalled_extra_);
+  }
+  return start + latency;
+}
+
+bool SimDrive::take_fault(DiskOp::Kind kind, Injected& fault) {
+  bool found = false;
+  std::erase_if(injected_, [&](Injected& injected) {
+    if (injected.kind != kind || --injected.left > 0) return false;
+    fault = injected;
+    return found = true;
+  });
+  return found;
+}
+
+void SimDrive::complete_write(Write write) {
+  write.order = order_next_++;
+  visible_.write(write.offset, write.bytes);
+  unflushed_.push_back(std::move(write));
+}
+
+void SimDrive::flush(std::uint64_t order_end) {
+  std::erase_if(unflushed_, [&](const Write& write) {
+    if (write.order >= order_end) return false;
+    durable_.write(write.offset, write.bytes);
+    return true;
+  });
+}
+
+void SimDrive::write_some_sectors(SparseBytes& to, const Write& write, const SimCrash& crash, Random& random) {
+  const std::size_t step = crash.sector_bytes;
+  for (std::size_t at = 0; at < write.bytes.size(); at += step) {
+    if (random.chance(crash.keep_percent, 100)) to.write(write.offset + at, Bytes(write.bytes).subspan(at, step));
+  }
+}
+
+void SimDrive::kill(const SimCrash& crash) {
+  Random random(Random(crash.seed).next() ^ seed_);
+  for (SimDisk* disk : open_) {
+    for (Write& write : disk->die()) {
+      SparseBytes part;
+      part.copy(visible_, write.offset, write.bytes.size());
+      write_some_sectors(part, write, crash, random);
+      part.read(write.offset, write.bytes);
+      complete_write(std::move(write));
+    }
+  }
+}
+
+void SimDrive::lose_power(const SimCrash& crash) {
+  Random random(Random(crash.seed).next() ^ seed_);
+  for (SimDisk* disk : open_) {
+    for (Write& write : disk->die()) unflushed_.push_back(std::move(write));
+  }
+  // Where writes overlap any of them may be the one that stays: each sector of each is kept or not.
+  for (const Write& write : unflushed_) write_some_sectors(durable_, write, crash, random);
+  for (const Write& write : unflushed_) visible_.copy(durable_, write.offset, write.bytes.size());
+  unflushed_.clear();
+}
+
+SimDisks::~SimDisks() {
+  for (const auto& [path, drive] : drives_) KVD_CHECK(drive->open_.empty());
+}
+
+SimDrive& SimDisks::drive(const std::string& path) {
+  auto& drive = drives_[path];
+  if (drive == nullptr) {
+    drive = std::make_unique<SimDrive>(seed_ ^ std::hash<std::string_view>()(path), model_);
+  }
+  return *drive;
+}
+
+Result<std::unique_ptr<Disk>> SimDisks::open(Loop& loop, Log&, const std::string& path, const DiskOptions& options) {
+  if (Status checked = check_options(options); !checked) return fail(checked.error());
+  const auto found = drives_.find(path);
+  const std::uint64_t before = found == drives_.end() ? 0 : found->second->bytes_;
+  if (before == 0 && (options.read_only || options.bytes == 0)) {
+    return fail(Code::kNotFound, "open the disk's file", ENOENT);
+  }
+  if (options.read_only && options.bytes > before) {
+    return fail(Code::kNoSpace, "the disk is smaller than asked for and open for reading only");
+  }
+  std::uint64_t used = 0;
+  for (const auto& [name, other] : drives_) used += other->bytes_;
+  if (options.bytes > before && (used > capacity_ || options.bytes - before > capacity_ - used)) {
+    return fail(Code::kNoSpace, "preallocate the disk's file", ENOSPC);
+  }
+  SimDrive& opened = drive(path);
+  opened.bytes_ = std::max(before, options.bytes);
+  return std::make_unique<SimDisk>(loop, opened, options.depth_max, options.read_only);
+}
+
+void SimDisks::kill(const SimCrash& crash) {
+  for (const auto& [path, drive] : drives_) drive->kill(with_sector(crash));
+}
+
+void SimDisks::lose_power(const SimCrash& crash) {
+  for (const auto& [path, drive] : drives_) drive->lose_power(with_sector(crash));
+}
+
+}  // namespace kvd::io

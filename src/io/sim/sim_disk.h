@@ -1,0 +1,139 @@
+// SimDisks: disks in memory that fail on purpose. A DiskFactory for tests: what is opened through it behaves like
+// open_disk()'s disks, on any loop (virtual time on a SimLoop), driven by one seed.
+//
+// What it models: latency and order of completions; a volatile write cache that a power loss drops, tears and reorders
+// by sectors; errors, transient bit flips and lost writes at the nth operation; stalls; a full file system. It aborts
+// the test when a buffer changes under a write. Not modelled: other files of the directory, their names and their
+// sizes. Everything belongs to the loop's thread. A SimDisks and its drives outlive the disks opened through it.
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/random.h"
+#include "io/disk.h"
+#include "io/sim/sparse_bytes.h"
+
+namespace kvd::io {
+
+class SimDisk;
+
+// How long operations take. The defaults are of the order of a data-centre NVMe drive.
+struct SimDiskModel {
+  Duration latency_min = std::chrono::microseconds(80);  // each operation draws from [min, max]
+  Duration latency_max = std::chrono::microseconds(200);
+  Duration sync_latency = Millis(1);   // kSync instead
+  std::uint64_t bytes_per_second = 0;  // of the device, shared by its operations; 0 = no limit
+};
+
+// How the machine stops. The same seed loses the same sectors.
+struct SimCrash {
+  std::uint64_t seed = 1;
+  std::uint32_t keep_percent = 50;  // chance of each sector that was not flushed to survive: 0 = none, 100 = all
+  std::uint32_t sector_bytes = 0;   // the unit that is written whole: 512 or 4096; 0 = the seed chooses
+};
+
+struct SimCounters {
+  std::uint64_t reads = 0, writes = 0, syncs = 0;  // submitted, with those that then fail
+  std::uint64_t bytes_read = 0, bytes_written = 0;
+};
+
+enum class SimFault : std::uint8_t {
+  kError,    // fails with the given errno; a write may have reached the medium in part
+  kFlipBit,  // a read delivers one wrong bit, the medium is right; of a write: the medium is wrong
+  kLose,     // a write or sync reports success and does nothing
+};
+
+// One file or device: its bytes, its faults, its counters. Lives as long as the SimDisks.
+class SimDrive {
+ public:
+  SimDrive(std::uint64_t seed, const SimDiskModel& model) : seed_(seed), random_(seed), model_(model) {}
+
+  // The nth operation of this kind from now on (1 = the next one submitted) fails as told. Any number may be set.
+  void inject(DiskOp::Kind kind, std::uint64_t nth, SimFault fault, int sys_errno = EIO);
+  // The next `count` operations take `extra` longer; Duration::max() = they never complete.
+  void stall(std::uint64_t count, Duration extra);
+  // Turns one bit over on the medium: damage at rest.
+  void flip_bit(std::uint64_t offset, unsigned bit);
+  // Looks at and changes bytes, without time, counters or faults.
+  void peek(std::uint64_t offset, MutableBytes to) const { visible_.read(offset, to); }
+  void poke(std::uint64_t offset, Bytes from);
+
+  [[nodiscard]] const SimCounters& counters() const noexcept { return counters_; }
+  [[nodiscard]] std::uint64_t size() const noexcept { return bytes_; }
+  // Completed writes that no later sync has flushed.
+  [[nodiscard]] std::size_t unflushed() const noexcept { return unflushed_.size(); }
+
+ private:
+  friend class SimDisk;
+  friend class SimDisks;
+  struct Write {
+    std::uint64_t order = 0;  // in which they completed
+    std::uint64_t offset = 0;
+    std::vector<std::byte> bytes;
+  };
+  struct Injected {
+    DiskOp::Kind kind;
+    std::uint64_t left;
+    SimFault fault;
+    int sys_errno;
+  };
+
+  [[nodiscard]] Time due(Time now, const DiskOp& op, std::uint64_t bytes);
+  // The fault of an operation that is being submitted; false for none.
+  bool take_fault(DiskOp::Kind kind, Injected& fault);
+  void complete_write(Write write);
+  void flush(std::uint64_t order_end);
+  static void write_some_sectors(SparseBytes& to, const Write& write, const SimCrash& crash, Random& random);
+  void kill(const SimCrash& crash);
+  void lose_power(const SimCrash& crash);
+
+  const std::uint64_t seed_;
+  Random random_;
+  const SimDiskModel model_;
+  std::uint64_t bytes_ = 0;
+  SparseBytes visible_;           // what reads see
+  SparseBytes durable_;           // what a power loss leaves for sure
+  std::vector<Write> unflushed_;  // visible and not durable, in order
+  std::uint64_t order_next_ = 0;
+  std::vector<Injected> injected_;
+  std::uint64_t stalled_left_ = 0;
+  Duration stalled_extra_{};
+  Time busy_until_{};
+  SimCounters counters_;
+  std::vector<SimDisk*> open_;
+};
+
+class SimDisks final : public DiskFactory {
+ public:
+  explicit SimDisks(std::uint64_t seed, const SimDiskModel& model = {}) : seed_(seed), model_(model) {}
+  ~SimDisks() override;
+
+  // As open_disk(), with paths as plain names. A file keeps its bytes between disks.
+  Result<std::unique_ptr<Disk>> open(Loop& loop, Log& log, const std::string& path,
+                                     const DiskOptions& options) override;
+
+  // The drive of a path; made, with no bytes, when it does not exist.
+  SimDrive& drive(const std::string& path);
+  // Free space is `bytes` minus the sizes of all drives: open() fails with kNoSpace beyond it.
+  void set_capacity(std::uint64_t bytes) noexcept { capacity_ = bytes; }
+
+  // The process dies, the operating system lives: completed writes stay (and stay unflushed), of those in flight each
+  // sector may have been written. Open disks are dead from here on: no callback comes any more, submit fails with kIo.
+  void kill(const SimCrash& crash);
+  // The machine dies: flushed bytes stay, of everything else any sectors. Open disks are dead, too.
+  void lose_power(const SimCrash& crash);
+
+ private:
+  const std::uint64_t seed_;
+  const SimDiskModel model_;
+  std::uint64_t capacity_ = ~std::uint64_t{0};
+  std::map<std::string, std::unique_ptr<SimDrive>> drives_;
+};
+
+}  // namespace kvd::io

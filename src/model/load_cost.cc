@@ -1,0 +1,33 @@
+#include "model/load_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvd::model {
+namespace {
+
+constexpr double kWeight = 0.4;            // of a new observation
+constexpr double kWeightContended = 0.15;  // of one that shared the CPU with a pass
+constexpr double kSecondsMin = 1e-12;      // a byte: 1 TB/s
+
+}  // namespace
+
+void LoadCost::observe(std::uint64_t pool_bytes, std::uint64_t flash_bytes, double seconds, bool contended) noexcept {
+  const auto pool = static_cast<double>(pool_bytes);
+  const auto flash = static_cast<double>(flash_bytes);
+  if (pool + flash <= 0 || !(seconds > 0) || !std::isfinite(seconds)) return;
+  const double moving = std::max(seconds - kFixedSeconds, seconds / 10);
+  double weight = contended ? kWeightContended : kWeight;
+  if (observations_ == 0) weight = 1;
+  // The tier that holds most of the bytes learns; the other one's share is subtracted as it is believed now.
+  if (flash > pool) {
+    const double rest = std::max(moving - pool * pool_s_, moving * flash / (pool + flash) / 4);
+    flash_s_ += weight * (std::max(rest / flash, kSecondsMin) - flash_s_);
+  } else {
+    const double rest = std::max(moving - flash * flash_s_, moving * pool / (pool + flash) / 4);
+    pool_s_ += weight * (std::max(rest / pool, kSecondsMin) - pool_s_);
+  }
+  ++observations_;
+}
+
+}  // namespace kvd::model

@@ -1,0 +1,110 @@
+// Life of a connection: start, interest, stalls and the end. Receiving is in connection_read.cc, sending in
+// connection_send.cc.
+#include "net/connection.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvd::net {
+namespace {
+
+constexpr Duration kFarewellLimit = std::chrono::seconds(1);
+
+}  // namespace
+
+Connection::Connection(io::Loop& loop, MessageHandler& handler, NetCounters& counters, io::UniqueFd socket,
+                       const ConnectionOptions& options)
+    : loop_(loop),
+      handler_(handler),
+      counters_(counters),
+      options_(options),
+      socket_(std::move(socket)),
+      watch_(loop, [this](std::uint32_t ready) { on_ready(ready); }),
+      stall_timer_(loop, [this] { on_stall_timer(); }),
+      closed_timer_(loop, [this] { on_closed_timer(); }) {
+  KVD_CHECK(socket_.ok());
+}
+
+Connection::~Connection() {
+  KVD_CHECK(in_callback_ == 0);
+  told_closed_ = true;
+  close(Error{Code::kCancelled, 0, "the connection was destroyed"});
+  while (!queue_.empty()) drop_queue();  // an on_done may have queued more
+}
+
+Status Connection::start() {
+  const int on = 1;
+  // Fails on unix sockets, which have nothing to delay.
+  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  last_received_ = last_sent_ = loop_.now();
+  return watch_.start(socket_.get(), io::Watch::kRead);
+}
+
+void Connection::on_ready(std::uint32_t ready) {
+  if ((ready & io::Watch::kWrite) != 0) socket_full_ = false;
+  if ((ready & io::Watch::kRead) != 0) read_some();
+  flush();
+}
+
+void Connection::close(const Error& why) {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  why_closed_ = why;
+  watch_.stop();
+  stall_timer_.disarm();
+  if (options_.shaper != nullptr) options_.shaper->leave(*this);
+  socket_.reset();
+  drop_queue();
+  if (!told_closed_) closed_timer_.arm(loop_.now());
+}
+
+void Connection::close_after_flush(const Error& why) {
+  if (state_ != State::kOpen) return;
+  state_ = State::kFlushing;
+  why_closed_ = why;
+  stall_timer_.arm_in(kFarewellLimit);
+  update_interest();
+  flush();
+}
+
+void Connection::on_closed_timer() {
+  drop_queue();
+  if (std::exchange(told_closed_, true)) return;
+  handler_.on_closed(why_closed_);  // may destroy this
+}
+
+void Connection::update_interest() {
+  if (state_ == State::kClosed || watch_.fd() < 0) return;
+  std::uint32_t interest = io::Watch::kNone;
+  if (state_ == State::kOpen) interest |= io::Watch::kRead;
+  if (socket_full_ && !queue_.empty()) interest |= io::Watch::kWrite;
+  if (const Status set = watch_.set(interest); !set) return close(set.error());
+  watch_for_stall();
+}
+
+// Arms the stall timer when somebody waits for the peer. It is not moved at every byte: when it fires, it looks.
+void Connection::watch_for_stall() {
+  if (state_ != State::kOpen || stall_timer_.armed() || options_.stall_limit == Duration::max()) return;
+  const bool within_message = part_ != Part::kHeader || ahead_at_ != ahead_end_;
+  if (socket_full_ || within_message) stall_timer_.arm_in(options_.stall_limit);
+}
+
+void Connection::on_stall_timer() {
+  if (state_ == State::kFlushing) return close(why_closed_);
+  Time next = kNever;
+  const bool within_message = part_ != Part::kHeader || ahead_at_ != ahead_end_;
+  if (socket_full_) next = after(last_sent_, options_.stall_limit);
+  if (within_message) next = std::min(next, after(last_received_, options_.stall_limit));
+  if (next == kNever) return;
+  if (next > loop_.now()) return stall_timer_.arm(next);
+  counters_.stalled.add();
+  close(Error{Code::kTimeout, 0, "the peer made no progress"});
+}
+
+}  // namespace kvd::net

@@ -1,0 +1,227 @@
+// Connection: one stream socket that carries messages of the native protocol, for the depot and for the client alike.
+//
+// It belongs to one loop and is used on its thread only; nothing here blocks. The owner is its MessageHandler, or owns
+// both. Payload is never buffered here: bytes go from the socket straight to the places that the handler names, and
+// from pinned memory straight to the socket.
+//
+// Receiving: header -> meta -> payload. For each message on_message() comes with the checked header and the meta (both
+// valid until the message's end). If the message has payload, the connection then asks payload_places() *before every
+// system call* for the next places, receives into them, says payload_landed(n) at once, and on_payload_end() when all
+// is in. It keeps no place between two calls: a handler that stops naming a place (because its operation was cancelled)
+// can be sure that no byte lands there any more. Naming no place at all discards the bytes, so framing goes on.
+//
+// Sending: send() queues a message; flush() hands as much as the socket takes to the kernel, many messages and slabs in
+// one system call. send() itself never calls back. The body's memory must stay unchanged until the message's on_done,
+// which comes exactly once: when the last byte is in the kernel, when abandon() took the message back, or when the
+// connection closed or was destroyed. Nothing is read from the body after on_done.
+//
+// Bounds: the read-ahead (16 KiB) and one meta (<= options.meta_bytes_max) are all that is buffered on the way in; on
+// the way out, owned bytes (headers, metas) beyond options.owned_bytes_max close the connection, as a peer that lets
+// them pile up does not read. A peer that makes no progress for options.stall_limit while bytes wait for it, or within
+// a message, is cut.
+//
+// Ending: close(), a protocol violation, an error of the socket and the peer's hang-up all end in on_closed(), called
+// once, from the loop, as the last thing done with the object: the handler may destroy the connection there. Destroying
+// it earlier is fine outside its callbacks; on_closed() does not come then.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "io/fd.h"
+#include "io/loop.h"
+#include "net/counters.h"
+#include "net/shaper.h"
+#include "wire/header.h"
+#include "wire/message.h"
+
+namespace kvd::net {
+
+// What a connection tells its user. All calls come on the loop thread. A callback may call send(), abandon() and
+// close(), but must not destroy the connection, except on_closed().
+class MessageHandler {
+ public:
+  virtual ~MessageHandler() = default;
+
+  // A message's structure has arrived; its CRC is right. `meta` is valid until the message's end. When the header
+  // announces payload, the next calls are payload_places() / payload_landed() / on_payload_end(). An error ends the
+  // connection with it: for what a sane peer never sends.
+  virtual Status on_message(const wire::Header& header, Bytes meta) = 0;
+  // The next places of payload that has not landed yet, in order; returns how many of `out` are filled (no empty
+  // ones). Bytes beyond what the message still has are not used. 0 = discard; asked again before the next call.
+  virtual std::size_t payload_places(std::span<iovec> out) = 0;
+  // The next `bytes` bytes of the payload have landed in those places, or were discarded.
+  virtual void payload_landed(std::size_t bytes) = 0;
+  // All payload of the message is in. Not called for messages without payload.
+  virtual Status on_payload_end() = 0;
+  // The queue had reached options.queue_bytes_high (congested() was true) and has fallen to half of it.
+  virtual void on_drained() {}
+  // What to tell a peer whose bytes break the protocol, before the connection closes; best effort, at most 4 KiB.
+  // `first_bytes` are what was seen of its message (for another protocol: of its first line).
+  virtual wire::Buffer farewell(const Error& why, Bytes first_bytes) {
+    static_cast<void>(why);
+    static_cast<void>(first_bytes);
+    return {};
+  }
+  // The connection has ended. kUnavailable: the peer closed it, kTimeout: it stalled, kInvalid (another protocol),
+  // kStale (another version) and kCorrupt: what it sent, kNoSpace: it does not read, kIo, or what close() was given.
+  virtual void on_closed(const Error& why) = 0;
+};
+
+struct ConnectionOptions {
+  std::size_t queue_bytes_high = std::size_t{8} << 20;  // congested() from here; two send calls' worth
+  std::size_t owned_bytes_max = std::size_t{16} << 20;  // headers and metas queued; beyond: cut
+  std::size_t meta_bytes_max = wire::kMetaBytesMax;     // a longer meta ends the connection
+  Duration stall_limit = std::chrono::seconds(30);      // Duration::max() = never
+  Shaper* shaper = nullptr;                             // borrowed: bounds the rate of bodies sent; may be null
+};
+
+// A message on its way out.
+struct Outgoing {
+  wire::Buffer head;        // header and meta, from wire::frame()
+  std::vector<Bytes> body;  // payload, in order; memory of the sender, unchanged until on_done
+  io::Callback on_done;     // may be empty; may call send() and flush() of the same connection
+};
+
+using SendId = std::uint64_t;  // names a queued message; never 0, never reused on a connection
+
+class Connection final : private ShaperUser {
+ public:
+  // Takes a connected nonblocking stream socket (TCP: TCP_NODELAY is set here). start() begins to read.
+  Connection(io::Loop& loop, MessageHandler& handler, NetCounters& counters, io::UniqueFd socket,
+             const ConnectionOptions& options);
+  ~Connection() override;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // kIo when the loop cannot watch the socket.
+  Status start();
+
+  // Queues a message. Ignored (with its on_done called from the loop) after close. Never calls back.
+  SendId send(Outgoing message);
+  // Hands queued bytes to the kernel until the socket is full or the queue empty; the rest follows by itself. May call
+  // on_done of messages and on_drained(). Called by itself after every batch of on_message().
+  void flush();
+  // Takes back message `id` if its first byte has not been sent: it leaves no trace, on_done is called inside. False
+  // when it is partly or wholly sent.
+  bool withdraw(SendId id);
+  // The same, but of a message that is partly sent the rest of the body goes out as zeros, which fail verification at
+  // the peer (returns false). When it returns the body is not read any more and on_done was called.
+  bool abandon(SendId id);
+
+  // Bytes queued and not yet in the kernel: at least options.queue_bytes_high = stop producing, wait for on_drained().
+  [[nodiscard]] bool congested() const noexcept { return queued_bytes_ >= options_.queue_bytes_high; }
+  [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_; }
+
+  // The longest meta taken from now on (a depot allows little before HELLO).
+  void set_meta_bytes_max(std::size_t bytes) noexcept { options_.meta_bytes_max = bytes; }
+
+  // Ends the connection now: nothing lands or is read after it returns. Every queued on_done is called inside;
+  // on_closed(why) follows from the loop. Idempotent.
+  void close(const Error& why);
+  // The same after what is queued has been sent (bounded by one second); reads nothing more.
+  void close_after_flush(const Error& why);
+  [[nodiscard]] bool closed() const noexcept { return state_ == State::kClosed; }
+
+  // When the last byte came in; for deadlines on progress.
+  [[nodiscard]] Time last_received() const noexcept { return last_received_; }
+  // When the last byte went to the kernel.
+  [[nodiscard]] Time last_sent() const noexcept { return last_sent_; }
+
+ private:
+  enum class State : std::uint8_t { kOpen, kFlushing, kClosed };
+  enum class Part : std::uint8_t { kHeader, kMeta, kPayload };
+  struct Queued {
+    SendId id = 0;
+    Outgoing message;
+    std::size_t piece = 0;   // next to send: 0 = head, i = body[i - 1]
+    std::size_t offset = 0;  // inside that piece
+    [[nodiscard]] bool started() const noexcept { return piece != 0 || offset != 0; }
+    [[nodiscard]] Bytes at(std::size_t i) const noexcept { return i == 0 ? Bytes(message.head) : message.body[i - 1]; }
+    [[nodiscard]] std::size_t pieces() const noexcept { return 1 + message.body.size(); }
+  };
+  // What one system call is about to send.
+  struct Batch {
+    std::size_t pieces = 0;
+    std::size_t bytes = 0;
+    std::size_t body_bytes = 0;
+  };
+
+  void on_ready(std::uint32_t ready);
+  void on_tokens(std::size_t bytes) override;
+
+  // connection_read.cc
+  void read_some();
+  std::size_t receive();
+  std::size_t gather_places(std::span<iovec> out, std::size_t& wanted);
+  void landed(std::size_t bytes);
+  Status consume();
+  Status take_header(bool& more);
+  Status take_meta(bool& more);
+  Status take_payload(bool& more);
+  void violate(const Error& why);
+  void receive_failed(int error);
+
+  // connection_send.cc
+  bool flush_some(std::size_t& budget);
+  Batch gather_queue(std::span<iovec> out, std::size_t bytes_max, std::size_t body_max) const;
+  void advance_queue(const Batch& batch, std::size_t bytes);
+  std::size_t advance_front(std::size_t bytes);
+  [[nodiscard]] std::deque<Queued>::iterator find_queued(SendId id);
+  bool remove_unstarted(std::deque<Queued>::iterator at);
+  void drop_queue();
+  void call(io::Callback on_done);
+  bool tell_drained();
+
+  // connection.cc
+  void update_interest();
+  void watch_for_stall();
+  void on_stall_timer();
+  void on_closed_timer();
+
+  io::Loop& loop_;
+  MessageHandler& handler_;
+  NetCounters& counters_;
+  ConnectionOptions options_;
+  io::UniqueFd socket_;
+  io::Watch watch_;
+  io::Timer stall_timer_;
+  io::Timer closed_timer_;
+  State state_ = State::kOpen;
+  Error why_closed_{};
+  bool told_closed_ = false;
+  int in_callback_ = 0;  // depth of calls into the handler that must not destroy this
+
+  // Receiving.
+  std::unique_ptr<std::byte[]> ahead_;  // read-ahead: what came behind the bytes that were asked for
+  std::size_t ahead_at_ = 0;
+  std::size_t ahead_end_ = 0;
+  Part part_ = Part::kHeader;
+  wire::Header header_{};
+  std::vector<std::byte> meta_;
+  std::size_t meta_have_ = 0;
+  std::uint64_t payload_left_ = 0;
+  std::unique_ptr<std::byte[]> discard_;  // where bytes without a place go; made when first needed
+  Time last_received_{};
+
+  // Sending.
+  std::deque<Queued> queue_;
+  SendId next_id_ = 1;
+  std::size_t queued_bytes_ = 0;
+  std::size_t owned_bytes_ = 0;
+  std::size_t tokens_ = 0;  // body bytes that the shaper lets pass now
+  bool was_congested_ = false;
+  bool socket_full_ = false;
+  bool flushing_ = false;
+  Time last_sent_{};  // or when the socket became full
+};
+
+}  // namespace kvd::net

@@ -1,0 +1,228 @@
+// The receiving half of Connection: header -> meta -> payload, with a small read-ahead so that a message that fits
+// costs one system call, and the next header arrives with the last of a payload.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+#include "net/connection.h"
+
+namespace kvd::net {
+namespace {
+
+constexpr std::size_t kAheadBytes = std::size_t{16} << 10;
+constexpr std::size_t kDiscardBytes = std::size_t{64} << 10;
+constexpr std::size_t kMetaStepBytes = std::size_t{64} << 10;
+constexpr std::size_t kMetaKeepBytes = std::size_t{256} << 10;
+constexpr std::size_t kPiecesMax = 1024;                        // IOV_MAX on Linux
+constexpr std::size_t kReceiveBytesMax = std::size_t{4} << 20;  // per call; loopback saturates from 1 MiB on
+constexpr std::size_t kEventBytesMax = std::size_t{16} << 20;   // per turn of the loop, so that others get theirs
+
+// Shortens a list of pieces to `bytes_max`; returns how many are left and their bytes.
+std::size_t clip(std::span<iovec> pieces, std::size_t bytes_max, std::size_t& bytes) {
+  bytes = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    KVD_CHECK(pieces[i].iov_len > 0);
+    pieces[i].iov_len = std::min(pieces[i].iov_len, bytes_max - bytes);
+    bytes += pieces[i].iov_len;
+    if (bytes == bytes_max) return i + 1;
+  }
+  return pieces.size();
+}
+
+}  // namespace
+
+void Connection::read_some() {
+  if (ahead_ == nullptr) ahead_ = std::make_unique<std::byte[]>(kAheadBytes);
+  std::size_t budget = kEventBytesMax;
+  for (bool more = true; more && state_ == State::kOpen;) {
+    if (const Status consumed = consume(); !consumed) {
+      violate(consumed.error());
+      break;
+    }
+    if (state_ != State::kOpen || budget == 0) break;
+    const std::size_t got = receive();
+    more = got > 0;
+    budget -= std::min(budget, got);
+  }
+  update_interest();
+}
+
+// One system call. Returns the bytes received when there may be more to receive or to consume, else 0.
+std::size_t Connection::receive() {
+  std::array<iovec, kPiecesMax> pieces;
+  std::size_t count = 0;
+  std::size_t direct = 0;  // bytes that do not go to the read-ahead
+  if (part_ == Part::kMeta) {
+    if (meta_have_ == meta_.size()) {  // grown as bytes come: a header alone makes nobody allocate 4 MiB
+      meta_.resize(std::min<std::size_t>(header_.meta_bytes, std::max(2 * meta_.size(), kMetaStepBytes)));
+    }
+    direct = meta_.size() - meta_have_;
+    pieces[count++] = {meta_.data() + meta_have_, direct};
+  } else if (part_ == Part::kPayload) {
+    count = gather_places(std::span(pieces).first(kPiecesMax - 1), direct);
+    if (state_ != State::kOpen) return 0;
+  }
+  const bool message_ends = part_ == Part::kHeader || (part_ == Part::kMeta && meta_.size() == header_.meta_bytes) ||
+                            (part_ == Part::kPayload && direct == payload_left_);
+  std::size_t wanted = direct;
+  if (message_ends) {
+    pieces[count++] = {ahead_.get() + ahead_end_, kAheadBytes - ahead_end_};
+    wanted += kAheadBytes - ahead_end_;
+  }
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = count;
+  const ssize_t result = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+  counters_.recv_calls.add();
+  if (result <= 0) {
+    receive_failed(result == 0 ? 0 : errno);
+    return 0;
+  }
+  const auto got = static_cast<std::size_t>(result);
+  counters_.bytes_in.add(got);
+  last_received_ = loop_.now();
+  const std::size_t in_place = std::min(got, direct);
+  ahead_end_ += got - in_place;
+  if (part_ == Part::kMeta) meta_have_ += in_place;
+  if (part_ == Part::kPayload) landed(in_place);
+  if (got == wanted) return got;
+  // Less than asked for: the socket is empty. What came is consumed now, the loop calls again when there is more.
+  if (const Status consumed = consume(); !consumed) violate(consumed.error());
+  return 0;
+}
+
+void Connection::receive_failed(int error) {
+  if (error == EAGAIN || error == EINTR) return;
+  if (error == 0) return close(Error{Code::kUnavailable, 0, "the peer closed the connection"});
+  const bool gone = error == ECONNRESET || error == EPIPE || error == ETIMEDOUT;
+  close(Error{gone ? Code::kUnavailable : Code::kIo, error, "receive from the peer"});
+}
+
+// Asks the handler where the payload goes; at most one call's worth. `wanted` = bytes of the pieces.
+std::size_t Connection::gather_places(std::span<iovec> out, std::size_t& wanted) {
+  const std::size_t bytes_max = static_cast<std::size_t>(std::min<std::uint64_t>(payload_left_, kReceiveBytesMax));
+  ++in_callback_;
+  const std::size_t count = handler_.payload_places(out);
+  --in_callback_;
+  KVD_CHECK(count <= out.size());
+  if (count > 0) return clip(out.first(count), bytes_max, wanted);
+  if (discard_ == nullptr) discard_ = std::make_unique<std::byte[]>(kDiscardBytes);
+  // The same scratch many times over: its content is nobody's.
+  const std::size_t times = std::min(out.size(), (bytes_max + kDiscardBytes - 1) / kDiscardBytes);
+  std::fill_n(out.begin(), times, iovec{discard_.get(), kDiscardBytes});
+  return clip(out.first(times), bytes_max, wanted);
+}
+
+void Connection::landed(std::size_t bytes) {
+  if (bytes == 0) return;
+  payload_left_ -= bytes;
+  ++in_callback_;
+  handler_.payload_landed(bytes);
+  --in_callback_;
+}
+
+// Works through the read-ahead, message by message, until it holds no complete part any more.
+Status Connection::consume() {
+  for (bool more = true; more && state_ == State::kOpen;) {
+    Status taken;
+    switch (part_) {
+      case Part::kHeader: taken = take_header(more); break;
+      case Part::kMeta: taken = take_meta(more); break;
+      case Part::kPayload: taken = take_payload(more); break;
+    }
+    if (!taken) return taken;
+  }
+  // Room for a whole header behind what is left; in the other parts nothing is left.
+  if (ahead_at_ > 0) {
+    std::memmove(ahead_.get(), ahead_.get() + ahead_at_, ahead_end_ - ahead_at_);
+    ahead_end_ -= ahead_at_;
+    ahead_at_ = 0;
+  }
+  return {};
+}
+
+Status Connection::take_header(bool& more) {
+  const Bytes have(ahead_.get() + ahead_at_, ahead_end_ - ahead_at_);
+  if (!wire::can_be_header(have)) return fail(Code::kInvalid, "the peer does not speak the kvdepot protocol");
+  if (have.size() < wire::kHeaderBytes) {
+    more = false;
+    return {};
+  }
+  const Result<wire::Header> header = wire::decode_header(have);
+  if (!header) return fail(header.error());
+  if (header->meta_bytes > options_.meta_bytes_max) {
+    return fail(Code::kCorrupt, "the message's structure is longer than allowed here");
+  }
+  header_ = *header;
+  ahead_at_ += wire::kHeaderBytes;
+  part_ = Part::kMeta;
+  meta_have_ = 0;
+  if (meta_.capacity() > kMetaKeepBytes) meta_ = {};
+  meta_.resize(std::min<std::size_t>(header_.meta_bytes, kMetaStepBytes));
+  return {};
+}
+
+Status Connection::take_meta(bool& more) {
+  const std::size_t n = std::min(ahead_end_ - ahead_at_, meta_.size() - meta_have_);
+  std::copy_n(ahead_.get() + ahead_at_, n, meta_.data() + meta_have_);
+  ahead_at_ += n;
+  meta_have_ += n;
+  if (meta_have_ < header_.meta_bytes) {
+    more = false;
+    return {};
+  }
+  if (Status checked = wire::check_meta(header_, meta_); !checked) return checked;
+  counters_.messages_in.add();
+  payload_left_ = header_.payload_bytes();
+  part_ = payload_left_ > 0 ? Part::kPayload : Part::kHeader;
+  ++in_callback_;
+  Status handled = handler_.on_message(header_, meta_);
+  --in_callback_;
+  return handled;
+}
+
+// Copies what the read-ahead caught of the payload into its places; ends the message when nothing is missing.
+Status Connection::take_payload(bool& more) {
+  while (payload_left_ > 0 && ahead_at_ < ahead_end_ && state_ == State::kOpen) {
+    std::array<iovec, 64> pieces;
+    std::size_t bytes = 0;
+    const std::size_t count = gather_places(pieces, bytes);
+    if (state_ != State::kOpen) return {};
+    std::size_t copied = 0;
+    for (std::size_t i = 0; i < count && ahead_at_ < ahead_end_; ++i) {
+      const std::size_t n = std::min(pieces[i].iov_len, ahead_end_ - ahead_at_);
+      std::memcpy(pieces[i].iov_base, ahead_.get() + ahead_at_, n);
+      ahead_at_ += n;
+      copied += n;
+    }
+    landed(copied);
+  }
+  if (state_ != State::kOpen) return {};
+  if (payload_left_ > 0) {
+    more = false;
+    return {};
+  }
+  part_ = Part::kHeader;
+  ++in_callback_;
+  Status ended = handler_.on_payload_end();
+  --in_callback_;
+  return ended;
+}
+
+// The peer broke the protocol: says so if the handler has something to say, then ends.
+void Connection::violate(const Error& why) {
+  if (state_ != State::kOpen) return;
+  counters_.protocol_errors.add();
+  ++in_callback_;
+  wire::Buffer text = handler_.farewell(why, Bytes(ahead_.get() + ahead_at_, ahead_end_ - ahead_at_));
+  --in_callback_;
+  if (text.empty()) return close(why);
+  send({.head = std::move(text), .body = {}, .on_done = {}});
+  close_after_flush(why);
+}
+
+}  // namespace kvd::net

@@ -1,0 +1,216 @@
+// The sending half of Connection: a queue of messages whose heads are owned and whose bodies are somebody's pinned
+// memory, handed to the kernel many at a time.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "net/connection.h"
+
+namespace kvd::net {
+namespace {
+
+constexpr std::size_t kPiecesMax = 1024;                       // IOV_MAX on Linux
+constexpr std::size_t kSendBytesMax = std::size_t{4} << 20;    // per call: tcp_wmem's usual maximum
+constexpr std::size_t kFlushBytesMax = std::size_t{16} << 20;  // per turn of the loop, so that others get theirs
+
+constexpr std::array<std::byte, 65536> kZeros{};
+
+}  // namespace
+
+SendId Connection::send(Outgoing message) {
+  Queued queued{.id = next_id_++, .message = std::move(message)};
+  owned_bytes_ += queued.message.head.size();
+  queued_bytes_ += queued.message.head.size();
+  for (const Bytes piece : queued.message.body) {
+    KVD_CHECK(!piece.empty());
+    queued_bytes_ += piece.size();
+  }
+  queue_.push_back(std::move(queued));
+  counters_.messages_out.add();
+  if (congested()) was_congested_ = true;
+  if (state_ == State::kClosed && !closed_timer_.armed()) closed_timer_.arm(loop_.now());
+  return queue_.back().id;
+}
+
+void Connection::flush() {
+  if (flushing_ || state_ == State::kClosed) return;
+  flushing_ = true;
+  std::size_t budget = kFlushBytesMax;
+  do {
+    while (flush_some(budget)) {
+    }
+  } while (tell_drained());
+  flushing_ = false;
+  tokens_ = 0;
+  if (state_ == State::kClosed) return;
+  if (owned_bytes_ > options_.owned_bytes_max) {
+    counters_.stalled.add();
+    return close(Error{Code::kNoSpace, 0, "the peer does not read its replies"});
+  }
+  if (state_ == State::kFlushing && queue_.empty()) {
+    // The peer sees the last message and then the end, and not a reset because of bytes that nobody read.
+    ::shutdown(socket_.get(), SHUT_WR);
+    std::array<std::byte, 4096> rest;
+    while (::recv(socket_.get(), rest.data(), rest.size(), MSG_DONTWAIT) > 0) {
+    }
+    return close(why_closed_);
+  }
+  update_interest();
+}
+
+// One system call. Returns whether another one makes sense now.
+bool Connection::flush_some(std::size_t& budget) {
+  if (state_ == State::kClosed || queue_.empty() || socket_full_) return false;
+  std::size_t body_max = kSendBytesMax;
+  if (options_.shaper != nullptr) {
+    if (tokens_ == 0) tokens_ = options_.shaper->ask(*this);
+    body_max = tokens_;
+  }
+  std::array<iovec, kPiecesMax> pieces;
+  const Batch batch = gather_queue(pieces, std::min(budget, kSendBytesMax), body_max);
+  if (batch.bytes == 0) {
+    if (budget == 0) socket_full_ = true;  // as good as: the loop comes back at once
+    return false;
+  }
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = batch.pieces;
+  const ssize_t result = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  counters_.send_calls.add();
+  if (result < 0) {
+    if (errno == EINTR) return true;
+    if (errno == EAGAIN) {
+      socket_full_ = true;
+      return false;
+    }
+    const bool gone = errno == EPIPE || errno == ECONNRESET || errno == ETIMEDOUT;
+    close(Error{gone ? Code::kUnavailable : Code::kIo, errno, "send to the peer"});
+    return false;
+  }
+  const auto bytes = static_cast<std::size_t>(result);
+  budget -= std::min(budget, bytes);
+  counters_.bytes_out.add(bytes);
+  last_sent_ = loop_.now();
+  socket_full_ = bytes < batch.bytes;
+  advance_queue(batch, bytes);
+  return !socket_full_;
+}
+
+Connection::Batch Connection::gather_queue(std::span<iovec> out, std::size_t bytes_max, std::size_t body_max) const {
+  Batch batch;
+  for (const Queued& queued : queue_) {
+    for (std::size_t i = queued.piece; i < queued.pieces(); ++i) {
+      Bytes piece = queued.at(i);
+      if (i == queued.piece) piece = piece.subspan(queued.offset);
+      std::size_t n = std::min(piece.size(), bytes_max - batch.bytes);
+      if (i > 0) n = std::min(n, body_max - batch.body_bytes);
+      if (n == 0 || batch.pieces == out.size()) return batch;
+      out[batch.pieces++] = {const_cast<std::byte*>(piece.data()), n};  // sendmsg only reads
+      batch.bytes += n;
+      if (i > 0) batch.body_bytes += n;
+      if (n < piece.size()) return batch;
+    }
+  }
+  return batch;
+}
+
+// Moves past `bytes` sent bytes; messages that are through tell their owners when all bookkeeping is done.
+void Connection::advance_queue(const Batch& batch, std::size_t bytes) {
+  std::size_t body_bytes = 0;
+  std::vector<io::Callback> done;
+  queued_bytes_ -= bytes;
+  while (bytes > 0) {
+    Queued& front = queue_.front();
+    const Bytes piece = front.at(front.piece).subspan(front.offset);
+    const std::size_t n = std::min(piece.size(), bytes);
+    bytes -= n;
+    if (front.piece == 0)
+      owned_bytes_ -= n;
+    else
+      body_bytes += n;
+    front.offset += n;
+    if (n < piece.size()) break;
+    front.offset = 0;
+    if (++front.piece < front.pieces()) continue;
+    if (front.message.on_done) done.push_back(std::move(front.message.on_done));
+    queue_.pop_front();
+  }
+  KVD_CHECK(body_bytes <= batch.body_bytes);
+  if (options_.shaper != nullptr) {
+    options_.shaper->spend(body_bytes);
+    tokens_ -= std::min(tokens_, body_bytes);
+  }
+  for (io::Callback& on_done : done) call(std::move(on_done));
+}
+
+std::deque<Connection::Queued>::iterator Connection::find_queued(SendId id) {
+  return std::find_if(queue_.begin(), queue_.end(), [id](const Queued& q) { return q.id == id; });
+}
+
+bool Connection::remove_unstarted(std::deque<Queued>::iterator at) {
+  if (at == queue_.end() || at->started()) return false;
+  io::Callback on_done = std::move(at->message.on_done);
+  owned_bytes_ -= at->message.head.size();
+  queued_bytes_ -= at->message.head.size();
+  for (const Bytes piece : at->message.body) queued_bytes_ -= piece.size();
+  queue_.erase(at);
+  call(std::move(on_done));
+  return true;
+}
+
+bool Connection::withdraw(SendId id) { return remove_unstarted(find_queued(id)); }
+
+bool Connection::abandon(SendId id) {
+  const auto at = find_queued(id);
+  if (at == queue_.end()) return false;
+  if (!at->started()) return remove_unstarted(at);
+  // Framing needs as many bytes as were announced; zeros fail verification at the peer.
+  std::vector<Bytes> zeros;
+  for (std::size_t i = std::max<std::size_t>(at->piece, 1); i < at->pieces(); ++i) {
+    std::size_t left = at->at(i).size() - (i == at->piece ? at->offset : 0);
+    for (; left > 0; left -= zeros.back().size()) zeros.push_back(Bytes(kZeros).first(std::min(left, kZeros.size())));
+  }
+  if (at->piece > 0) {
+    at->piece = 1;
+    at->offset = 0;
+  }
+  at->message.body = std::move(zeros);
+  call(std::exchange(at->message.on_done, {}));
+  return false;
+}
+
+// Calls an on_done, which must not destroy this.
+void Connection::call(io::Callback on_done) {
+  if (!on_done) return;
+  ++in_callback_;
+  on_done();
+  --in_callback_;
+}
+
+void Connection::drop_queue() {
+  std::deque<Queued> dropped = std::exchange(queue_, {});
+  queued_bytes_ = owned_bytes_ = 0;
+  was_congested_ = false;
+  for (Queued& queued : dropped) call(std::move(queued.message.on_done));
+}
+
+// Returns whether the handler was told and has queued more.
+bool Connection::tell_drained() {
+  if (!was_congested_ || queued_bytes_ > options_.queue_bytes_high / 2 || state_ != State::kOpen) return false;
+  was_congested_ = false;
+  ++in_callback_;
+  handler_.on_drained();
+  --in_callback_;
+  return !queue_.empty();
+}
+
+void Connection::on_tokens(std::size_t bytes) {
+  tokens_ = bytes;
+  flush();
+}
+
+}  // namespace kvd::net

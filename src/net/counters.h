@@ -1,0 +1,17 @@
+// What a process's connections did, for metrics and for tests that bound messages and system calls. Owned by the node
+// or the client, borrowed by its connections; written on their loop thread, readable from any.
+#pragma once
+
+#include "base/metric.h"
+
+namespace kvd::net {
+
+struct NetCounters {
+  Counter messages_in, messages_out;  // whole messages
+  Counter bytes_in, bytes_out;
+  Counter recv_calls, send_calls;  // system calls that move bytes
+  Counter protocol_errors;         // connections ended because of what the peer sent
+  Counter stalled;                 // connections cut because the peer stopped reading or writing
+};
+
+}  // namespace kvd::net

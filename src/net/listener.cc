@@ -1,0 +1,111 @@
+#include "net/listener.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace kvd::net {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr int kAcceptsPerTurn = 16;
+constexpr Duration kRest = std::chrono::milliseconds(100);
+
+// Makes room for a unix socket: removes a file that is a socket nobody listens on.
+Status clear_path(const Address& address, const Endpoint& endpoint) {
+  struct stat status{};
+  if (::lstat(address.path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return {};
+    return fail(Code::kIo, "look at the unix socket's path", errno);
+  }
+  if (!S_ISSOCK(status.st_mode)) return fail(Code::kInvalid, "the path holds a file that is not a socket");
+  const io::UniqueFd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!probe.ok()) return fail(Code::kIo, "make a socket", errno);
+  if (::connect(probe.get(), endpoint.get(), endpoint.bytes) == 0 || errno != ECONNREFUSED) {
+    return fail(Code::kBusy, "somebody listens on this unix socket");
+  }
+  if (::unlink(address.path.c_str()) != 0) return fail(Code::kIo, "remove a stale unix socket", errno);
+  return {};
+}
+
+Error bind_error(int error) noexcept {
+  if (error == EADDRINUSE) return {Code::kBusy, error, "the address is in use"};
+  if (error == EADDRNOTAVAIL) return {Code::kInvalid, error, "the address is not one of this machine"};
+  return {Code::kIo, error, "take the address"};
+}
+
+std::uint16_t port_of(int fd) noexcept {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof storage;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) return 0;
+  if (storage.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+  return ntohs(reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
+}
+
+}  // namespace
+
+Listener::Listener(io::Loop& loop, Address address, io::UniqueFd socket)
+    : address_(std::move(address)),
+      socket_(std::move(socket)),
+      watch_(loop, [this](std::uint32_t) { accept_some(); }),
+      resume_(loop, [this] { static_cast<void>(watch_.set(io::Watch::kRead)); }) {}
+
+Listener::~Listener() {
+  struct stat status{};
+  if (inode_ != 0 && ::lstat(address_.path.c_str(), &status) == 0 && status.st_ino == inode_) {
+    ::unlink(address_.path.c_str());
+  }
+}
+
+Result<std::unique_ptr<Listener>> Listener::bind(io::Loop& loop, const Address& address) {
+  const Result<Endpoint> endpoint = resolve(address);
+  if (!endpoint) return fail(endpoint.error());
+  if (!is_loopback(*endpoint)) {
+    return fail(Code::kInvalid, "other machines could reach this address and there is no authentication yet");
+  }
+  io::UniqueFd socket(::socket(endpoint->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.ok()) return fail(Code::kIo, "make a socket", errno);
+  const bool is_unix = address.kind == Address::Kind::kUnix;
+  if (is_unix) {
+    if (const Status cleared = clear_path(address, *endpoint); !cleared) return fail(cleared.error());
+    // The socket file is created with the mode of the socket itself: 0600 from its first moment.
+    if (::fchmod(socket.get(), S_IRUSR | S_IWUSR) != 0) return fail(Code::kIo, "protect the unix socket", errno);
+  } else {
+    const int on = 1;
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);  // a restart need not wait for TIME_WAIT
+  }
+  if (::bind(socket.get(), endpoint->get(), endpoint->bytes) != 0) return fail(bind_error(errno));
+  std::unique_ptr<Listener> listener(new Listener(loop, address, std::move(socket)));
+  struct stat status{};
+  if (is_unix && ::lstat(address.path.c_str(), &status) == 0) listener->inode_ = status.st_ino;
+  if (!is_unix) listener->address_.port = port_of(listener->socket_.get());
+  return listener;
+}
+
+Status Listener::start(OnAccept on_accept) {
+  on_accept_ = std::move(on_accept);
+  if (::listen(socket_.get(), kBacklog) != 0) return fail(bind_error(errno));
+  return watch_.start(socket_.get(), io::Watch::kRead);
+}
+
+void Listener::accept_some() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    io::UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (accepted.ok()) {
+      on_accept_(std::move(accepted));
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EAGAIN) return;
+    // No descriptors or memory: the waiting connection stays in the backlog; trying again at once would only spin.
+    static_cast<void>(watch_.set(io::Watch::kNone));
+    resume_.arm_in(kRest);
+    return;
+  }
+}
+
+}  // namespace kvd::net

@@ -1,0 +1,45 @@
+// Listener: a listening socket on a loop. Belongs to one loop; never blocks after bind().
+//
+// bind() takes the address at once, so that "in use" is known before a store is opened, but connections are refused
+// until start(). A unix socket has mode 0600; a socket file that nobody listens on is replaced, anything else is left.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "io/fd.h"
+#include "io/loop.h"
+#include "net/address.h"
+
+namespace kvd::net {
+
+class Listener {
+ public:
+  using OnAccept = std::move_only_function<void(io::UniqueFd)>;
+
+  // Takes the address. kBusy: somebody else listens there; kInvalid: not an address of this machine, a path that holds
+  // another kind of file, or a host that other machines reach (there is no authentication yet); kIo.
+  static Result<std::unique_ptr<Listener>> bind(io::Loop& loop, const Address& address);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  // Listens; on_accept gets each connection's nonblocking socket, at most 16 in a row. Must not destroy the listener.
+  Status start(OnAccept on_accept);
+  // The address with the port that the system chose.
+  [[nodiscard]] const Address& address() const noexcept { return address_; }
+
+ private:
+  Listener(io::Loop& loop, Address address, io::UniqueFd socket);
+  void accept_some();
+
+  Address address_;
+  io::UniqueFd socket_;
+  io::Watch watch_;
+  io::Timer resume_;  // accepting rests for a moment when there are no descriptors left
+  OnAccept on_accept_;
+  std::uint64_t inode_ = 0;  // of the unix socket file, so that only our own is removed
+};
+
+}  // namespace kvd::net

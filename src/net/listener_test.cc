@@ -1,0 +1,141 @@
+#include "net/listener.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "net/dialer.h"
+#include "net/testing/peer.h"
+
+namespace kvd::net {
+namespace {
+
+class ListenerTest : public testing::Test {
+ protected:
+  ListenerTest() {
+    std::string pattern = testing::TempDir() + "kvd_listener_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~ListenerTest() override { std::filesystem::remove_all(folder_); }
+
+  Address unix_address(const std::string& name = "sock") {
+    return {.kind = Address::Kind::kUnix, .host = {}, .port = 0, .path = folder_ + "/" + name};
+  }
+  static Address tcp_address() { return *parse_address("tcp://127.0.0.1:0"); }
+
+  // Connects to `address`; the result, whatever it is.
+  Result<io::UniqueFd> dial(const Address& address) {
+    std::optional<Result<io::UniqueFd>> result;
+    Dialer dialer(*loop_);
+    dialer.connect(*resolve(address), loop_->now() + std::chrono::seconds(5),
+                   [&](Result<io::UniqueFd> r) { result = std::move(r); });
+    EXPECT_FALSE(result.has_value());  // never from inside connect()
+    EXPECT_TRUE(run_until(*loop_, [&] { return result.has_value(); }));
+    return std::move(*result);
+  }
+  Code bind_error(const Address& address) {
+    const auto listener = Listener::bind(*loop_, address);
+    return listener ? Code::kOk : listener.error().code;
+  }
+
+  std::unique_ptr<io::Loop> loop_ = *io::make_real_loop();
+  std::string folder_;
+};
+
+TEST_F(ListenerTest, AcceptsOnAPortThatTheSystemChose) {
+  auto listener = *Listener::bind(*loop_, tcp_address());
+  EXPECT_NE(listener->address().port, 0);
+  EXPECT_EQ(dial(listener->address()).error().code, Code::kUnavailable);  // bound, but refused until start()
+  int accepted = 0;
+  ASSERT_TRUE(listener->start([&](io::UniqueFd socket) { accepted += socket.ok(); }).has_value());
+  const auto socket = dial(listener->address());
+  ASSERT_TRUE(socket.has_value());
+  EXPECT_TRUE(run_until(*loop_, [&] { return accepted == 1; }));
+}
+
+TEST_F(ListenerTest, APortInUseIsBusy) {
+  auto listener = *Listener::bind(*loop_, tcp_address());
+  ASSERT_TRUE(listener->start([](io::UniqueFd) {}).has_value());
+  EXPECT_EQ(bind_error(listener->address()), Code::kBusy);
+}
+
+TEST_F(ListenerTest, AddressesThatOtherMachinesReachAreRefused) {
+  EXPECT_EQ(bind_error(*parse_address("tcp://0.0.0.0:0")), Code::kInvalid);
+  EXPECT_EQ(bind_error(*parse_address("tcp://192.0.2.1:0")), Code::kInvalid);
+}
+
+TEST_F(ListenerTest, AUnixSocketIsItsOwnersAlone) {
+  auto listener = *Listener::bind(*loop_, unix_address());
+  struct stat status{};
+  ASSERT_EQ(::stat(unix_address().path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0600U);
+  int accepted = 0;
+  ASSERT_TRUE(listener->start([&](io::UniqueFd socket) { accepted += socket.ok(); }).has_value());
+  ASSERT_TRUE(dial(unix_address()).has_value());
+  EXPECT_TRUE(run_until(*loop_, [&] { return accepted == 1; }));
+  EXPECT_EQ(bind_error(unix_address()), Code::kBusy);
+  listener.reset();
+  EXPECT_FALSE(std::filesystem::exists(unix_address().path));
+}
+
+TEST_F(ListenerTest, AStaleSocketFileIsReplacedAndAnotherFileIsNot) {
+  {
+    const io::UniqueFd crashed(::socket(AF_UNIX, SOCK_STREAM, 0));
+    const Endpoint endpoint = *resolve(unix_address());
+    ASSERT_EQ(::bind(crashed.get(), endpoint.get(), endpoint.bytes), 0);
+  }
+  EXPECT_TRUE(std::filesystem::exists(unix_address().path));
+  EXPECT_EQ(bind_error(unix_address()), Code::kOk);
+  std::ofstream(folder_ + "/file") << "precious";
+  EXPECT_EQ(bind_error(unix_address("file")), Code::kInvalid);
+  EXPECT_EQ(std::filesystem::file_size(folder_ + "/file"), 8U);
+  EXPECT_EQ(bind_error(unix_address("no/such/folder")), Code::kIo);
+}
+
+TEST_F(ListenerTest, DialingNobodyIsUnavailable) { EXPECT_EQ(dial(unix_address()).error().code, Code::kUnavailable); }
+
+TEST_F(ListenerTest, ADialerThatIsDestroyedOrCancelledSaysNothing) {
+  auto listener = *Listener::bind(*loop_, tcp_address());
+  ASSERT_TRUE(listener->start([](io::UniqueFd) {}).has_value());
+  bool told = false;
+  {
+    Dialer dialer(*loop_);
+    dialer.connect(*resolve(listener->address()), kNever, [&](Result<io::UniqueFd>) { told = true; });
+    EXPECT_TRUE(dialer.busy());
+  }
+  Dialer dialer(*loop_);
+  dialer.connect(*resolve(listener->address()), kNever, [&](Result<io::UniqueFd>) { told = true; });
+  dialer.cancel();
+  EXPECT_FALSE(dialer.busy());
+  ASSERT_TRUE(dial(listener->address()).has_value());
+  EXPECT_FALSE(told);
+}
+
+TEST_F(ListenerTest, ADialIsGivenUpAtItsDeadline) {
+  // A listener with a full backlog that nobody accepts from: connecting to it hangs.
+  const io::UniqueFd full(::socket(AF_INET, SOCK_STREAM, 0));
+  const Endpoint any = *resolve(tcp_address());
+  ASSERT_EQ(::bind(full.get(), any.get(), any.bytes), 0);
+  ASSERT_EQ(::listen(full.get(), 0), 0);
+  Endpoint endpoint;
+  endpoint.bytes = sizeof endpoint.storage;
+  ASSERT_EQ(::getsockname(full.get(), reinterpret_cast<sockaddr*>(&endpoint.storage), &endpoint.bytes), 0);
+  std::vector<std::unique_ptr<Dialer>> dialers;
+  int timeouts = 0;
+  for (int i = 0; i < 4; ++i) {
+    dialers.push_back(std::make_unique<Dialer>(*loop_));
+    dialers.back()->connect(endpoint, loop_->now() + std::chrono::milliseconds(10), [&](Result<io::UniqueFd> result) {
+      timeouts += !result && result.error().code == Code::kTimeout;
+    });
+  }
+  EXPECT_TRUE(run_until(*loop_, [&] { return timeouts >= 2; }));
+}
+
+}  // namespace
+}  // namespace kvd::net

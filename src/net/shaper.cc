@@ -1,0 +1,80 @@
+#include "net/shaper.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvd::net {
+namespace {
+
+constexpr std::uint64_t kSlicesPerSecond = 1000;
+constexpr std::uint64_t kSlicesKept = 5;
+constexpr std::uint64_t kSliceBytesMin = 1024;
+constexpr std::uint64_t kNanosPerSecond = 1'000'000'000;
+
+}  // namespace
+
+Shaper::Shaper(io::Loop& loop, std::uint64_t bytes_per_s)
+    : loop_(loop),
+      timer_(loop, [this] { serve(); }),
+      bytes_per_s_(bytes_per_s),
+      slice_bytes_(std::max<std::uint64_t>(bytes_per_s / kSlicesPerSecond, kSliceBytesMin)),
+      bucket_bytes_(slice_bytes_ * kSlicesKept),
+      filled_(loop.now()) {
+  KVD_CHECK(bytes_per_s > 0);
+}
+
+// Adds what the time since the last refill is worth; what is less than a byte's time stays for the next one.
+void Shaper::refill() {
+  const Time now = loop_.now();
+  const auto nanos = static_cast<std::uint64_t>((now - filled_).count());
+  if (nanos >= kNanosPerSecond) {
+    tokens_ = bucket_bytes_;
+    filled_ = now;
+    return;
+  }
+  const std::uint64_t earned = static_cast<std::uint64_t>(__uint128_t{nanos} * bytes_per_s_ / kNanosPerSecond);
+  if (earned == 0) return;
+  filled_ += Duration(static_cast<std::int64_t>(__uint128_t{earned} * kNanosPerSecond / bytes_per_s_));
+  tokens_ = std::min<std::uint64_t>(tokens_ + earned, bucket_bytes_);
+}
+
+std::size_t Shaper::ask(ShaperUser& user) {
+  if (std::ranges::find(line_, &user) != line_.end()) return 0;
+  refill();
+  if (line_.empty() && !serving_ && tokens_ >= slice_bytes_) return static_cast<std::size_t>(tokens_);
+  line_.push_back(&user);
+  arm();
+  return 0;
+}
+
+void Shaper::spend(std::size_t bytes) {
+  KVD_CHECK(bytes <= tokens_);
+  tokens_ -= bytes;
+}
+
+void Shaper::leave(ShaperUser& user) { std::erase(line_, &user); }
+
+// The next moment at which a whole slice is there.
+void Shaper::arm() {
+  if (timer_.armed() || serving_ || line_.empty()) return;
+  const std::uint64_t missing = slice_bytes_ > tokens_ ? slice_bytes_ - tokens_ : 0;
+  const auto nanos = static_cast<std::int64_t>(__uint128_t{missing} * kNanosPerSecond / bytes_per_s_ + 1);
+  timer_.arm_in(Duration(nanos));
+}
+
+void Shaper::serve() {
+  refill();
+  serving_ = true;
+  while (!line_.empty() && tokens_ >= slice_bytes_) {
+    ShaperUser* user = line_.front();
+    line_.pop_front();
+    user->on_tokens(slice_bytes_);  // asks again, at the end of the line, when it has more to send
+    const bool idle = tokens_ >= slice_bytes_ && line_.empty();
+    if (idle) break;
+  }
+  serving_ = false;
+  arm();
+}
+
+}  // namespace kvd::net

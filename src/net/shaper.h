@@ -1,0 +1,51 @@
+// Shaper: a token bucket that several connections share, to slow a depot down to a known bandwidth on purpose (the
+// benchmark's sweep over load speeds). Bodies only; headers and metas pass. Belongs to one loop.
+//
+// Smooth: tokens come in slices of one millisecond's worth, at most five of them pile up (so a pause earns a burst of
+// at most 5 ms), and connections that wait get one slice each in turn.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+
+#include "io/loop.h"
+
+namespace kvd::net {
+
+// Somebody who waits for tokens. Leaves the line when destroyed (Shaper::leave).
+class ShaperUser {
+ public:
+  virtual ~ShaperUser() = default;
+  // `bytes` tokens are there for this user now (taken by Shaper::spend()).
+  virtual void on_tokens(std::size_t bytes) = 0;
+};
+
+class Shaper {
+ public:
+  // Requires bytes_per_s > 0.
+  Shaper(io::Loop& loop, std::uint64_t bytes_per_s);
+
+  // Tokens that this user may spend now; 0 = it is in line now (once) and on_tokens() will come.
+  std::size_t ask(ShaperUser& user);
+  void spend(std::size_t bytes);
+  void leave(ShaperUser& user);
+
+ private:
+  void refill();
+  void arm();
+  void serve();
+
+  io::Loop& loop_;
+  io::Timer timer_;
+  std::uint64_t bytes_per_s_;
+  std::uint64_t slice_bytes_;   // one millisecond's worth, at least 1 KiB
+  std::uint64_t bucket_bytes_;  // five slices
+  std::uint64_t tokens_ = 0;
+  Time filled_{};
+  std::deque<ShaperUser*> line_;
+  bool serving_ = false;  // tokens are being handed out: who asks goes to the end of the line
+};
+
+}  // namespace kvd::net

@@ -1,0 +1,84 @@
+// Budget: a number of bytes that may be held at a time, and shares of it as tokens that give themselves back. Somebody
+// who holds nothing else gets a share of any size, so that one request larger than the budget still makes progress.
+// Belongs to one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/metric.h"
+
+namespace kvd::node {
+
+class Budget {
+ public:
+  // `used`, when given, shows what is taken.
+  explicit Budget(std::uint64_t bytes_max, Gauge* used = nullptr) : bytes_max_(bytes_max), used_(used) {}
+  Budget(const Budget&) = delete;
+  Budget& operator=(const Budget&) = delete;
+
+  class Share {
+   public:
+    Share() = default;
+    Share(Share&& other) noexcept
+        : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    Share& operator=(Share&& other) noexcept {
+      if (this != &other) {
+        release();
+        budget_ = std::exchange(other.budget_, nullptr);
+        bytes_ = std::exchange(other.bytes_, 0);
+      }
+      return *this;
+    }
+    ~Share() { release(); }
+    explicit operator bool() const noexcept { return budget_ != nullptr; }
+    void release() {
+      if (budget_ == nullptr) return;
+      std::exchange(budget_, nullptr)->give(std::exchange(bytes_, 0));
+    }
+
+   private:
+    friend class Budget;
+    Share(Budget& budget, std::uint64_t bytes) : budget_(&budget), bytes_(bytes) {}
+    Budget* budget_ = nullptr;
+    std::uint64_t bytes_ = 0;
+  };
+
+  // A share of `bytes`, or an empty one when that is not to be had now; then on_room comes once after some is given
+  // back.
+  Share take(std::uint64_t bytes) {
+    if (used_bytes_ != 0 && (bytes > bytes_max_ || used_bytes_ > bytes_max_ - bytes)) {
+      wanted_ = true;
+      return {};
+    }
+    used_bytes_ += bytes;
+    show();
+    return Share(*this, bytes);
+  }
+  [[nodiscard]] std::uint64_t bytes_max() const noexcept { return bytes_max_; }
+  [[nodiscard]] std::uint64_t used() const noexcept { return used_bytes_; }
+
+  // Called from inside a release when somebody was refused before: only to note it, not to take.
+  std::function<void()> on_room;
+
+ private:
+  void give(std::uint64_t bytes) {
+    KVD_CHECK(bytes <= used_bytes_);
+    used_bytes_ -= bytes;
+    show();
+    if (std::exchange(wanted_, false) && on_room) on_room();
+  }
+
+  void show() {
+    if (used_ != nullptr) used_->set(used_bytes_);
+  }
+
+  std::uint64_t bytes_max_;
+  std::uint64_t used_bytes_ = 0;
+  bool wanted_ = false;
+  Gauge* used_;
+};
+
+}  // namespace kvd::node

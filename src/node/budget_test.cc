@@ -1,0 +1,48 @@
+#include "node/budget.h"
+
+#include <gtest/gtest.h>
+
+namespace kvd::node {
+namespace {
+
+TEST(Budget, SharesGiveThemselvesBack) {
+  Gauge used;
+  Budget budget(100, &used);
+  {
+    Budget::Share a = budget.take(60);
+    EXPECT_TRUE(a);
+    EXPECT_FALSE(budget.take(41));
+    Budget::Share b = budget.take(40);
+    EXPECT_TRUE(b);
+    EXPECT_EQ(used.value(), 100U);
+    a = std::move(b);  // gives a's 60 back
+    EXPECT_EQ(used.value(), 40U);
+  }
+  EXPECT_EQ(used.value(), 0U);
+}
+
+TEST(Budget, OneShareLargerThanAllIsGivenWhenNothingElseIs) {
+  Budget budget(100);
+  Budget::Share huge = budget.take(UINT64_MAX);
+  EXPECT_TRUE(huge);
+  EXPECT_FALSE(budget.take(1));
+  huge.release();
+  Budget::Share small = budget.take(1);
+  EXPECT_FALSE(budget.take(UINT64_MAX));
+}
+
+TEST(Budget, TellsOnceWhenSomebodyWasRefused) {
+  Budget budget(100);
+  int told = 0;
+  budget.on_room = [&] { ++told; };
+  Budget::Share a = budget.take(50);
+  Budget::Share b = budget.take(50);
+  EXPECT_FALSE(budget.take(1));
+  EXPECT_FALSE(budget.take(1));
+  a.release();
+  b.release();
+  EXPECT_EQ(told, 1);
+}
+
+}  // namespace
+}  // namespace kvd::node

@@ -1,0 +1,34 @@
+// What a node lends to its sessions and their operations. Owned by Node, which outlives all of them; one loop.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/log.h"
+#include "io/loop.h"
+#include "net/connection.h"
+#include "node/budget.h"
+#include "node/counters.h"
+#include "node/leases.h"
+#include "node/options.h"
+#include "store/store.h"
+
+namespace kvd::node {
+
+struct NodeContext {
+  io::Loop& loop;
+  Log& log;
+  store::Store& store;
+  const Limits& limits;
+  NodeCounters& counters;
+  net::NetCounters& net;
+  net::Shaper* shaper;  // null = reads are not slowed down
+  Leases& leases;
+  Budget& pinned;      // bytes of the pool that GETs may pin: all records of a GET, from its start to its end
+  Budget& unfinished;  // records being put
+  Budget& op_keys;     // keys of unfinished operations, each some 300 bytes of bookkeeping
+  bool draining = false;
+  std::function<std::string()> stats_json;
+};
+
+}  // namespace kvd::node

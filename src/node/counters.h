@@ -1,0 +1,24 @@
+// What a node's sessions did, for metrics and statistics. Written on the node's loop, readable from any thread.
+#pragma once
+
+#include "base/metric.h"
+
+namespace kvd::node {
+
+struct NodeCounters {
+  Counter connections_accepted, connections_refused;
+  Counter requests_match, requests_get, requests_put, requests_remove;
+  Counter answered_busy;        // requests turned away because of a limit
+  Counter answered_invalid;     // requests that could never succeed
+  Counter cancelled, timeouts;  // requests ended by their client or by their deadline
+  Counter keys_got, keys_missed, keys_put, keys_put_failed, keys_put_present;
+  Counter put_corrupt;  // slabs whose checksum did not match when they arrived
+  Counter match_blocks, match_blocks_hit;
+  Counter leases_granted, leases_expired;
+  Gauge connections, ops, leases, op_keys;
+  Gauge pinned_bytes;                         // of the pool, by GETs
+  Gauge unfinished_bytes;                     // of the pool, by PUTs
+  LatencyHistogram match_us, get_us, put_us;  // from the request's arrival to its last byte in the socket
+};
+
+}  // namespace kvd::node

@@ -1,0 +1,259 @@
+#include "node/get_op.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvd::node {
+namespace {
+
+constexpr std::uint64_t kMessageBytes = std::uint64_t{2} << 20;  // loopback saturates from 1 MiB a call on
+constexpr std::uint64_t kReadBytes = std::uint64_t{256} << 10;   // I/O of a record that a device likes (storage.md 4)
+constexpr std::uint64_t kFirstReadBytes = std::uint64_t{64} << 10;  // the first group is small: it is waited for
+constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 20;     // read ahead: 20 ms of a 3 GB/s device
+constexpr std::size_t kPiecesMax = 4096;                            // slabs of a message that holds several layers
+
+std::uint16_t layers_for(std::uint64_t bytes, std::uint64_t layer_bytes) noexcept {
+  return static_cast<std::uint16_t>(std::clamp<std::uint64_t>((bytes + layer_bytes - 1) / layer_bytes, 1, kLayersMax));
+}
+
+}  // namespace
+
+GetOp::GetOp(NodeContext& context, Budget& connection_pins, const Request& request, std::unique_ptr<OpKeys> keys,
+             io::Callback on_progress)
+    : context_(context),
+      connection_pins_(connection_pins),
+      request_(request),
+      keys_(std::move(keys)),
+      on_progress_(std::move(on_progress)),
+      failed_(keys_->count()),
+      next_read_(request.layer_first),
+      next_layer_(request.layer_first) {
+  KVD_CHECK(request.layer_end > request.layer_first);
+}
+
+GetOp::~GetOp() { abort(); }
+
+void GetOp::abort() {
+  if (std::exchange(aborted_, true)) return;
+  on_progress_ = nullptr;
+  for (Fetch& fetch : records_) stop(fetch);
+  for (const auto& group : groups_) {
+    for (Fetch& fetch : group->fetches) stop(fetch);
+  }
+}
+
+void GetOp::stop(Fetch& fetch) {
+  if (fetch.active) context_.store.cancel(fetch.get);
+}
+
+void GetOp::advance() {
+  if (aborted_) return;
+  if (!started_ && !ask_pool()) return;
+  cancel_useless();
+  while (ask_group()) {
+  }
+}
+
+// Pins the records that are in the pool; those on flash are read in groups. False when the budget has no room: nothing
+// has been touched then.
+bool GetOp::ask_pool() {
+  const std::size_t count = keys_->count();
+  std::vector<Tier> tiers(count);
+  std::uint64_t present = 0;
+  for (std::size_t key = 0; key < count; ++key) {
+    tiers[key] = context_.store.lookup(request_.ns, keys_->id(key));
+    if (tiers[key] != Tier::kNone)
+      ++present;
+    else if (request_.stop_at_first_failure)
+      break;
+  }
+  if (present > 0) {
+    connection_share_ = connection_pins_.take(present * request_.record_bytes);
+    if (!connection_share_) return false;
+    share_ = context_.pinned.take(present * request_.record_bytes);
+    if (!share_) {
+      connection_share_.release();
+      return false;
+    }
+  }
+  started_ = true;
+  records_.resize(count);
+  for (std::size_t key = 0; key < count; ++key) {
+    if (failed_.has(key)) continue;
+    if (tiers[key] == Tier::kFlash) {
+      flash_keys_.push_back(key);
+    } else {  // absent ones too: the store counts the miss
+      start(records_[key], key, request_.layer_first, request_.layer_end, records_pending_);
+    }
+  }
+  return true;
+}
+
+// Starts to read the next group of layers. False when there is none, or the window is full.
+bool GetOp::ask_group() {
+  if (next_read_ >= request_.layer_end || failed_.left() == 0) return false;
+  std::erase_if(flash_keys_, [this](std::size_t key) { return failed_.has(key); });
+  if (flash_keys_.empty()) return false;
+  const std::uint64_t io_bytes = next_read_ == request_.layer_first ? kFirstReadBytes : kReadBytes;
+  const auto layers = std::min<std::uint16_t>(layers_for(io_bytes, request_.slab_stride),
+                                              static_cast<std::uint16_t>(request_.layer_end - next_read_));
+  const std::uint64_t bytes = std::uint64_t{layers} * request_.slab_stride * flash_keys_.size();
+  if (window_bytes_ != 0 && window_bytes_ + bytes > kWindowBytes) return false;
+  auto group = std::make_shared<Group>();
+  group->first = next_read_;
+  group->end = next_read_ = static_cast<std::uint16_t>(next_read_ + layers);
+  group->bytes = bytes;
+  group->fetches.resize(flash_keys_.size());
+  window_bytes_ += bytes;
+  groups_.push_back(group);
+  for (std::size_t i = 0; i < group->fetches.size(); ++i) {
+    const std::size_t key = flash_keys_[i];
+    group->fetches[i].key = key;
+    if (failed_.has(key)) continue;  // failed inside an earlier start of this loop
+    start(group->fetches[i], key, group->first, group->end, group->pending);
+  }
+  return true;
+}
+
+void GetOp::start(Fetch& fetch, std::size_t key, std::uint16_t first, std::uint16_t end, std::size_t& pending) {
+  fetch.key = key;
+  fetch.active = true;
+  ++pending;
+  fetch.get.ns = request_.ns;
+  fetch.get.id = keys_->id(key);
+  fetch.get.foreign = keys_->foreign(key);
+  fetch.get.layer_first = first;
+  fetch.get.layer_count = static_cast<std::uint16_t>(end - first);
+  fetch.get.deadline = request_.deadline;
+  fetch.get.on_done = [this, &fetch, &pending](Result<store::RecordView> result) {
+    --pending;
+    arrived(fetch, std::move(result));
+  };
+  context_.store.start_get(fetch.get);
+}
+
+void GetOp::arrived(Fetch& fetch, Result<store::RecordView> result) {
+  fetch.active = false;
+  if (aborted_) return;
+  if (result)
+    fetch.view = std::move(*result);
+  else
+    fail_key(fetch.key);
+  if (on_progress_) on_progress_();
+}
+
+// From here on the key is in every bitmap; what comes after it is useless when the client said so.
+void GetOp::fail_key(std::size_t key) {
+  if (!failed_.add(key)) return;
+  if (!request_.stop_at_first_failure) return;
+  for (std::size_t later = key + 1; later < keys_->count(); ++later) failed_.add(later);
+}
+
+// Gives back what is being read for keys that have failed meanwhile. Not from inside a completion of the store.
+void GetOp::cancel_useless() {
+  if (failed_.failed() == 0) return;
+  for (Fetch& fetch : records_) {
+    if (fetch.active && failed_.has(fetch.key)) stop(fetch);
+  }
+  for (const auto& group : groups_) {
+    for (Fetch& fetch : group->fetches) {
+      if (fetch.active && failed_.has(fetch.key)) stop(fetch);
+    }
+  }
+}
+
+// Some key that is still alive is read in groups.
+bool GetOp::streaming() const {
+  return std::ranges::any_of(flash_keys_, [this](std::size_t key) { return !failed_.has(key); });
+}
+
+bool GetOp::ready() const {
+  if (aborted_ || !started_ || finished()) return false;
+  if (failed_.left() == 0) return true;
+  if (records_pending_ > 0) return false;
+  if (!streaming()) return true;
+  return !groups_.empty() && groups_.front()->pending == 0;
+}
+
+// Where the next message ends: enough whole layers for a good size. When nothing has to be read, the first message is
+// one layer, so that a consumer that works layer by layer starts at once.
+std::uint16_t GetOp::message_end() const {
+  const std::uint16_t limit = streaming() ? groups_.front()->end : request_.layer_end;
+  if (flash_keys_.empty() && next_layer_ == request_.layer_first) return static_cast<std::uint16_t>(next_layer_ + 1);
+  std::uint64_t layers = layers_for(kMessageBytes, std::uint64_t{failed_.left()} * request_.slab_bytes);
+  layers = std::clamp<std::uint64_t>(kPiecesMax / failed_.left(), 1, layers);
+  return static_cast<std::uint16_t>(std::min<std::uint64_t>(next_layer_ + layers, limit));
+}
+
+net::Outgoing GetOp::next() {
+  KVD_CHECK(ready());
+  std::vector<std::uint64_t> checksums;
+  net::Outgoing message;
+  wire::Header header{
+      .request_id = request_.id, .items = static_cast<std::uint32_t>(keys_->count()), .layer_first = next_layer_};
+  std::shared_ptr<Group> carried;
+  if (failed_.left() == 0) {
+    next_layer_ = request_.layer_end;  // nothing is left to send: this covers all layers
+  } else {
+    const std::uint16_t end = message_end();
+    collect(end, message.body, checksums);
+    next_layer_ = end;
+    if (!groups_.empty()) carried = groups_.front();
+  }
+  header.layer_count = static_cast<std::uint16_t>(next_layer_ - header.layer_first);
+  if (finished()) header.flags = wire::kFlagLast;
+  message.head =
+      wire::frame(header, wire::GetData{failed_.bitmap(), wire::U64View(std::span<const std::uint64_t>(checksums))},
+                  message.body.size() * request_.slab_bytes);
+  if (carried != nullptr) {
+    ++carried->messages;
+    carried->taken = next_layer_ == carried->end;
+    if (carried->taken) groups_.pop_front();
+  }
+  // The op itself is kept too: records that are pinned whole stay until the last message is out.
+  message.on_done = [self = shared_from_this(), carried] {
+    if (carried != nullptr) self->message_done(*carried);
+  };
+  return message;
+}
+
+void GetOp::collect(std::uint16_t end, std::vector<Bytes>& body, std::vector<std::uint64_t>& checksums) const {
+  const std::size_t layers = static_cast<std::size_t>(end - next_layer_);
+  // The views of the keys that are alive, in key order.
+  std::vector<std::pair<const store::RecordView*, std::uint16_t>> views;
+  views.reserve(failed_.left());
+  std::size_t in_group = 0;
+  for (std::size_t key = 0; key < keys_->count(); ++key) {
+    if (failed_.has(key)) continue;
+    if (records_[key].view.pin) {
+      views.emplace_back(&records_[key].view, request_.layer_first);
+      continue;
+    }
+    const Group& group = *groups_.front();
+    while (in_group < group.fetches.size() && group.fetches[in_group].key != key) ++in_group;
+    KVD_CHECK(in_group < group.fetches.size() && group.fetches[in_group].view.pin);
+    views.emplace_back(&group.fetches[in_group].view, group.first);
+  }
+  body.reserve(layers * views.size());
+  checksums.reserve(layers * views.size());
+  for (std::uint16_t layer = next_layer_; layer < end; ++layer) {
+    for (const auto& [view, first] : views) {
+      const std::size_t i = static_cast<std::size_t>(layer - first);
+      body.emplace_back(view->first_slab + i * view->slab_stride, request_.slab_bytes);
+      checksums.push_back(view->checksums[i]);
+    }
+  }
+}
+
+// A message is in the socket, was withdrawn, or went with the connection. With a group's last one its pins go and the
+// window moves on.
+void GetOp::message_done(Group& group) {
+  if (--group.messages > 0 || !group.taken) return;
+  group.fetches.clear();
+  window_bytes_ -= group.bytes;
+  if (on_progress_ && next_read_ < request_.layer_end) on_progress_();
+}
+
+}  // namespace kvd::node

@@ -1,0 +1,113 @@
+// GetOp: one GET on its way: records from the store into GET data messages, in layer order.
+//
+// Records in the pool leave in messages of several layers. Records on flash are asked of the store in groups of layers,
+// for all keys in order; groups are read ahead while earlier layers are being sent, up to a window. A message covers
+// whole layers of all keys that have not failed. All records of a GET are pinned or read into the pool, so their bytes
+// are taken from one budget before the first is touched: a GET that waits for the budget holds nothing, and who holds a
+// share never waits for more.
+//
+// Owned by its session, and by the messages it has queued: memory stays pinned until the last of them is in the socket.
+// Belongs to the node's loop.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "io/loop.h"
+#include "net/connection.h"
+#include "node/context.h"
+#include "node/keys.h"
+#include "wire/message.h"
+
+namespace kvd::node {
+
+class GetOp : public std::enable_shared_from_this<GetOp> {
+ public:
+  struct Request {
+    std::uint64_t id = 0;
+    store::NamespaceHandle ns = 0;
+    std::uint32_t slab_bytes = 0;
+    std::uint32_t slab_stride = 0;  // with padding: what a slab takes in the pool
+    std::uint32_t record_bytes = 0;
+    std::uint16_t layer_first = 0;
+    std::uint16_t layer_end = 0;  // > layer_first
+    bool stop_at_first_failure = false;
+    Time deadline = kNever;
+  };
+
+  // `on_progress` comes from the loop, never from inside a call of this object, when advance() has work.
+  // `connection_pins` is what its connection may pin of the node's budget.
+  GetOp(NodeContext& context, Budget& connection_pins, const Request& request, std::unique_ptr<OpKeys> keys,
+        io::Callback on_progress);
+  ~GetOp();
+  GetOp(const GetOp&) = delete;
+  GetOp& operator=(const GetOp&) = delete;
+
+  // Asks the store for as much as the window allows; call after construction, after on_progress, and when the budget
+  // has room again.
+  void advance();
+  // The next message can be made.
+  [[nodiscard]] bool ready() const;
+  // Makes it. Requires ready(). The last one has flag `last`.
+  net::Outgoing next();
+  // All messages have been made.
+  [[nodiscard]] bool finished() const noexcept { return next_layer_ == request_.layer_end; }
+  // Asks the store for nothing more and ignores what comes; on_progress does not come any more.
+  void abort();
+
+  [[nodiscard]] const Request& request() const noexcept { return request_; }
+  [[nodiscard]] std::size_t failed() const noexcept { return failed_.failed(); }
+  [[nodiscard]] std::size_t keys() const noexcept { return keys_->count(); }
+
+ private:
+  // One record, or a stretch of its layers, asked of the store and then held.
+  struct Fetch {
+    store::Get get;
+    store::RecordView view;
+    std::size_t key = 0;
+    bool active = false;  // the store owes an on_done
+  };
+  // Adjacent layers of all records that come from flash. Owned by the op and by messages that carry its layers.
+  struct Group {
+    std::uint16_t first = 0;
+    std::uint16_t end = 0;
+    std::vector<Fetch> fetches;
+    std::size_t pending = 0;   // fetches that the store has not answered
+    std::size_t messages = 0;  // queued ones that carry its layers
+    bool taken = false;        // all its layers are in messages
+    std::uint64_t bytes = 0;
+  };
+
+  bool ask_pool();
+  bool ask_group();
+  void start(Fetch& fetch, std::size_t key, std::uint16_t first, std::uint16_t end, std::size_t& pending);
+  void arrived(Fetch& fetch, Result<store::RecordView> result);
+  void cancel_useless();
+  void stop(Fetch& fetch);
+  void fail_key(std::size_t key);
+  [[nodiscard]] bool streaming() const;
+  [[nodiscard]] std::uint16_t message_end() const;
+  void collect(std::uint16_t end, std::vector<Bytes>& body, std::vector<std::uint64_t>& checksums) const;
+  void message_done(Group& group);
+
+  NodeContext& context_;
+  Budget& connection_pins_;
+  const Request request_;
+  const std::unique_ptr<OpKeys> keys_;
+  io::Callback on_progress_;
+  FailedKeys failed_;
+  bool started_ = false;
+  bool aborted_ = false;
+
+  std::vector<Fetch> records_;  // by key; of records that were in the pool
+  Budget::Share connection_share_, share_;
+  std::size_t records_pending_ = 0;
+  std::vector<std::size_t> flash_keys_;        // keys that are read in groups
+  std::deque<std::shared_ptr<Group>> groups_;  // read or being read, not yet wholly in messages
+  std::uint64_t window_bytes_ = 0;             // of groups that are not yet sent
+  std::uint16_t next_read_;                    // first layer of the next group
+  std::uint16_t next_layer_;                   // first layer of the next message
+};
+
+}  // namespace kvd::node

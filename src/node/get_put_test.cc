@@ -1,0 +1,357 @@
+// GET and PUT through a node and its store: what was put is what comes back, and nothing is left behind.
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "node/testing/rig.h"
+
+namespace kvd::node {
+namespace {
+
+using net::Received;
+
+// All messages of one GET, put together: the slabs by (layer, key), and which keys failed.
+struct Got {
+  Code status = Code::kOk;
+  std::vector<bool> failed;
+  std::map<std::pair<std::uint32_t, std::size_t>, std::vector<std::byte>> slabs;
+  std::size_t messages = 0;
+};
+
+Got collect(RawClient& client, std::uint64_t id, const Records& records, std::size_t first, std::size_t count) {
+  Got got;
+  got.failed.resize(count);
+  std::uint32_t next_layer = 0;
+  for (bool last = false; !last; ++got.messages) {
+    const Received m = client.next();
+    if (m.header.opcode != wire::Opcode::kGetData) return got;
+    EXPECT_EQ(m.header.request_id, id);
+    last = m.header.last();
+    got.status = m.header.status;
+    if (got.status != Code::kOk) break;
+    const auto data = wire::decode<wire::GetData>(m.header, m.meta);
+    EXPECT_TRUE(data && wire::check_get_payload(m.header, *data, records.slab_bytes()).has_value());
+    if (!data) return got;
+    if (got.messages > 0) {
+      EXPECT_EQ(m.header.layer_first, next_layer);
+    }
+    next_layer = m.header.layer_first + m.header.layer_count;
+    std::size_t slab = 0;
+    for (std::uint32_t layer = m.header.layer_first; layer < next_layer; ++layer) {
+      for (std::size_t key = 0; key < count; ++key) {
+        const bool failed = wire::bit(data->failed, key);
+        EXPECT_TRUE(failed || !got.failed[key]) << "a failed key came back";
+        got.failed[key] = failed;
+        if (failed) continue;
+        EXPECT_EQ(data->checksums[slab], records.checksum(first + key, layer));
+        const auto* at = m.payload.data() + slab++ * records.slab_bytes();
+        got.slabs[{layer, key}] = {at, at + records.slab_bytes()};
+      }
+    }
+  }
+  return got;
+}
+
+void expect_records(const Got& got, const Records& records, std::size_t first, std::size_t count,
+                    std::uint32_t layer_first, std::uint32_t layer_end) {
+  EXPECT_EQ(got.status, Code::kOk);
+  EXPECT_EQ(got.slabs.size(), count * (layer_end - layer_first));
+  for (const auto& [place, bytes] : got.slabs) EXPECT_TRUE(bytes == records.slab(first + place.second, place.first));
+}
+
+class GetPut : public testing::Test {
+ protected:
+  void start(NodeOptions options = test_options(), bool flash = false) {
+    rig = std::make_unique<Rig>(std::move(options), flash);
+    reconnect();
+  }
+  void reconnect() {
+    client = rig->connect();
+    ns = client->open(records.ns());
+  }
+  Got get(std::size_t first, std::size_t count, bool stop = false, std::uint16_t layer_first = 0,
+          std::uint16_t layers = 0) {
+    const std::uint64_t id = client->new_id();
+    client->send(Records::get(id, ns, first, count, stop, layer_first, layers));
+    return collect(*client, id, records, first, count);
+  }
+  // Nothing of the client's is held by the node any more.
+  bool clean() {
+    return rig->until([&] {
+      return rig->stat("node", "ops") == 0 && rig->stat("node", "op_keys") == 0 &&
+             rig->stat("node", "pinned_bytes") == 0 && rig->stat("node", "unfinished_bytes") == 0 &&
+             rig->stat("store", "unfinished_puts") == 0 && rig->stat("store", "pool_bytes_pinned") == 0;
+    });
+  }
+
+  Records records{small_namespace()};
+  std::unique_ptr<Rig> rig;
+  std::unique_ptr<RawClient> client;
+  std::uint32_t ns = 0;
+};
+
+TEST_F(GetPut, WhatWasPutLayerByLayerComesBack) {
+  start();
+  const std::uint64_t id = client->new_id();
+  client->send(records.put(id, ns, 0, 5));
+  for (std::uint32_t layer = 0; layer < 3; ++layer) {
+    EXPECT_EQ(rig->stat("store", "puts"), 0U);  // complete or absent
+    client->send(records.put_head(id, 0, 5, layer, layer + 1), records.put_body(0, 5, layer, layer + 1));
+    if (layer == 1) {
+      EXPECT_EQ(get(0, 5).failed, std::vector<bool>(5, true));
+    }
+  }
+  const Received reply = client->next();
+  EXPECT_EQ(reply.header.opcode, wire::Opcode::kPutReply);
+  EXPECT_EQ(wire::count_bits(wire::decode<wire::PutReply>(reply.header, reply.meta)->failed), 0U);
+  expect_records(get(0, 5), records, 0, 5, 0, 3);
+  EXPECT_TRUE(clean());
+}
+
+TEST_F(GetPut, SomeLayersCanBeAskedFor) {
+  start();
+  ASSERT_TRUE(rig->put_all(records, 0, 4));
+  expect_records(get(0, 4, false, 1, 2), records, 0, 4, 1, 3);
+  expect_records(get(0, 4, false, 2, 0), records, 0, 4, 2, 3);
+  const auto status = [&](std::uint16_t first, std::uint16_t count) {
+    return client->call(Records::get(client->new_id(), ns, 0, 4, false, first, count)).header.status;
+  };
+  EXPECT_EQ(status(3, 0), Code::kInvalid);
+  EXPECT_EQ(status(2, 2), Code::kInvalid);
+}
+
+TEST_F(GetPut, MissingKeysFailAndTheOthersCome) {
+  start();
+  ASSERT_TRUE(rig->put_all(records, 0, 2));
+  ASSERT_TRUE(rig->put_all(records, 3, 2));
+  const Got got = get(0, 6);
+  EXPECT_EQ(got.failed, (std::vector<bool>{false, false, true, false, false, true}));
+  EXPECT_EQ(got.slabs.size(), 4U * 3);
+  const Got stopped = get(0, 6, true);
+  EXPECT_EQ(stopped.failed, (std::vector<bool>{false, false, true, true, true, true}));
+  EXPECT_EQ(stopped.slabs.size(), 2U * 3);
+  const Got none = get(100, 3);
+  EXPECT_EQ(none.failed, std::vector<bool>(3, true));
+  EXPECT_EQ(none.messages, 1U);
+  EXPECT_TRUE(clean());
+}
+
+TEST_F(GetPut, UnknownNamesAreRefusedOneByOne) {
+  start();
+  EXPECT_EQ(client->call(Records::get(client->new_id(), ns + 5, 0, 1)).header.status, Code::kNotFound);
+  EXPECT_EQ(client->call(records.put(client->new_id(), ns + 5, 0, 1)).header.status, Code::kNotFound);
+  const auto keys = Records::keys(0, 1);
+  const wire::Get other_group{.ns = ns, .shard = 0, .group = 7, .keys = {keys, 16, true}};
+  EXPECT_EQ(client->call(wire::frame({.request_id = 50}, other_group)).header.status, Code::kInvalid);
+  const std::vector<std::byte> many(5000 * 16);
+  const wire::Get too_many{.ns = ns, .keys = {many, 16, true}};
+  EXPECT_EQ(client->call(wire::frame({.request_id = 51}, too_many)).header.status, Code::kInvalid);
+}
+
+TEST_F(GetPut, ASlabThatIsNotWhatItsSenderSaysFailsItsKeyAlone) {
+  start();
+  const std::uint64_t id = client->new_id();
+  client->send(records.put(id, ns, 0, 3));
+  auto body = records.put_body(0, 3, 0, 3);
+  body[4096 * 4 + 17] ^= std::byte{1};  // layer 1, key 1
+  client->send(records.put_head(id, 0, 3, 0, 3), body);
+  const Received reply = client->next();
+  const auto put = wire::decode<wire::PutReply>(reply.header, reply.meta);
+  ASSERT_TRUE(put.has_value());
+  EXPECT_EQ(std::to_integer<int>(put->failed[0]), 0b010);
+  EXPECT_EQ(rig->stat("node", "put_corrupt"), 1U);
+  EXPECT_EQ(get(0, 3).failed, (std::vector<bool>{false, true, false}));
+  EXPECT_TRUE(clean());
+}
+
+TEST_F(GetPut, RecordsThatAreHereAreReadAndDropped) {
+  start();
+  ASSERT_TRUE(rig->put_all(records, 0, 2));
+  ASSERT_TRUE(rig->put_all(records, 0, 4));  // two of them are new
+  EXPECT_EQ(rig->stat("node", "keys_put_present"), 2U);
+  // When all are here the answer comes at once, and what the client sends all the same is dropped.
+  const std::uint64_t id = client->new_id();
+  const Received reply = client->call(records.put(id, ns, 0, 4));
+  EXPECT_EQ(reply.header.opcode, wire::Opcode::kPutReply);
+  EXPECT_EQ(reply.header.status, Code::kOk);
+  client->send(records.put_head(id, 0, 4, 0, 3), records.put_body(0, 4, 0, 3));
+  expect_records(get(0, 4), records, 0, 4, 0, 3);
+  EXPECT_EQ(rig->stat("store", "puts"), 4U);
+}
+
+TEST_F(GetPut, PutDataOutOfOrderEndsTheConnection) {
+  start();
+  const std::uint64_t id = client->new_id();
+  client->send(records.put(id, ns, 0, 2));
+  client->send(records.put_head(id, 0, 2, 1, 2), records.put_body(0, 2, 1, 2));
+  EXPECT_TRUE(client->ended());
+  EXPECT_TRUE(clean());
+}
+
+TEST_F(GetPut, AnIdIsUsedOnceAtATime) {
+  start();
+  client->send(records.put(9, ns, 0, 2));
+  client->send(records.put(9, ns, 2, 2));
+  EXPECT_TRUE(client->ended());
+}
+
+TEST_F(GetPut, ACancelledPutLeavesNoTrace) {
+  start();
+  const std::uint64_t id = client->new_id();
+  client->send(records.put(id, ns, 0, 4));
+  client->send(records.put_head(id, 0, 4, 0, 2), records.put_body(0, 4, 0, 2));
+  ASSERT_TRUE(rig->until([&] { return rig->stat("net", "messages_in") >= 4; }));
+  EXPECT_GT(rig->stat("node", "unfinished_bytes"), 0U);
+  const Received reply = client->call(wire::frame({.request_id = id}, wire::Cancel{}));
+  EXPECT_EQ(reply.header.opcode, wire::Opcode::kPutReply);
+  EXPECT_EQ(reply.header.status, Code::kCancelled);
+  client->send(records.put_head(id, 0, 4, 2, 3), records.put_body(0, 4, 2, 3));  // was under way: dropped
+  EXPECT_EQ(get(0, 4).failed, std::vector<bool>(4, true));
+  EXPECT_TRUE(clean());
+}
+
+// The conversation of a PUT, cut after every few bytes: the client dies there.
+TEST_F(GetPut, AClientThatDiesAnywhereLeavesNothingBehind) {
+  start();
+  const wire::Buffer hello = wire::frame({}, wire::Hello{.name = "x"});
+  const wire::Buffer open = wire::frame({.request_id = 1}, wire::Open{records.ns()});
+  wire::Buffer stream;
+  const auto add = [&](const std::vector<std::byte>& bytes) {
+    stream.insert(stream.end(), bytes.begin(), bytes.end());
+  };
+  for (const auto& part :
+       {hello, open, records.put(2, 0, 10, 2), records.put_head(2, 10, 2, 0, 1), records.put_body(10, 2, 0, 1),
+        records.put_head(2, 10, 2, 1, 3), records.put_body(10, 2, 1, 3)}) {
+    add(part);
+  }
+  for (std::size_t cut = 0; cut < stream.size(); cut += cut < 700 ? 13 : 1117) {
+    SCOPED_TRACE(cut);
+    auto [near, far] = net::make_socket_pair();
+    ASSERT_TRUE(rig->node->adopt(std::move(far)).has_value());
+    ASSERT_EQ(::write(near.get(), stream.data(), cut), static_cast<ssize_t>(cut));
+    rig->loop->run_once(Duration::zero());
+    near.reset();
+    ASSERT_TRUE(rig->until([&] { return rig->stat("node", "connections") == 1; }));
+    ASSERT_TRUE(clean());
+  }
+  EXPECT_EQ(rig->stat("store", "puts"), 0U);
+  EXPECT_EQ(get(10, 2).failed, std::vector<bool>(2, true));
+}
+
+TEST_F(GetPut, APutThatStopsComingEnds) {
+  NodeOptions options = test_options();
+  options.limits.put_idle_limit = std::chrono::milliseconds(5);
+  start(options);
+  EXPECT_EQ(client->call(records.put(client->new_id(), ns, 0, 2)).header.status, Code::kTimeout);
+  EXPECT_TRUE(clean());
+  EXPECT_EQ(client->call(records.put(client->new_id(), ns, 0, 2, AckLevel::kPooled, 1)).header.status, Code::kTimeout);
+  EXPECT_EQ(rig->stat("node", "timeouts"), 2U);
+}
+
+TEST_F(GetPut, UnfinishedPutsAreBounded) {
+  NodeOptions options = test_options();
+  options.limits.unfinished_percent_max = 1;  // 640 KiB: 40 records of 16 KiB
+  options.limits.connection_percent_max = 100;
+  start(options);
+  client->send(records.put(client->new_id(), ns, 0, 30));
+  const std::uint64_t id = client->new_id();
+  client->send(records.put(id, ns, 100, 30));
+  client->send(records.put_head(id, 100, 30, 0, 3), records.put_body(100, 30, 0, 3));
+  const Received reply = client->next();
+  const auto put = wire::decode<wire::PutReply>(reply.header, reply.meta);
+  ASSERT_TRUE(put.has_value());
+  EXPECT_GE(wire::count_bits(put->failed), 18U);
+  EXPECT_LE(wire::count_bits(put->failed), 21U);
+  client->vanish();
+  EXPECT_TRUE(clean());
+}
+
+TEST_F(GetPut, OneConnectionCannotTakeAllOfTheRoomForUnfinishedPuts) {
+  NodeOptions options = test_options();
+  options.limits.unfinished_percent_max = 1;  // 40 records, of which one connection may have 20
+  start(options);
+  client->send(records.put(client->new_id(), ns, 0, 30));
+  ASSERT_TRUE(rig->until([&] { return rig->stat("node", "unfinished_bytes") > 0; }));
+  EXPECT_LE(rig->stat("node", "unfinished_bytes"), 20U * 4 * 4096);
+  EXPECT_TRUE(rig->put_all(records, 100, 15));
+}
+
+TEST_F(GetPut, UnfinishedRequestsOfAConnectionAreBounded) {
+  NodeOptions options = test_options();
+  options.limits.ops_max = 2;
+  start(options);
+  client->send(records.put(101, ns, 0, 1));
+  client->send(records.put(102, ns, 1, 1));
+  const Received third = client->call(records.put(103, ns, 2, 1));
+  EXPECT_EQ(third.header.request_id, 103U);
+  EXPECT_EQ(third.header.status, Code::kBusy);
+  client->call(wire::frame({.request_id = 101}, wire::Cancel{}));
+  EXPECT_EQ(get(0, 1).status, Code::kOk);
+  EXPECT_EQ(rig->stat("node", "answered_busy"), 1U);
+}
+
+TEST_F(GetPut, KeysUnderWayAreBounded) {
+  NodeOptions options = test_options();
+  options.limits.op_keys_max = 10;
+  start(options);
+  client->send(records.put(101, ns, 0, 8));
+  EXPECT_EQ(client->call(Records::get(102, ns, 0, 8)).header.status, Code::kBusy);
+  client->call(wire::frame({.request_id = 101}, wire::Cancel{}));
+  EXPECT_EQ(get(0, 8).status, Code::kOk);
+}
+
+// More than the budget of pins: GETs wait for each other and all end well.
+TEST_F(GetPut, GetsBeyondThePinBudgetWaitInLine) {
+  NodeOptions options = test_options();
+  options.limits.pinned_percent_max = 1;  // 640 KiB
+  records = Records(small_namespace(4, 65536));
+  start(options);
+  ASSERT_TRUE(rig->put_all(records, 0, 8));  // 2 MiB
+  std::vector<std::uint64_t> ids;
+  for (int i = 0; i < 4; ++i) {
+    ids.push_back(client->new_id());
+    client->send(Records::get(ids.back(), ns, 0, 8));
+  }
+  for (const std::uint64_t id : ids) expect_records(collect(*client, id, records, 0, 8), records, 0, 8, 0, 4);
+  EXPECT_TRUE(clean());
+}
+
+TEST_F(GetPut, RemovedRecordsStayRemoved) {
+  start();
+  ASSERT_TRUE(rig->put_all(records, 0, 4));
+  const auto keys = Records::keys(1, 2);
+  const wire::Remove remove{.ns = ns, .shards = {0, 1}, .groups = {0}, .keys = {keys, 16, true}};
+  const Received reply = client->call(wire::frame({.request_id = client->new_id()}, remove));
+  EXPECT_EQ(wire::decode<wire::RemoveReply>(reply.header, reply.meta)->removed, 2U);
+  EXPECT_EQ(get(0, 4).failed, (std::vector<bool>{false, true, true, false}));
+}
+
+TEST_F(GetPut, RecordsOnFlashComeBackAfterARestart) {
+  records = Records(small_namespace(6, 131072));
+  start(test_options(), true);
+  ASSERT_TRUE(rig->put_all(records, 0, 10, AckLevel::kWritten));
+  ASSERT_TRUE(rig->put_all(records, 0, 10, AckLevel::kWritten));  // here already: answered when it is written
+  client.reset();
+  rig->restart();
+  reconnect();
+  ASSERT_TRUE(rig->put_all(records, 20, 2));
+  expect_records(get(0, 10), records, 0, 10, 0, 6);
+  expect_records(get(0, 10, true, 2, 3), records, 0, 10, 2, 5);
+  const Got mixed = get(8, 14);  // on flash, missing, in the pool
+  std::vector<bool> expected(14, true);
+  for (const std::size_t i : {0U, 1U, 12U, 13U}) expected[i] = false;
+  EXPECT_EQ(mixed.failed, expected);
+  expect_records(mixed, records, 8, 4, 0, 6);
+  EXPECT_TRUE(clean());
+}
+
+TEST_F(GetPut, ALevelThatCannotBeReachedFails) {
+  start();  // no flash
+  EXPECT_FALSE(rig->put_all(records, 0, 1, AckLevel::kWritten));
+}
+
+}  // namespace
+}  // namespace kvd::node

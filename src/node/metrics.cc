@@ -1,0 +1,199 @@
+#include "node/metrics.h"
+
+#include <array>
+#include <limits>
+#include <span>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+namespace kvd::node {
+namespace {
+
+// One figure: its field's name, which also makes its Prometheus name, and what it says.
+template <class Owner, class Metric>
+struct Field {
+  const char* name;
+  Metric Owner::* field;
+  const char* help;
+};
+
+using store::StoreStats;
+constexpr std::array kStoreCounters{
+    Field{"pool_hits", &StoreStats::pool_hits, "Gets of records served from the pool."},
+    Field{"flash_hits", &StoreStats::flash_hits, "Gets of records served from flash."},
+    Field{"misses", &StoreStats::misses, "Gets of records that are not here."},
+    Field{"puts", &StoreStats::puts, "Records published."},
+    Field{"puts_duplicate", &StoreStats::puts_duplicate, "Puts of records that were here already."},
+    Field{"puts_refused", &StoreStats::puts_refused, "Puts for which there was no room."},
+    Field{"removes", &StoreStats::removes, "Records removed on request."},
+    Field{"corrupt", &StoreStats::corrupt, "Records dropped because they failed verification."},
+    Field{"io_errors", &StoreStats::io_errors, "Failed reads and writes of the device."},
+    Field{"busy", &StoreStats::busy, "Requests turned away because a queue was full."},
+    Field{"bytes_put", &StoreStats::bytes_put, "Payload bytes of published records."},
+    Field{"bytes_got", &StoreStats::bytes_got, "Payload bytes handed out."},
+    Field{"flash_bytes_written", &StoreStats::flash_bytes_written,
+          "Bytes written to flash, tables and footers included."},
+    Field{"flash_bytes_read", &StoreStats::flash_bytes_read, "Bytes read from flash."},
+    Field{"segments_evicted", &StoreStats::segments_evicted, "Flash segments given up to make room."},
+    Field{"pool_evictions", &StoreStats::pool_evictions, "Records dropped from the pool to make room."},
+    Field{"tombstones", &StoreStats::tombstones, "Removals written to flash."}};
+constexpr std::array kStoreGauges{
+    Field{"pool_bytes_used", &StoreStats::pool_bytes_used, "Bytes of the pool in use."},
+    Field{"pool_bytes_pinned", &StoreStats::pool_bytes_pinned, "Bytes of the pool that may not be evicted now."},
+    Field{"pool_records", &StoreStats::pool_records, "Records in the pool."},
+    Field{"flash_records", &StoreStats::flash_records, "Records on flash."},
+    Field{"segments_free", &StoreStats::segments_free, "Flash segments without data."},
+    Field{"dirty_bytes", &StoreStats::dirty_bytes, "Bytes that are in the pool only and wait to be written."},
+    Field{"dirty_records", &StoreStats::dirty_records, "Records that are in the pool only and wait to be written."},
+    Field{"recovered_records", &StoreStats::recovered_records, "Records found on flash when the store was opened."},
+    Field{"recovered_dropped", &StoreStats::recovered_dropped, "Records dropped when the store was opened: damaged."},
+    Field{"tier_off", &StoreStats::tier_off, "1 when the flash tier was switched off because the device fails."},
+    Field{"recovery_ms", &StoreStats::recovery_ms, "Time that opening the store took, in milliseconds."},
+    Field{"unfinished_puts", &StoreStats::unfinished_puts, "Records being put."}};
+constexpr std::array kNodeCounters{
+    Field{"connections_accepted", &NodeCounters::connections_accepted, "Client connections accepted."},
+    Field{"connections_refused", &NodeCounters::connections_refused, "Client connections closed at once: too many."},
+    Field{"requests_match", &NodeCounters::requests_match, "MATCH requests."},
+    Field{"requests_get", &NodeCounters::requests_get, "GET requests."},
+    Field{"requests_put", &NodeCounters::requests_put, "PUT requests."},
+    Field{"requests_remove", &NodeCounters::requests_remove, "REMOVE requests."},
+    Field{"answered_busy", &NodeCounters::answered_busy, "Requests turned away because of a limit."},
+    Field{"answered_invalid", &NodeCounters::answered_invalid, "Requests that could never succeed."},
+    Field{"cancelled", &NodeCounters::cancelled, "Requests ended by their client."},
+    Field{"timeouts", &NodeCounters::timeouts, "Requests ended by their deadline."},
+    Field{"keys_got", &NodeCounters::keys_got, "Records sent by GETs."},
+    Field{"keys_missed", &NodeCounters::keys_missed, "Records asked for by GETs and not sent."},
+    Field{"keys_put", &NodeCounters::keys_put, "Records acknowledged by PUTs."},
+    Field{"keys_put_failed", &NodeCounters::keys_put_failed, "Records that PUTs brought in vain."},
+    Field{"keys_put_present", &NodeCounters::keys_put_present, "Records that PUTs brought and that were here already."},
+    Field{"put_corrupt", &NodeCounters::put_corrupt, "Slabs whose checksum was wrong when they arrived."},
+    Field{"match_blocks", &NodeCounters::match_blocks, "Blocks asked for by MATCHes."},
+    Field{"match_blocks_hit", &NodeCounters::match_blocks_hit, "Blocks of the usable prefixes of MATCHes."},
+    Field{"leases_granted", &NodeCounters::leases_granted, "Leases granted."},
+    Field{"leases_expired", &NodeCounters::leases_expired, "Leases that ended by their time."}};
+constexpr std::array kNodeGauges{
+    Field{"connections", &NodeCounters::connections, "Open client connections."},
+    Field{"ops", &NodeCounters::ops, "Unfinished GETs and PUTs."},
+    Field{"op_keys", &NodeCounters::op_keys, "Keys of unfinished GETs and PUTs."},
+    Field{"leases", &NodeCounters::leases, "Leases held."},
+    Field{"pinned_bytes", &NodeCounters::pinned_bytes, "Bytes of the pool that GETs pin."},
+    Field{"unfinished_bytes", &NodeCounters::unfinished_bytes, "Bytes of records being put."}};
+constexpr std::array kNodeHistograms{
+    Field{"match", &NodeCounters::match_us, "Time of a MATCH inside the depot."},
+    Field{"get", &NodeCounters::get_us, "Time of a GET from its arrival to its last byte in the socket."},
+    Field{"put", &NodeCounters::put_us, "Time of a PUT from its arrival to its acknowledgement."}};
+using net::NetCounters;
+constexpr std::array kNetCounters{
+    Field{"messages_in", &NetCounters::messages_in, "Messages received."},
+    Field{"messages_out", &NetCounters::messages_out, "Messages queued to be sent."},
+    Field{"bytes_in", &NetCounters::bytes_in, "Bytes received from clients."},
+    Field{"bytes_out", &NetCounters::bytes_out, "Bytes sent to clients."},
+    Field{"recv_calls", &NetCounters::recv_calls, "System calls that received bytes."},
+    Field{"send_calls", &NetCounters::send_calls, "System calls that sent bytes."},
+    Field{"protocol_errors", &NetCounters::protocol_errors, "Connections ended because of what the peer sent."},
+    Field{"stalled", &NetCounters::stalled, "Connections cut because the peer stopped reading or writing."}};
+
+using Families = std::vector<prometheus::MetricFamily>;
+
+prometheus::MetricFamily& add_family(Families& families, std::string name, const char* help,
+                                     prometheus::MetricType type) {
+  prometheus::MetricFamily& family = families.emplace_back();
+  family.name = std::move(name);
+  family.help = help;
+  family.type = type;
+  family.metric.emplace_back();
+  return family;
+}
+
+void add_gauge(Families& families, std::string name, const char* help, double value) {
+  add_family(families, std::move(name), help, prometheus::MetricType::Gauge).metric[0].gauge.value = value;
+}
+
+template <class Owner, std::size_t N>
+void add_counters(Families& families, const Owner& owner, const std::string& prefix,
+                  const std::array<Field<Owner, Counter>, N>& fields) {
+  for (const auto& f : fields) {
+    auto& family = add_family(families, prefix + f.name + "_total", f.help, prometheus::MetricType::Counter);
+    family.metric[0].counter.value = static_cast<double>((owner.*f.field).value());
+  }
+}
+
+template <class Owner, std::size_t N>
+void add_gauges(Families& families, const Owner& owner, const std::string& prefix,
+                const std::array<Field<Owner, Gauge>, N>& fields) {
+  for (const auto& f : fields) {
+    add_gauge(families, prefix + f.name, f.help, static_cast<double>((owner.*f.field).value()));
+  }
+}
+
+void add_histogram(Families& families, const std::string& name, const char* help, const LatencyHistogram& histogram) {
+  auto& family = add_family(families, name, help, prometheus::MetricType::Histogram);
+  auto& out = family.metric[0].histogram;
+  std::uint64_t sum = 0;
+  const auto buckets = histogram.snapshot();
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    sum += buckets[i];
+    const bool last = i + 1 == buckets.size();
+    const double bound =
+        last ? std::numeric_limits<double>::infinity() : static_cast<double>(std::uint64_t{1} << i) / 1e6;
+    out.bucket.push_back({.cumulative_count = sum, .upper_bound = bound});
+  }
+  out.sample_count = sum;
+  out.sample_sum = static_cast<double>(histogram.sum_us()) / 1e6;
+}
+
+template <class Owner, class Metric, std::size_t N>
+void add_json(nlohmann::json& json, const Owner& owner, const std::array<Field<Owner, Metric>, N>& fields) {
+  for (const auto& f : fields) json[f.name] = (owner.*f.field).value();
+}
+
+}  // namespace
+
+std::string metrics_text(const Figures& figures) {
+  Families families;
+  add_gauge(families, "kvdepot_ready", "1 when the depot serves requests, 0 while it recovers or drains.",
+            figures.ready ? 1 : 0);
+  add_gauge(families, "kvdepot_uptime_seconds", "Time since the depot was started.", figures.uptime_s);
+  auto& info = add_family(families, "kvdepot_build_info", "The version that runs.", prometheus::MetricType::Gauge);
+  info.metric[0].label.push_back({"version", KVD_VERSION});
+  info.metric[0].gauge.value = 1;
+  if (figures.store != nullptr) {
+    add_counters(families, *figures.store, "kvdepot_store_", kStoreCounters);
+    add_gauges(families, *figures.store, "kvdepot_store_", kStoreGauges);
+  }
+  add_counters(families, figures.node, "kvdepot_", kNodeCounters);
+  add_gauges(families, figures.node, "kvdepot_", kNodeGauges);
+  add_counters(families, figures.net, "kvdepot_net_", kNetCounters);
+  for (const auto& f : kNodeHistograms) {
+    add_histogram(families, std::string("kvdepot_") + f.name + "_seconds", f.help, figures.node.*f.field);
+  }
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, families);
+  return std::move(out).str();
+}
+
+std::string stats_json(const Figures& figures) {
+  nlohmann::json json;
+  json["version"] = KVD_VERSION;
+  json["ready"] = figures.ready;
+  json["uptime_s"] = figures.uptime_s;
+  if (figures.store != nullptr) {
+    add_json(json["store"], *figures.store, kStoreCounters);
+    add_json(json["store"], *figures.store, kStoreGauges);
+  }
+  add_json(json["node"], figures.node, kNodeCounters);
+  add_json(json["node"], figures.node, kNodeGauges);
+  add_json(json["net"], figures.net, kNetCounters);
+  for (const auto& f : kNodeHistograms) {
+    const LatencyHistogram& histogram = figures.node.*f.field;
+    json["latency_us"][f.name] = {{"p50", histogram.quantile_us(0.5)}, {"p99", histogram.quantile_us(0.99)}};
+  }
+  return json.dump();
+}
+
+}  // namespace kvd::node

@@ -1,0 +1,280 @@
+#include "node/node.h"
+
+#include <atomic>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "http/server.h"
+#include "net/listener.h"
+#include "net/shaper.h"
+#include "node/context.h"
+#include "node/metrics.h"
+#include "node/session.h"
+
+namespace kvd::node {
+namespace {
+
+constexpr Duration kLogPeriod = std::chrono::seconds(10);
+constexpr Error kShuttingDown{Code::kUnavailable, 0, "the depot is shutting down"};
+
+// One line for the user: what is wrong with an address and what to do.
+Status explain(const std::string& address, const Error& error, std::string& why) {
+  why = fmt::format("{}: {}", address, error.what);
+  if (error.code == Code::kBusy) {
+    why += ": stop the program that listens there, or choose another address";
+  } else if (error.code == Code::kIo) {
+    why += fmt::format(": {}: choose another address", std::strerror(error.sys_errno));
+  } else {
+    why += ": choose a loopback address of this machine, or a unix socket";
+  }
+  return fail(error);
+}
+
+std::uint64_t percent_of(std::uint64_t bytes, std::uint32_t percent) { return bytes / 100 * percent; }
+
+}  // namespace
+
+class NodeImpl final : public Node {
+ public:
+  NodeImpl(io::Loop& loop, Log& log, NodeOptions options);
+  ~NodeImpl() override;
+
+  Status open(std::string& why);
+  [[nodiscard]] std::vector<std::string> addresses() const override;
+  [[nodiscard]] std::string http_address() const override { return http_ ? http_->address() : std::string(); }
+  Status adopt(io::UniqueFd socket) override;
+  void drain(Duration limit, io::Callback on_done) override;
+  [[nodiscard]] std::string stats_json() const override { return node::stats_json(figures()); }
+  [[nodiscard]] store::Store& store() noexcept override { return *store_; }
+
+ private:
+  enum class State : std::uint8_t { kRecovering, kReady, kDraining };
+
+  [[nodiscard]] Figures figures() const;
+  [[nodiscard]] http::Response answer(std::string_view path) const;
+  Status bind(std::string& why);
+  Status listen(std::string& why);
+  void make_context();
+  void on_accept(io::UniqueFd socket);
+  void on_closed(Session& session, const Error& why);
+  void tell_room();
+  void check_drain();
+  void on_drain_timer();
+
+  io::Loop& loop_;
+  Log& log_;
+  const NodeOptions options_;
+  const Time started_;
+  NodeCounters counters_;
+  net::NetCounters net_;
+  // Read by the HTTP thread.
+  std::atomic<State> state_{State::kRecovering};
+  std::atomic<const store::StoreStats*> store_stats_{nullptr};
+
+  RateLimited bad_peers_{kLogPeriod};
+  RateLimited crowded_{kLogPeriod};
+  std::vector<std::unique_ptr<net::Listener>> listeners_;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<net::Shaper> shaper_;
+  Budget pinned_;
+  Budget unfinished_;
+  Budget op_keys_;
+  std::unique_ptr<Leases> leases_;
+  std::unique_ptr<NodeContext> context_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Session>> sessions_;
+  std::uint64_t next_session_ = 1;
+  io::Timer room_timer_;
+
+  io::Timer drain_timer_;
+  io::Timer drain_poll_;
+  Time drain_until_{};
+  bool store_draining_ = false;
+  io::Callback on_drained_;
+  std::unique_ptr<http::HttpServer> http_;  // last: its thread reads the above
+};
+
+NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
+    : loop_(loop),
+      log_(log),
+      options_(std::move(options)),
+      started_(loop.now()),
+      pinned_(percent_of(options_.store.pool_bytes, options_.limits.pinned_percent_max), &counters_.pinned_bytes),
+      unfinished_(percent_of(options_.store.pool_bytes, options_.limits.unfinished_percent_max),
+                  &counters_.unfinished_bytes),
+      op_keys_(options_.limits.op_keys_max, &counters_.op_keys),
+      room_timer_(loop, [this] { tell_room(); }),
+      drain_timer_(loop, [this] { on_drain_timer(); }),
+      drain_poll_(loop, [this] { check_drain(); }) {
+  pinned_.on_room = [this] { room_timer_.arm(loop_.now()); };
+}
+
+NodeImpl::~NodeImpl() {
+  http_.reset();
+  listeners_.clear();
+  sessions_.clear();
+  leases_.reset();
+}
+
+Result<std::unique_ptr<Node>> Node::start(io::Loop& loop, Log& log, const NodeOptions& options, std::string* why) {
+  auto node = std::make_unique<NodeImpl>(loop, log, options);
+  std::string reason;
+  const Status opened = node->open(reason);
+  if (why != nullptr) *why = reason;
+  if (!opened) return fail(opened.error());
+  return node;
+}
+
+Status NodeImpl::open(std::string& why) {
+  if (Status bound = bind(why); !bound) return bound;
+  Result<std::unique_ptr<store::Store>> store = store::Store::open(loop_, log_, options_.store, &why);
+  if (!store) return fail(store.error());
+  store_ = std::move(*store);
+  store_stats_ = &store_->stats();
+  make_context();
+  if (Status listening = listen(why); !listening) return listening;
+  state_ = State::kReady;
+  return {};
+}
+
+// Takes every address before the store is opened: what is in use is known at once, and health is answered during
+// recovery.
+Status NodeImpl::bind(std::string& why) {
+  for (const std::string& text : options_.listen) {
+    const Result<net::Address> address = net::parse_address(text);
+    if (!address) return explain(text, address.error(), why);
+    Result<std::unique_ptr<net::Listener>> listener = net::Listener::bind(loop_, *address);
+    if (!listener) return explain(text, listener.error(), why);
+    addresses_.push_back((*listener)->address().text());
+    listeners_.push_back(std::move(*listener));
+  }
+  if (options_.http.empty()) return {};
+  auto http = http::HttpServer::start(options_.http, [this](std::string_view path) { return answer(path); });
+  if (!http) return explain("http://" + options_.http, http.error(), why);
+  http_ = std::move(*http);
+  return {};
+}
+
+void NodeImpl::make_context() {
+  if (options_.shape_read_bytes_per_s > 0) {
+    shaper_ = std::make_unique<net::Shaper>(loop_, options_.shape_read_bytes_per_s);
+  }
+  leases_ = std::make_unique<Leases>(loop_, *store_, counters_, options_.limits.leases_max);
+  context_.reset(new NodeContext{.loop = loop_,
+                                 .log = log_,
+                                 .store = *store_,
+                                 .limits = options_.limits,
+                                 .counters = counters_,
+                                 .net = net_,
+                                 .shaper = shaper_.get(),
+                                 .leases = *leases_,
+                                 .pinned = pinned_,
+                                 .unfinished = unfinished_,
+                                 .op_keys = op_keys_,
+                                 .draining = false,
+                                 .stats_json = [this] { return stats_json(); }});
+}
+
+Status NodeImpl::listen(std::string& why) {
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    const Status started = listeners_[i]->start([this](io::UniqueFd socket) { on_accept(std::move(socket)); });
+    if (!started) return explain(addresses_[i], started.error(), why);
+  }
+  return {};
+}
+
+std::vector<std::string> NodeImpl::addresses() const { return addresses_; }
+
+Figures NodeImpl::figures() const {
+  const std::chrono::duration<double> uptime = loop_.now() - started_;
+  return {.node = counters_,
+          .net = net_,
+          .store = store_stats_.load(),
+          .ready = state_.load() == State::kReady,
+          .uptime_s = uptime.count()};
+}
+
+// On the HTTP thread.
+http::Response NodeImpl::answer(std::string_view path) const {
+  if (path == "/metrics") {
+    return {.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_text(figures())};
+  }
+  if (path != "/healthz") return {.status = 404, .body = "there are /metrics and /healthz here\n"};
+  switch (state_.load()) {
+    case State::kRecovering: return {.status = 503, .body = "recovering\n"};
+    case State::kDraining: return {.status = 503, .body = "draining\n"};
+    case State::kReady: break;
+  }
+  return {.status = 200, .body = "ready\n"};
+}
+
+void NodeImpl::on_accept(io::UniqueFd socket) {
+  if (const Status adopted = adopt(std::move(socket)); !adopted) {
+    counters_.connections_refused.add();
+    crowded_.warn(log_, loop_.now(), "a connection was refused: there are too many");
+  }
+}
+
+Status NodeImpl::adopt(io::UniqueFd socket) {
+  if (context_->draining) return fail(kShuttingDown);
+  if (sessions_.size() >= options_.limits.connections_max) return fail(Code::kBusy, "too many connections");
+  const std::uint64_t number = next_session_++;
+  auto session = std::make_unique<Session>(*context_, number, std::move(socket),
+                                           [this](Session& s, const Error& why) { on_closed(s, why); });
+  if (Status started = session->start(); !started) return started;
+  sessions_.emplace(number, std::move(session));
+  counters_.connections_accepted.add();
+  counters_.connections.set(sessions_.size());
+  return {};
+}
+
+void NodeImpl::on_closed(Session& session, const Error& why) {
+  const bool bad = why.code == Code::kInvalid || why.code == Code::kStale || why.code == Code::kCorrupt ||
+                   why.code == Code::kTimeout || why.code == Code::kNoSpace;
+  if (bad) bad_peers_.warn(log_, loop_.now(), "closed the connection of " + session.peer_name() + ": " + why.what);
+  sessions_.erase(session.number());
+  counters_.connections.set(sessions_.size());
+  if (context_->draining) check_drain();
+}
+
+void NodeImpl::tell_room() {
+  for (const auto& [number, session] : sessions_) session->on_room();
+}
+
+void NodeImpl::drain(Duration limit, io::Callback on_done) {
+  KVD_CHECK(!context_->draining);
+  state_ = State::kDraining;
+  context_->draining = true;
+  on_drained_ = std::move(on_done);
+  listeners_.clear();
+  drain_until_ = after(loop_.now(), limit);
+  drain_timer_.arm_in(limit / 2);
+  drain_poll_.arm(loop_.now());
+}
+
+// Ends connections that have nothing under way; with the last one the store's turn comes.
+void NodeImpl::check_drain() {
+  constexpr Duration kPoll = std::chrono::milliseconds(5);
+  if (store_draining_) return;
+  for (const auto& [number, session] : sessions_) {
+    if (session->idle()) session->close(kShuttingDown);
+  }
+  if (!sessions_.empty()) return drain_poll_.arm_in(kPoll);
+  drain_timer_.disarm();
+  drain_poll_.disarm();
+  store_draining_ = true;
+  store_->drain(drain_until_, [this] {
+    if (on_drained_) std::exchange(on_drained_, nullptr)();
+  });
+}
+
+// The requests have had their half of the time.
+void NodeImpl::on_drain_timer() {
+  for (const auto& [number, session] : sessions_) session->close(kShuttingDown);
+}
+
+}  // namespace kvd::node

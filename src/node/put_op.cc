@@ -1,0 +1,183 @@
+#include "node/put_op.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+#include "block/checksum.h"
+
+namespace kvd::node {
+namespace {
+
+// Where bytes nobody needs go; written by every loop of the process and read by none.
+constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
+thread_local std::array<std::byte, kScratchBytes> scratch;
+
+}  // namespace
+
+PutOp::PutOp(NodeContext& context, Budget& connection_unfinished, const Request& request, std::unique_ptr<OpKeys> keys,
+             io::Callback on_done)
+    : context_(context),
+      connection_unfinished_(connection_unfinished),
+      request_(request),
+      keys_(std::move(keys)),
+      on_done_(std::move(on_done)),
+      failed_(keys_->count()),
+      records_(keys_->count()) {}
+
+PutOp::~PutOp() { abort(); }
+
+void PutOp::abort() {
+  aborted_ = true;
+  on_done_ = nullptr;
+  for (std::size_t key = 0; key < records_.size(); ++key) drop(key);
+}
+
+void PutOp::begin() {
+  ++unacknowledged_;  // keeps complete() false until every key has been looked at
+  for (std::size_t key = 0; key < keys_->count(); ++key) {
+    Record& record = records_[key];
+    if (!reserve(record)) {
+      fail_key(key);
+      continue;
+    }
+    Result<store::PutHandle> begun = context_.store.begin_put(request_.ns, keys_->id(key), keys_->foreign(key));
+    if (!begun) {
+      fail_key(key);
+    } else if (*begun) {
+      record.handle = std::move(*begun);
+      ++receiving_;
+    } else {
+      drop(key);
+      context_.counters.keys_put_present.add();
+      await_present(key);
+    }
+  }
+  if (receiving_ > 0) checksums_.resize(keys_->count() * request_.shape.layers);
+  acknowledged(keys_->count(), {});
+}
+
+bool PutOp::reserve(Record& record) {
+  record.connection_share = connection_unfinished_.take(request_.shape.record_bytes());
+  if (record.connection_share) record.share = context_.unfinished.take(request_.shape.record_bytes());
+  return static_cast<bool>(record.share);
+}
+
+// A record that is here already counts when it has reached the level that this PUT asks for.
+void PutOp::await_present(std::size_t key) {
+  if (request_.ack == AckLevel::kPooled) return;
+  ++unacknowledged_;
+  context_.store.await(request_.ns, keys_->id(key), request_.ack,
+                       [self = shared_from_this(), key](Status result) { self->acknowledged(key, result); });
+}
+
+Status PutOp::begin_message(const wire::Header& header, wire::U64View checksums) {
+  if (header.items != keys_->count() || header.layer_first != layers_in_ ||
+      header.layer_first + header.layer_count > static_cast<int>(request_.shape.layers)) {
+    return fail(Code::kCorrupt, "PUT data does not continue its PUT");
+  }
+  if (Status checked = wire::check_put_payload(header, request_.shape.slab_bytes); !checked) return checked;
+  layers_coming_ = header.layer_count;
+  slab_ = slab_landed_ = 0;
+  for (std::size_t i = 0; i < checksums.size(); ++i) {
+    const std::size_t layer = header.layer_first + i / keys_->count();
+    checksum(i % keys_->count(), layer) = checksums[i];
+  }
+  return {};
+}
+
+std::size_t PutOp::places(std::span<iovec> out) {
+  std::size_t count = 0;
+  const std::size_t slabs = std::size_t{layers_coming_} * keys_->count();
+  std::size_t offset = slab_landed_;
+  for (std::size_t slab = slab_; slab < slabs && count < out.size();) {
+    Record& record = records_[slab % keys_->count()];
+    std::size_t n = request_.shape.slab_bytes - offset;
+    if (record.handle) {
+      const auto layer = static_cast<std::uint16_t>(layers_in_ + slab / keys_->count());
+      out[count++] = {record.handle.slab(layer).data() + offset, n};
+    } else {
+      n = std::min(n, kScratchBytes);
+      out[count++] = {scratch.data(), n};
+    }
+    offset += n;
+    if (offset == request_.shape.slab_bytes) {
+      offset = 0;
+      ++slab;
+    }
+  }
+  return count;
+}
+
+void PutOp::landed(std::size_t bytes) {
+  while (bytes > 0) {
+    const std::size_t n = std::min<std::size_t>(bytes, request_.shape.slab_bytes - slab_landed_);
+    bytes -= n;
+    slab_landed_ += n;
+    if (slab_landed_ < request_.shape.slab_bytes) return;
+    slab_landed();
+    ++slab_;
+    slab_landed_ = 0;
+  }
+}
+
+// A slab is whole: it must be what its sender says it is.
+void PutOp::slab_landed() {
+  const std::size_t key = slab_ % keys_->count();
+  Record& record = records_[key];
+  if (!record.handle) return;
+  const std::size_t layer = layers_in_ + slab_ / keys_->count();
+  const MutableBytes slab = record.handle.slab(static_cast<std::uint16_t>(layer));
+  const std::uint64_t found = block::slab_checksum(record.handle.seed(), static_cast<std::uint32_t>(layer),
+                                                   slab.first(request_.shape.slab_bytes));
+  if (found == checksum(key, layer)) return;
+  context_.counters.put_corrupt.add();
+  fail_key(key);
+}
+
+void PutOp::end_message() {
+  layers_in_ = static_cast<std::uint16_t>(layers_in_ + std::exchange(layers_coming_, 0));
+  if (layers_in_ == request_.shape.layers) publish();
+}
+
+void PutOp::publish() {
+  ++unacknowledged_;  // acknowledgements may come from inside complete_put(): not complete before the last was asked
+                      // for
+  for (std::size_t key = 0; key < records_.size() && !aborted_; ++key) {
+    Record& record = records_[key];
+    if (!record.handle) continue;
+    --receiving_;
+    ++unacknowledged_;
+    record.connection_share.release();
+    record.share.release();
+    context_.store.complete_put(std::exchange(record.handle, {}), std::span(&checksum(key, 0), request_.shape.layers),
+                                request_.ack,
+                                [self = shared_from_this(), key](Status result) { self->acknowledged(key, result); });
+  }
+  acknowledged(keys_->count(), {});
+}
+
+void PutOp::acknowledged(std::size_t key, Status result) {
+  --unacknowledged_;
+  if (aborted_) return;
+  if (!result) fail_key(key);
+  if (complete() && on_done_) std::exchange(on_done_, nullptr)();
+}
+
+void PutOp::fail_key(std::size_t key) {
+  failed_.add(key);
+  drop(key);
+}
+
+// Frees the record's memory. What is receiving it in this very call still writes there: see landed(), which comes
+// after.
+void PutOp::drop(std::size_t key) {
+  Record& record = records_[key];
+  if (record.handle) --receiving_;
+  record.handle = {};
+  record.connection_share.release();
+  record.share.release();
+}
+
+}  // namespace kvd::node

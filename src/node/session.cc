@@ -1,0 +1,223 @@
+#include "node/session.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "block/schema.h"
+
+namespace kvd::node {
+namespace {
+
+constexpr std::size_t kHelloBytesMax = 1024;
+
+// For browsers, curl and probes that were pointed at the wrong port.
+constexpr std::string_view kHttpAnswer =
+    "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    "This is a kvdepot port: it speaks the kvdepot protocol. Metrics and health are on the --http address.\n";
+
+bool looks_like_http(Bytes bytes) {
+  const std::string_view text = as_text(bytes);
+  return std::ranges::any_of(std::array{"GET", "HEA", "POS", "PUT", "OPT", "DEL"},
+                             [text](const char* verb) { return text.starts_with(verb); });
+}
+
+net::ConnectionOptions connection_options(const NodeContext& context) {
+  net::ConnectionOptions options;
+  options.meta_bytes_max = kHelloBytesMax;
+  options.stall_limit = context.limits.stall_limit;
+  options.shaper = context.shaper;
+  return options;
+}
+
+std::string printable(std::string text) {
+  std::ranges::replace_if(text, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
+
+}  // namespace
+
+Session::Session(NodeContext& context, std::uint64_t number, io::UniqueFd socket, OnClosed on_closed)
+    : context_(context),
+      number_(number),
+      on_closed_(std::move(on_closed)),
+      pins_(context.pinned.bytes_max() / 100 * context.limits.connection_percent_max),
+      unfinished_(context.unfinished.bytes_max() / 100 * context.limits.connection_percent_max),
+      handshake_timer_(context.loop, [this] { close(Error{Code::kTimeout, 0, "no HELLO came"}); }),
+      pump_timer_(context.loop, [this] { pump(); }),
+      connection_(std::make_unique<net::Connection>(context.loop, static_cast<net::MessageHandler&>(*this), context.net,
+                                                    std::move(socket), connection_options(context))) {
+  pins_.on_room = [this] { schedule_pump(); };
+}
+
+Session::~Session() {
+  connection_.reset();  // its queue gives bodies back to the operations
+  for (RunningGet& get : gets_) get.op->abort();
+  for (auto& [id, put] : puts_) put.op->abort();
+  context_.counters.ops.sub(gets_.size() + puts_.size());
+  context_.leases.release_all(number_);
+}
+
+Status Session::start() {
+  handshake_timer_.arm_in(context_.limits.handshake_limit);
+  return connection_->start();
+}
+
+wire::Buffer Session::farewell(const Error& why, Bytes first_bytes) {
+  if (why.code == Code::kStale && !greeted_) {
+    return wire::error_frame(wire::Opcode::kHelloReply, 0, Code::kStale, "this depot speaks version 1 of the protocol");
+  }
+  if (why.code != Code::kInvalid || !looks_like_http(first_bytes)) return {};
+  const Bytes answer = as_bytes(kHttpAnswer);
+  return {answer.begin(), answer.end()};
+}
+
+Status Session::on_message(const wire::Header& header, Bytes meta) {
+  if (wire::is_response(header.opcode)) return fail(Code::kCorrupt, "a response where a request belongs");
+  if (header.opcode == wire::Opcode::kHello) return on_hello(header, meta);
+  if (!greeted_) return fail(Code::kCorrupt, "a request before HELLO");
+  if (header.request_id == 0 || header.status != Code::kOk) return fail(Code::kCorrupt, "a request without an id");
+  return on_request(header, meta);
+}
+
+Status Session::on_request(const wire::Header& header, Bytes meta) {
+  using wire::Opcode;
+  const bool is_new = header.opcode == Opcode::kOpen || header.opcode == Opcode::kMatch ||
+                      header.opcode == Opcode::kGet || header.opcode == Opcode::kPut ||
+                      header.opcode == Opcode::kRemove;
+  if (is_new && context_.draining) return refuse(header, {Code::kUnavailable, 0, "the depot is shutting down"});
+  switch (header.opcode) {
+    case Opcode::kOpen: return on_open(header, meta);
+    case Opcode::kMatch: return on_match(header, meta);
+    case Opcode::kGet: return on_get(header, meta);
+    case Opcode::kPut: return on_put(header, meta);
+    case Opcode::kPutData: return on_put_data(header, meta);
+    case Opcode::kCancel: return on_cancel(header, meta);
+    case Opcode::kRemove: return on_remove(header, meta);
+    case Opcode::kUnpin: return on_unpin(header, meta);
+    case Opcode::kStats: return on_stats(header, meta);
+    case Opcode::kPing: return on_ping(header, meta);
+    default: return fail(Code::kCorrupt, "an unknown request");
+  }
+}
+
+Status Session::on_hello(const wire::Header& header, Bytes meta) {
+  const Result<wire::Hello> hello = wire::decode<wire::Hello>(header, meta);
+  if (!hello) return fail(hello.error());
+  if (greeted_) return fail(Code::kCorrupt, "HELLO came twice");
+  peer_name_ = printable(hello->name);
+  if (hello->version_min > wire::kVersion || hello->version_max < wire::kVersion) {
+    const Error why{Code::kStale, 0, "this depot speaks version 1 of the protocol"};
+    static_cast<void>(refuse(wire::Opcode::kHelloReply, 0, why));
+    connection_->close_after_flush(why);
+    return {};
+  }
+  greeted_ = true;
+  handshake_timer_.disarm();
+  context_.log.debug(fmt::format("connection {}: this is '{}'", number_, peer_name_));
+  connection_->set_meta_bytes_max(wire::kMetaBytesMax);
+  return reply(header, wire::HelloReply{.version = wire::kVersion,
+                                        .features = 0,
+                                        .store_uuid = context_.store.uuid(),
+                                        .boot_epoch = context_.store.boot_epoch(),
+                                        .keys_max = kKeysPerRequestMax,
+                                        .ops_max = context_.limits.ops_max,
+                                        .server = "kvdepot " KVD_VERSION});
+}
+
+Status Session::on_open(const wire::Header& header, Bytes meta) {
+  const Result<wire::Open> open = wire::decode<wire::Open>(header, meta);
+  if (!open) return undecodable(header, open.error());
+  if (const Status checked = block::check_namespace(open->ns); !checked) return refuse(header, checked.error());
+  const Result<store::NamespaceHandle> handle = context_.store.open_namespace(open->ns);
+  if (!handle) return refuse(header, handle.error());
+  auto at = std::ranges::find(namespaces_, *handle);
+  if (at == namespaces_.end()) {
+    if (namespaces_.size() >= context_.limits.namespaces_max) {
+      return refuse(header, {Code::kNoSpace, 0, "too many namespaces on this connection"});
+    }
+    at = namespaces_.insert(at, *handle);
+  }
+  return reply(header, wire::OpenReply{static_cast<std::uint32_t>(at - namespaces_.begin())});
+}
+
+Status Session::on_remove(const wire::Header& header, Bytes meta) {
+  const Result<wire::Remove> remove = wire::decode<wire::Remove>(header, meta);
+  if (!remove) return undecodable(header, remove.error());
+  const Result<store::NamespaceHandle> ns = handle_of(remove->ns);
+  if (!ns) return refuse(header, ns.error());
+  if (remove->shards.size() * remove->keys.count() > context_.limits.lookups_max) {
+    return refuse(header, {Code::kInvalid, 0, "too many shards x keys in one request"});
+  }
+  context_.counters.requests_remove.add();
+  const block::NamespaceHash& hash = context_.store.namespace_hash(*ns);
+  const std::size_t blocks = remove->keys.count() / remove->groups.size();
+  std::uint32_t removed = 0;
+  for (std::size_t i = 0; i < remove->keys.count(); ++i) {
+    const Key key = block::key_at(hash, remove->keys, i);
+    const std::uint16_t group = remove->groups[i / blocks];
+    for (const std::uint16_t shard : remove->shards) removed += context_.store.remove(*ns, {key, shard, group});
+  }
+  return reply(header, wire::RemoveReply{removed});
+}
+
+Status Session::on_unpin(const wire::Header& header, Bytes meta) {
+  const Result<wire::Unpin> unpin = wire::decode<wire::Unpin>(header, meta);
+  if (!unpin) return undecodable(header, unpin.error());
+  if (!context_.leases.release(number_, unpin->lease)) {
+    return refuse(header, {Code::kNotFound, 0, "no such lease: it expired or belongs to another connection"});
+  }
+  return reply(header, wire::UnpinReply{});
+}
+
+Status Session::on_stats(const wire::Header& header, Bytes meta) {
+  if (const auto stats = wire::decode<wire::Stats>(header, meta); !stats) return fail(stats.error());
+  const std::string json = context_.stats_json();
+  return reply(header, wire::StatsReply{json});
+}
+
+Status Session::on_ping(const wire::Header& header, Bytes meta) {
+  if (const auto ping = wire::decode<wire::Ping>(header, meta); !ping) return fail(ping.error());
+  return reply(header, wire::PingReply{});
+}
+
+Status Session::on_cancel(const wire::Header& header, Bytes meta) {
+  if (const auto cancel = wire::decode<wire::Cancel>(header, meta); !cancel) return fail(cancel.error());
+  const Error why{Code::kCancelled, 0, "cancelled by the client"};
+  end_get(header.request_id, why);
+  end_put(header.request_id, why);
+  return {};
+}
+
+Result<store::NamespaceHandle> Session::handle_of(std::uint32_t ns) const {
+  if (ns >= namespaces_.size()) return fail(Code::kNotFound, "no such namespace on this connection: OPEN it first");
+  return namespaces_[ns];
+}
+
+template <class M>
+Status Session::reply(const wire::Header& request, const M& message, std::uint32_t items) {
+  const wire::Header header{.flags = wire::kFlagLast, .request_id = request.request_id, .items = items};
+  connection_->send({.head = wire::frame(header, message), .body = {}, .on_done = {}});
+  return {};
+}
+
+Status Session::refuse(const wire::Header& request, const Error& why) {
+  return refuse(wire::reply_of(request.opcode), request.request_id, why);
+}
+
+Status Session::refuse(wire::Opcode opcode, std::uint64_t id, const Error& why) {
+  if (why.code == Code::kBusy) context_.counters.answered_busy.add();
+  if (why.code == Code::kInvalid) context_.counters.answered_invalid.add();
+  connection_->send({.head = wire::error_frame(opcode, id, why.code, why.what), .body = {}, .on_done = {}});
+  return {};
+}
+
+Status Session::undecodable(const wire::Header& request, const Error& why) {
+  if (why.code != Code::kInvalid) return fail(why);
+  return refuse(request, why);
+}
+
+}  // namespace kvd::node

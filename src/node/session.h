@@ -1,0 +1,125 @@
+// Session: what one connection may do and has under way. Speaks the depot's side of the protocol
+// (docs/formats/wire.md).
+//
+// Malformed messages end the connection; requests that cannot be served are answered with a status and one line why.
+// Everything a client can make the node hold is bounded (Limits) and freed with the connection: leases, unfinished
+// PUTs, pins of GETs. Owned by Node; belongs to its loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "io/fd.h"
+#include "net/connection.h"
+#include "node/context.h"
+#include "node/get_op.h"
+#include "node/put_op.h"
+#include "wire/message.h"
+
+namespace kvd::node {
+
+class Session final : private net::MessageHandler {
+ public:
+  using OnClosed = std::function<void(Session&, const Error&)>;
+
+  // `on_closed` comes once, from the loop; it may destroy the session.
+  Session(NodeContext& context, std::uint64_t number, io::UniqueFd socket, OnClosed on_closed);
+  ~Session() override;
+
+  Status start();
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+  // Nothing is under way and nothing waits to be sent.
+  [[nodiscard]] bool idle() const noexcept {
+    return gets_.empty() && puts_.empty() && connection_->queued_bytes() == 0;
+  }
+  // GETs that waited for the pin budget may go on.
+  void on_room();
+  // Ends the connection; on_closed follows.
+  void close(const Error& why) { connection_->close(why); }
+  [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
+
+ private:
+  // A GET or PUT with what the session keeps about it.
+  struct RunningGet {
+    std::shared_ptr<GetOp> op;  // also held by the messages it has queued
+    Budget::Share keys;
+    std::unique_ptr<io::Timer> deadline;
+    std::vector<net::SendId> queued;
+    Time arrived{};
+  };
+  struct RunningPut {
+    std::shared_ptr<PutOp> op;  // also held by acknowledgements that the store owes
+    Budget::Share keys;
+    std::unique_ptr<io::Timer> deadline;
+    bool idle_limited = false;  // the timer is the limit between two messages
+    Time arrived{};
+  };
+
+  // net::MessageHandler
+  Status on_message(const wire::Header& header, Bytes meta) override;
+  std::size_t payload_places(std::span<iovec> out) override;
+  void payload_landed(std::size_t bytes) override;
+  Status on_payload_end() override;
+  void on_drained() override { pump(); }
+  wire::Buffer farewell(const Error& why, Bytes first_bytes) override;
+  void on_closed(const Error& why) override { on_closed_(*this, why); }
+
+  // session.cc: the connection and small requests
+  Status on_hello(const wire::Header& header, Bytes meta);
+  Status on_request(const wire::Header& header, Bytes meta);
+  Status on_open(const wire::Header& header, Bytes meta);
+  Status on_remove(const wire::Header& header, Bytes meta);
+  Status on_unpin(const wire::Header& header, Bytes meta);
+  Status on_stats(const wire::Header& header, Bytes meta);
+  Status on_ping(const wire::Header& header, Bytes meta);
+  Status on_cancel(const wire::Header& header, Bytes meta);
+  Result<store::NamespaceHandle> handle_of(std::uint32_t ns) const;
+  template <class M>
+  Status reply(const wire::Header& request, const M& message, std::uint32_t items = 0);
+  Status refuse(const wire::Header& request, const Error& why);
+  Status refuse(wire::Opcode opcode, std::uint64_t id, const Error& why);
+  // What to do with a request that did not decode: kInvalid is answered, the rest ends the connection.
+  Status undecodable(const wire::Header& request, const Error& why);
+
+  // session_match.cc
+  Status on_match(const wire::Header& header, Bytes meta);
+
+  // session_body.cc: GET and PUT
+  Status on_get(const wire::Header& header, Bytes meta);
+  Status on_put(const wire::Header& header, Bytes meta);
+  Status on_put_data(const wire::Header& header, Bytes meta);
+  Status check_op(const wire::Header& header);
+  Result<Budget::Share> admit(const wire::Header& header);
+  void schedule_pump();
+  void pump();
+  void pump_get(RunningGet& get);
+  void finish_get(std::uint64_t id);
+  void end_get(std::uint64_t id, const Error& why);
+  void finish_put(std::uint64_t id);
+  void end_put(std::uint64_t id, const Error& why);
+  void touch_put(RunningPut& put);
+
+  NodeContext& context_;
+  const std::uint64_t number_;
+  OnClosed on_closed_;
+  std::string peer_name_ = "unnamed";
+  bool greeted_ = false;
+  std::vector<store::NamespaceHandle> namespaces_;  // by the handle that the client knows
+
+  Budget pins_;        // of the node's `pinned`
+  Budget unfinished_;  // of the node's `unfinished`
+  io::Timer handshake_timer_;
+  io::Timer pump_timer_;
+  std::list<RunningGet> gets_;  // in order of arrival: the first one that can send goes first
+  std::unordered_map<std::uint64_t, std::list<RunningGet>::iterator> gets_by_id_;
+  std::unordered_map<std::uint64_t, RunningPut> puts_;
+  std::uint64_t receiving_put_ = 0;              // whose PUT data is coming in now; 0 = nobody's: it is discarded
+  std::unique_ptr<net::Connection> connection_;  // last: its end gives bodies back to the operations above
+};
+
+}  // namespace kvd::node

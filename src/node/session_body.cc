@@ -1,0 +1,255 @@
+// GET and PUT: admission, the order in which GETs use the socket, deadlines, cancellation and the end of both.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "block/schema.h"
+#include "node/session.h"
+
+namespace kvd::node {
+namespace {
+
+Time deadline_of(const wire::Header& header, Time now) {
+  return header.deadline_ms == 0 ? kNever : after(now, Millis(header.deadline_ms));
+}
+
+std::uint64_t micros(Duration d) {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(d).count());
+}
+
+}  // namespace
+
+// Whether a GET or PUT with this id may begin. An error ends the connection.
+Status Session::check_op(const wire::Header& header) {
+  if (gets_by_id_.contains(header.request_id) || puts_.contains(header.request_id)) {
+    return fail(Code::kCorrupt, "a request id is used twice");
+  }
+  return {};
+}
+
+// The share of the node's bookkeeping that the operation takes, or why it is turned away.
+Result<Budget::Share> Session::admit(const wire::Header& header) {
+  if (gets_.size() + puts_.size() >= context_.limits.ops_max) {
+    return fail(Code::kBusy, "too many unfinished requests on this connection");
+  }
+  Budget::Share share = context_.op_keys.take(header.items);
+  if (!share) return fail(Code::kBusy, "too many keys are being moved");
+  return share;
+}
+
+Status Session::on_get(const wire::Header& header, Bytes meta) {
+  const Time now = context_.loop.now();
+  if (Status checked = check_op(header); !checked) return checked;
+  const Result<wire::Get> get = wire::decode<wire::Get>(header, meta);
+  if (!get) return undecodable(header, get.error());
+  const Result<store::NamespaceHandle> ns = handle_of(get->ns);
+  if (!ns) return refuse(header, ns.error());
+  const GroupSchema* const schema = context_.store.schema(*ns, get->group);
+  if (schema == nullptr) return refuse(header, {Code::kInvalid, 0, "the namespace has no such group"});
+  const int layers = header.layer_count == 0 ? schema->layers - header.layer_first : header.layer_count;
+  if (layers <= 0 || header.layer_first + layers > schema->layers) {
+    return refuse(header, {Code::kInvalid, 0, "the group has fewer layers"});
+  }
+  Result<Budget::Share> share = admit(header);
+  if (!share) return refuse(header, share.error());
+
+  const block::RecordShape shape = block::shape_of(*schema, !get->keys.native);
+  const GetOp::Request request{.id = header.request_id,
+                               .ns = *ns,
+                               .slab_bytes = shape.slab_bytes,
+                               .slab_stride = shape.slab_stride,
+                               .record_bytes = static_cast<std::uint32_t>(shape.record_bytes()),
+                               .layer_first = header.layer_first,
+                               .layer_end = static_cast<std::uint16_t>(header.layer_first + layers),
+                               .stop_at_first_failure = get->stop_at_first_failure,
+                               .deadline = deadline_of(header, now)};
+  auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(*ns), get->keys, get->shard, get->group);
+  RunningGet running{
+      .op = std::make_shared<GetOp>(context_, pins_, request, std::move(keys), [this] { schedule_pump(); }),
+      .keys = std::move(*share),
+      .deadline = nullptr,
+      .queued = {},
+      .arrived = now};
+  if (request.deadline != kNever) {
+    running.deadline = std::make_unique<io::Timer>(context_.loop, [this, id = request.id] {
+      end_get(id, {Code::kTimeout, 0, "the request's deadline has passed"});
+      connection_->flush();
+    });
+    running.deadline->arm(request.deadline);
+  }
+  context_.counters.requests_get.add();
+  context_.counters.ops.add(1);
+  gets_.push_back(std::move(running));
+  gets_by_id_.emplace(request.id, std::prev(gets_.end()));
+  schedule_pump();
+  return {};
+}
+
+// The store's answers come one by one; what they make possible is done once in a turn of the loop.
+void Session::schedule_pump() {
+  if (!pump_timer_.armed()) pump_timer_.arm(context_.loop.now());
+}
+
+void Session::on_room() {
+  if (!gets_.empty()) schedule_pump();
+}
+
+void Session::pump() {
+  for (RunningGet& get : gets_) pump_get(get);
+  connection_->flush();
+}
+
+void Session::pump_get(RunningGet& get) {
+  get.op->advance();
+  while (!connection_->closed() && !get.op->finished() && !connection_->congested() && get.op->ready()) {
+    net::Outgoing message = get.op->next();
+    if (get.op->finished()) {
+      message.on_done = [this, id = get.op->request().id, on_done = std::move(message.on_done)]() mutable {
+        on_done();
+        finish_get(id);
+      };
+    }
+    get.queued.push_back(connection_->send(std::move(message)));
+    get.op->advance();
+  }
+}
+
+// The last message is in the socket, or has gone with the connection.
+void Session::finish_get(std::uint64_t id) {
+  const auto found = gets_by_id_.find(id);
+  if (found == gets_by_id_.end()) return;  // ended before its time
+  const RunningGet get = std::move(*found->second);
+  gets_.erase(found->second);
+  gets_by_id_.erase(found);
+  NodeCounters& counters = context_.counters;
+  counters.ops.sub(1);
+  if (connection_ == nullptr || connection_->closed()) return;
+  counters.keys_got.add(get.op->keys() - get.op->failed());
+  counters.keys_missed.add(get.op->failed());
+  counters.get_us.record_us(micros(context_.loop.now() - get.arrived));
+}
+
+// Ends a GET before its time. Messages that have not started are taken back; one that has goes out whole.
+void Session::end_get(std::uint64_t id, const Error& why) {
+  const auto found = gets_by_id_.find(id);
+  if (found == gets_by_id_.end()) return;
+  RunningGet get = std::move(*found->second);
+  gets_.erase(found->second);
+  gets_by_id_.erase(found);
+  get.op->abort();
+  for (auto queued = get.queued.rbegin(); queued != get.queued.rend(); ++queued) {
+    if (!connection_->withdraw(*queued)) break;
+  }
+  context_.counters.ops.sub(1);
+  (why.code == Code::kTimeout ? context_.counters.timeouts : context_.counters.cancelled).add();
+  static_cast<void>(refuse(wire::Opcode::kGetData, id, why));
+}
+
+Status Session::on_put(const wire::Header& header, Bytes meta) {
+  const Time now = context_.loop.now();
+  if (Status checked = check_op(header); !checked) return checked;
+  const Result<wire::Put> put = wire::decode<wire::Put>(header, meta);
+  if (!put) return undecodable(header, put.error());
+  const Result<store::NamespaceHandle> ns = handle_of(put->ns);
+  if (!ns) return refuse(header, ns.error());
+  const GroupSchema* const schema = context_.store.schema(*ns, put->group);
+  if (schema == nullptr) return refuse(header, {Code::kInvalid, 0, "the namespace has no such group"});
+  Result<Budget::Share> share = admit(header);
+  if (!share) return refuse(header, share.error());
+
+  const std::uint64_t id = header.request_id;
+  const PutOp::Request request{
+      .id = id, .ns = *ns, .shape = block::shape_of(*schema, !put->keys.native), .ack = put->ack};
+  auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(*ns), put->keys, put->shard, put->group);
+  RunningPut running{.op = std::make_shared<PutOp>(context_, unfinished_, request, std::move(keys),
+                                                   [this, id] {
+                                                     finish_put(id);
+                                                     connection_->flush();
+                                                   }),
+                     .keys = std::move(*share),
+                     .deadline = std::make_unique<io::Timer>(context_.loop,
+                                                             [this, id] {
+                                                               end_put(id,
+                                                                       {Code::kTimeout, 0, "the PUT took too long"});
+                                                               connection_->flush();
+                                                             }),
+                     .idle_limited = header.deadline_ms == 0,
+                     .arrived = now};
+  context_.counters.requests_put.add();
+  context_.counters.ops.add(1);
+  if (header.deadline_ms != 0) running.deadline->arm(deadline_of(header, now));
+  touch_put(running);
+  const std::shared_ptr<PutOp> op = running.op;  // outlives its own end
+  puts_.emplace(id, std::move(running));
+  op->begin();
+  if (op->complete()) finish_put(id);
+  return {};
+}
+
+// A PUT without a deadline must go on coming.
+void Session::touch_put(RunningPut& put) {
+  if (put.idle_limited) put.deadline->arm_in(context_.limits.put_idle_limit);
+}
+
+Status Session::on_put_data(const wire::Header& header, Bytes meta) {
+  receiving_put_ = 0;
+  const Result<wire::PutData> data = wire::decode<wire::PutData>(header, meta);
+  if (!data) return fail(data.error());
+  const auto found = puts_.find(header.request_id);
+  if (found == puts_.end()) return {};  // it has ended: refused, cancelled, or nothing of it is needed
+  if (Status begun = found->second.op->begin_message(header, data->checksums); !begun) return begun;
+  receiving_put_ = header.request_id;
+  touch_put(found->second);
+  return {};
+}
+
+std::size_t Session::payload_places(std::span<iovec> out) {
+  const auto found = puts_.find(receiving_put_);
+  return found == puts_.end() ? 0 : found->second.op->places(out);
+}
+
+void Session::payload_landed(std::size_t bytes) {
+  const auto found = puts_.find(receiving_put_);
+  if (found != puts_.end()) found->second.op->landed(bytes);
+}
+
+Status Session::on_payload_end() {
+  const auto found = puts_.find(std::exchange(receiving_put_, 0));
+  if (found == puts_.end()) return {};
+  const std::uint64_t id = found->first;
+  const std::shared_ptr<PutOp> op = found->second.op;  // outlives its own end
+  touch_put(found->second);
+  op->end_message();
+  if (op->complete()) finish_put(id);
+  return {};
+}
+
+// All layers are in and acknowledged, or nothing is left to wait for.
+void Session::finish_put(std::uint64_t id) {
+  const auto found = puts_.find(id);
+  if (found == puts_.end()) return;
+  const RunningPut put = std::move(found->second);
+  puts_.erase(found);
+  const FailedKeys& failed = put.op->failed();
+  NodeCounters& counters = context_.counters;
+  counters.ops.sub(1);
+  counters.keys_put.add(failed.left());
+  counters.keys_put_failed.add(failed.failed());
+  counters.put_us.record_us(micros(context_.loop.now() - put.arrived));
+  const wire::Header header{
+      .flags = wire::kFlagLast, .request_id = id, .items = static_cast<std::uint32_t>(put.op->keys())};
+  connection_->send({.head = wire::frame(header, wire::PutReply{failed.bitmap()}), .body = {}, .on_done = {}});
+}
+
+void Session::end_put(std::uint64_t id, const Error& why) {
+  const auto found = puts_.find(id);
+  if (found == puts_.end()) return;
+  const RunningPut put = std::move(found->second);
+  puts_.erase(found);
+  put.op->abort();
+  context_.counters.ops.sub(1);
+  (why.code == Code::kTimeout ? context_.counters.timeouts : context_.counters.cancelled).add();
+  static_cast<void>(refuse(wire::Opcode::kPutReply, id, why));
+}
+
+}  // namespace kvd::node

@@ -1,0 +1,206 @@
+// How a node treats its peers: the handshake, small requests, and bytes that make no sense.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "base/random.h"
+#include "node/testing/rig.h"
+#include "wire/crc32c.h"
+
+namespace kvd::node {
+namespace {
+
+using net::Received;
+
+TEST(Session, GreetsAClientOfItsVersion) {
+  Rig rig;
+  auto client = rig.connect(false);
+  const Received reply = client->call(wire::frame({}, wire::Hello{.version_min = 1, .version_max = 9, .name = "x"}));
+  const auto hello = wire::decode<wire::HelloReply>(reply.header, reply.meta);
+  ASSERT_TRUE(hello.has_value());
+  EXPECT_EQ(hello->version, 1);
+  EXPECT_EQ(hello->store_uuid, rig.node->store().uuid());
+  EXPECT_EQ(hello->ops_max, rig.options.limits.ops_max);
+  EXPECT_EQ(hello->keys_max, kKeysPerRequestMax);
+}
+
+TEST(Session, TellsAClientOfAnotherVersionAndCloses) {
+  Rig rig;
+  auto client = rig.connect(false);
+  const Received reply = client->call(wire::frame({}, wire::Hello{.version_min = 2, .version_max = 3, .name = "x"}));
+  EXPECT_EQ(reply.header.status, Code::kStale);
+  EXPECT_EQ(wire::error_text(reply.meta), "this depot speaks version 1 of the protocol");
+  EXPECT_TRUE(client->ended());
+}
+
+TEST(Session, TellsAHeaderOfAnotherVersionAndCloses) {
+  Rig rig;
+  auto client = rig.connect(false);
+  wire::Buffer hello = wire::frame({}, wire::Hello{.name = "x"});
+  hello[4] = std::byte{2};
+  const Received reply = client->call(std::move(hello));
+  EXPECT_EQ(reply.header.opcode, wire::Opcode::kHelloReply);
+  EXPECT_EQ(reply.header.status, Code::kStale);
+  EXPECT_TRUE(client->ended());
+}
+
+TEST(Session, TellsAnHttpClientWhereItIs) {
+  Rig rig;
+  auto [near, far] = net::make_socket_pair();
+  ASSERT_TRUE(rig.node->adopt(std::move(far)).has_value());
+  const std::string_view request = "GET /metrics HTTP/1.1\r\nHost: depot\r\n\r\n";
+  ASSERT_EQ(::write(near.get(), request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  std::string answer;
+  ASSERT_TRUE(rig.until([&, &fd = near] {
+    char buffer[1024];
+    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    if (n > 0) answer.append(buffer, static_cast<std::size_t>(n));
+    return n == 0;
+  }));
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 400 "));
+  EXPECT_NE(answer.find("This is a kvdepot port"), std::string::npos);
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "connections") == 0; }));
+}
+
+TEST(Session, CutsAPeerThatSaysNothing) {
+  NodeOptions options = test_options();
+  options.limits.handshake_limit = std::chrono::milliseconds(5);
+  Rig rig(options);
+  auto silent = rig.connect(false);
+  EXPECT_TRUE(silent->ended());
+  auto polite = rig.connect();
+  EXPECT_EQ(polite->call(wire::frame({.request_id = 1}, wire::Ping{})).header.opcode, wire::Opcode::kPingReply);
+}
+
+TEST(Session, EndsAConnectionThatBreaksTheProtocol) {
+  Rig rig;
+  const auto expect_end = [&](wire::Buffer request, bool hello) {
+    auto client = rig.connect(hello);
+    client->send(std::move(request));
+    EXPECT_TRUE(client->ended());
+  };
+  expect_end(wire::frame({.request_id = 1}, wire::Ping{}), false);      // before HELLO
+  expect_end(wire::frame({}, wire::Hello{.name = "again"}), true);      // twice
+  expect_end(wire::frame({}, wire::Ping{}), true);                      // no id
+  expect_end(wire::frame({.request_id = 1}, wire::PingReply{}), true);  // a response
+  wire::Buffer bad = wire::frame({.request_id = 1}, wire::Unpin{5});
+  bad.back() ^= std::byte{1};
+  expect_end(std::move(bad), true);  // meta CRC
+  const wire::Buffer unpin = wire::frame({.request_id = 1}, wire::StatsReply{"too long for it"});
+  wire::Buffer odd = unpin;
+  odd[5] = static_cast<std::byte>(wire::Opcode::kUnpin);
+  const std::uint32_t crc = wire::crc32c(Bytes(odd).first(60));
+  std::memcpy(odd.data() + 60, &crc, 4);
+  expect_end(std::move(odd), true);  // malformed structure
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "connections") == 0; }));
+  EXPECT_GE(rig.stat("net", "protocol_errors"), 4U);
+}
+
+TEST(Session, SurvivesRandomBytes) {
+  Rig rig;
+  Random random(3);
+  for (int round = 0; round < 100; ++round) {
+    auto client = rig.connect(random.chance(1, 2));
+    wire::Buffer bytes = net::make_bytes(64 + random.below(5000), random.next());
+    if (random.chance(1, 2)) {  // a good header in front of nonsense
+      wire::Header header{.opcode = static_cast<wire::Opcode>(1 + random.below(11)), .request_id = 1 + random.below(5)};
+      header.items = static_cast<std::uint32_t>(random.next());
+      header.meta_bytes = static_cast<std::uint32_t>(random.below(bytes.size()));
+      header.body_bytes = header.meta_bytes;
+      header.meta_crc =
+          wire::crc32c(Bytes(bytes).subspan(64, std::min<std::size_t>(header.meta_bytes, bytes.size() - 64)));
+      wire::encode_header(header, bytes);
+    }
+    client->send(std::move(bytes));
+    rig.loop->run_once(Duration::zero());
+    if (random.chance(1, 2)) client->vanish();
+    rig.loop->run_once(Duration::zero());
+  }
+  auto client = rig.connect();
+  EXPECT_EQ(client->call(wire::frame({.request_id = 1}, wire::Ping{})).header.opcode, wire::Opcode::kPingReply);
+  client.reset();
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "connections") == 0; }));
+}
+
+TEST(Session, HandlesOfANamespaceAreEqualAndAnotherSchemaIsRefused) {
+  Rig rig;
+  auto client = rig.connect();
+  const Namespace ns = small_namespace();
+  EXPECT_EQ(client->open(ns), client->open(ns));
+  Namespace other = ns;
+  other.fingerprint = "another model";
+  EXPECT_NE(client->open(ns), client->open(other));
+  Namespace clash = ns;
+  clash.groups[0].layers = 4;
+  auto second = rig.connect();
+  const Received reply = second->call(wire::frame({.request_id = 7}, wire::Open{clash}));
+  EXPECT_EQ(reply.header.status, Code::kInvalid);
+  EXPECT_EQ(reply.header.request_id, 7U);
+  EXPECT_FALSE(wire::error_text(reply.meta).empty());
+  Namespace impossible = ns;
+  impossible.groups[0].slab_bytes = 100U << 20;
+  EXPECT_EQ(second->call(wire::frame({.request_id = 8}, wire::Open{impossible})).header.status, Code::kInvalid);
+  second->open(ns);  // the connection goes on
+}
+
+TEST(Session, NamespacesOfAConnectionAreBounded) {
+  NodeOptions options = test_options();
+  options.limits.namespaces_max = 2;
+  Rig rig(options);
+  auto client = rig.connect();
+  Namespace ns = small_namespace();
+  client->open(ns);
+  ns.fingerprint = "b";
+  client->open(ns);
+  ns.fingerprint = "c";
+  EXPECT_EQ(client->call(wire::frame({.request_id = 9}, wire::Open{ns})).header.status, Code::kNoSpace);
+}
+
+TEST(Session, ConnectionsAreBounded) {
+  NodeOptions options = test_options();
+  options.limits.connections_max = 2;
+  options.listen = {"tcp://127.0.0.1:0"};
+  Rig rig(options);
+  auto first = rig.connect_tcp();
+  auto second = rig.connect_tcp();
+  auto [near, far] = net::make_socket_pair();
+  EXPECT_EQ(rig.node->adopt(std::move(far)).error().code, Code::kBusy);
+  first.reset();
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "connections") == 1; }));
+  rig.connect_tcp();
+}
+
+TEST(Session, StatsAreJson) {
+  Rig rig;
+  auto client = rig.connect();
+  const Received reply = client->call(wire::frame({.request_id = 1}, wire::Stats{}));
+  const auto json = nlohmann::json::parse(as_text(reply.meta));
+  EXPECT_EQ(json.at("version"), KVD_VERSION);
+  EXPECT_EQ(json.at("node").at("connections"), 1);
+  EXPECT_TRUE(json.at("store").contains("dirty_bytes"));
+  EXPECT_TRUE(json.at("net").contains("send_calls"));
+}
+
+TEST(Session, APeerThatDoesNotReadItsRepliesIsCut) {
+  NodeOptions options = test_options();
+  options.limits.stall_limit = std::chrono::milliseconds(20);
+  Rig rig(options);
+  auto [near, far] = net::make_socket_pair();
+  ASSERT_TRUE(rig.node->adopt(std::move(far)).has_value());
+  wire::Buffer burst = wire::frame({}, wire::Hello{.name = "deaf"});
+  const wire::Buffer stats = wire::frame({.request_id = 1}, wire::Stats{});
+  for (int i = 0; i < 50; ++i) burst.insert(burst.end(), stats.begin(), stats.end());
+  EXPECT_TRUE(rig.until([&, &fd = near] {
+    static_cast<void>(::send(fd.get(), burst.data(), burst.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
+    burst = stats;
+    for (int i = 0; i < 50; ++i) burst.insert(burst.end(), stats.begin(), stats.end());
+    return rig.stat("node", "connections_accepted") == 1 && rig.stat("node", "connections") == 0;
+  }));
+}
+
+}  // namespace
+}  // namespace kvd::node

@@ -1,0 +1,247 @@
+#include "store/demoter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvd::store {
+
+Demoter::Demoter(Flash& flash, Pool& pool, LogWriter& writer, Evictor& evictor, SyncQueue& syncs, Timing timing)
+    : flash_(flash),
+      pool_(pool),
+      writer_(writer),
+      evictor_(evictor),
+      syncs_(syncs),
+      timing_(timing),
+      last_activity_(flash.loop.now()),
+      pump_(flash.loop, [this] { pump(); }),
+      acks_(flash.loop, [this] { tell_acks(); }) {
+  writer_.on_frame([this](Frame& frame, const Status& status) { frame_done(frame, status); });
+}
+
+// ---- What is to be written ----
+
+void Demoter::add(PoolRecord& record) {
+  KVD_CHECK(record.state == PoolRecord::State::kDirty);
+  dirty_bytes_ += record.bytes();
+  flash_.stats.dirty_bytes.add(record.bytes());
+  flash_.stats.dirty_records.add(1);
+  waiting_.push_back(record);
+  kick();
+}
+
+void Demoter::uncount(const PoolRecord& record) {
+  dirty_bytes_ -= record.bytes();
+  flash_.stats.dirty_bytes.sub(record.bytes());
+  flash_.stats.dirty_records.sub(1);
+  if (dirty_bytes_ < pool_.bytes() / 4) pressure_ = false;
+}
+
+void Demoter::forget(PoolRecord& record) {
+  if (record.state != PoolRecord::State::kDirty) return;
+  if (urgent_.holds(record)) urgent_.erase(record);
+  if (waiting_.holds(record)) waiting_.erase(record);
+  uncount(record);
+  take_acks(record, fail(Code::kCancelled, "the record was removed"));
+}
+
+void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack) {
+  if (level == AckLevel::kPooled) return on_ack({});
+  if (!flash_.health.on()) return on_ack(fail(Code::kIo, "the flash tier is off"));
+  if (record.state == PoolRecord::State::kClean && record.load == nullptr && !flash_.backs(record.place)) {
+    // Its segment was given up while it stayed in DRAM; now somebody wants it on flash.
+    record.put_seq = flash_.put_seq_next++;
+    record.published = flash_.loop.now();
+    record.write_failures = 0;
+    pool_.dirty(record);
+    add(record);
+  }
+  if (record.state == PoolRecord::State::kDirty) {
+    record.acks.push_back({level, std::move(on_ack)});
+    if (waiting_.holds(record)) {
+      waiting_.erase(record);
+      urgent_.push_back(record);
+    }
+    return kick();
+  }
+  if (level == AckLevel::kWritten) return on_ack({});
+  syncs_.request(std::move(on_ack));
+}
+
+void Demoter::pressure() {
+  pressure_ = true;
+  kick();
+}
+
+void Demoter::flush_always(bool always) {
+  flush_always_ = always;
+  kick();
+}
+
+bool Demoter::settled() const noexcept {
+  return dirty_bytes_ == 0 && !flash_.tombstones.pending() && writer_.in_flight() == 0;
+}
+
+// ---- When ----
+
+void Demoter::kick() {
+  if (flash_.health.on()) pump_.arm(flash_.loop.now());
+}
+
+bool Demoter::has_work() const noexcept { return !urgent_.empty() || !waiting_.empty() || flash_.tombstones.pending(); }
+
+// Whether to write now; otherwise the timer is set for when that may change.
+bool Demoter::must_write() {
+  if (flush_always_ || pressure_ || flash_.tombstones.carrying()) return true;
+  if (dirty_bytes_ > pool_.bytes() / 2) return pressure_ = true;
+  if (!urgent_.empty()) {
+    // While a frame is on its way small ones gather, and share the next.
+    std::uint64_t gathered = 0;
+    for (const PoolRecord* r = urgent_.front(); r != nullptr && gathered < kShareMin; r = Queue::after(*r))
+      gathered += r->bytes();
+    if (gathered >= kShareMin || writer_.in_flight() == 0) return true;
+  }
+  const Time now = flash_.loop.now();
+  const Time idle_at = after(last_activity_, timing_.idle);
+  if (!flash_.tombstones.pending()) removal_at_ = kNever;
+  if (flash_.tombstones.pending() && removal_at_ == kNever) removal_at_ = now;
+  const Time oldest = waiting_.empty() ? removal_at_ : std::min(removal_at_, waiting_.front()->published);
+  const Time age_at = oldest == kNever ? kNever : after(oldest, timing_.after);
+  if (now >= age_at) return true;
+  const bool reading = reading_ && reading_();
+  if (now >= idle_at && !reading) return true;
+  pump_.arm(std::min(age_at, reading ? after(now, timing_.idle) : idle_at));
+  return false;
+}
+
+void Demoter::pump() {
+  while (has_work() && must_write())
+    if (!write_one()) return;
+}
+
+// ---- Frames ----
+
+// False when no frame can be begun now: a completion or a ready segment calls again.
+bool Demoter::write_one() {
+  Frame* frame = writer_.begin_frame(flash_.tombstones.carrying());
+  if (frame == nullptr) return false;
+  fill(*frame);
+  if (!frame->empty()) {
+    writer_.submit(*frame);
+    const auto records = frame->records();
+    for (std::size_t i = 0; i < records.size(); ++i) records[i]->place = frame->place(i);  // for a removal meanwhile
+    return true;
+  }
+  const bool fresh = writer_.fresh();
+  writer_.give_back(*frame);
+  if (!fresh) {
+    writer_.roll();
+    return true;
+  }
+  // It does not fit into an empty segment, so it stays in DRAM.
+  PoolRecord* record = urgent_.empty() ? waiting_.front() : urgent_.front();
+  KVD_CHECK(record != nullptr);
+  (urgent_.empty() ? waiting_ : urgent_).pop_front();
+  give_up(*record);
+  return true;
+}
+
+void Demoter::fill(Frame& frame) {
+  while (flash_.tombstones.pending() && frame.add(flash_.tombstones.next_pending())) flash_.tombstones.take_pending();
+  for (Queue* queue : {&urgent_, &waiting_}) {
+    while (PoolRecord* record = queue->front()) {
+      const bool large_enough = frame.payload_bytes() >= kFrameTarget;
+      const bool too_large = frame.payload_bytes() > 0 && frame.payload_bytes() + record->bytes() > kFrameMax;
+      if (large_enough || too_large || !frame.add(*record)) return;
+      queue->pop_front();
+      record->in_frame = true;
+      pool_.hold(*record);
+    }
+  }
+}
+
+void Demoter::frame_done(Frame& frame, const Status& status) {
+  const OpenSegment& segment = frame.segment();
+  for (const Tombstone& tombstone : frame.tombstones()) {
+    if (status) flash_.tombstones.written(tombstone, segment.id, segment.generation);
+    if (!status) flash_.tombstones.failed(tombstone);
+  }
+  if (status && !frame.tombstones().empty()) {
+    flash_.stats.tombstones.add(frame.tombstones().size());
+    syncs_.request([](Status) {});  // a removal is to outlive a power loss without anybody asking
+    evictor_.tombstones_written();
+  }
+  const auto records = frame.records();
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    PoolRecord& record = *records[i];
+    record.in_frame = false;
+    if (record.state == PoolRecord::State::kDirty) {
+      if (status) {
+        record_written(record, frame.place(i));
+      } else {
+        record_failed(record);
+      }
+    }
+    pool_.release(record);
+  }
+  flash_.update_gauges();
+  kick();
+}
+
+void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
+  if (!flash_.health.on()) return give_up(record);
+  if (flash_.index.size() >= flash_.index.records_max()) evictor_.make_index_room();
+  const IndexEntry entry{place.segment, place.offset, record.pages, 0, place.checksum};
+  bool inserted = flash_.index.insert(record.key.hash, entry);
+  while (!inserted && evictor_.make_index_room_now()) inserted = flash_.index.insert(record.key.hash, entry);
+  if (!inserted) {
+    // Unfindable on flash: a tombstone keeps it from coming back at the next start after a removal.
+    flash_.tombstones.add({record.key, flash_.put_seq_next++, place.segment, place.generation});
+    return give_up(record);
+  }
+  record.place = place;
+  uncount(record);
+  pool_.clean(record);
+  take_acks(record, {});
+}
+
+void Demoter::record_failed(PoolRecord& record) {
+  record.place = {};
+  if (++record.write_failures > 1 || !flash_.health.on()) return give_up(record);
+  urgent_.push_front(record);
+}
+
+// The record will not be on flash; it stays in the pool as long as there is room.
+void Demoter::give_up(PoolRecord& record) {
+  record.place = {};
+  uncount(record);
+  pool_.clean(record);
+  take_acks(record, fail(Code::kIo, "the record could not be written"));
+}
+
+void Demoter::tier_off() {
+  pump_.disarm();
+  for (Queue* queue : {&urgent_, &waiting_})
+    while (PoolRecord* record = queue->pop_front()) give_up(*record);
+}
+
+// ---- Acknowledgements ----
+
+void Demoter::take_acks(PoolRecord& record, const Status& status) {
+  for (auto& ack : std::exchange(record.acks, {})) {
+    if (status && ack.level == AckLevel::kSynced) {
+      syncs_.request(std::move(ack.on_ack));
+    } else {
+      due_.emplace_back(std::move(ack.on_ack), status);
+    }
+  }
+  if (!due_.empty()) acks_.arm(flash_.loop.now());
+}
+
+void Demoter::tell_acks() {
+  auto due = std::exchange(due_, {});
+  for (auto& [on_ack, status] : due) on_ack(status);
+}
+
+}  // namespace kvd::store

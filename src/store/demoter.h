@@ -1,0 +1,94 @@
+// Demoter: decides when records that are in DRAM only are written to flash, and acknowledges puts.
+//
+// Records are written in the order they were published: when the store has been idle for demote_idle, when one is older
+// than demote_after, when somebody waits for it (urgent), when the pool fills with such records (pressure), and on
+// drain. Otherwise reads come first. Records that somebody waits for overtake the others and share frames and flushes.
+// A record whose frame failed is appended once more, elsewhere; then it stays in DRAM only and its puts end with kIo.
+// Belongs to the store's loop; acknowledgements come from the loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "io/loop.h"
+#include "store/log_writer.h"
+#include "store/pool.h"
+#include "store/sync_queue.h"
+
+namespace kvd::store {
+
+class Demoter {
+ public:
+  static constexpr std::uint64_t kFrameTarget = 2 << 20;  // storage design: 2 MiB, enough for a drive's stripe
+  static constexpr std::uint64_t kFrameMax = 4 << 20;     // beyond it only single larger records
+  static constexpr std::uint64_t kShareMin = 256 << 10;   // smaller urgent frames wait for the one before, to share
+
+  struct Timing {
+    Duration after{};
+    Duration idle{};
+  };
+
+  Demoter(Flash& flash, Pool& pool, LogWriter& writer, Evictor& evictor, SyncQueue& syncs, Timing timing);
+
+  // Whether gets are being served from flash: demotion then waits when it can.
+  void on_reading(std::function<bool()> reading) { reading_ = std::move(reading); }
+
+  // A record was published as dirty.
+  void add(PoolRecord& record);
+  // It was removed before it was written: its waiting puts end with kCancelled.
+  void forget(PoolRecord& record);
+  // Calls `on_ack` when `record`, which is published, has reached `level`, or never can; from inside when it has.
+  void acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack);
+
+  // A request came: the store is not idle.
+  void activity() noexcept { last_activity_ = flash_.loop.now(); }
+  // There was no room in the pool: write until a good part of it is clean.
+  void pressure();
+  // Something may have changed (tombstones, a ready segment): look again, from the loop.
+  void kick();
+  // Writes everything from now on (or no longer), without waiting for idleness.
+  void flush_always(bool always = true);
+
+  // Nothing is dirty, no tombstone waits, nothing is being written.
+  [[nodiscard]] bool settled() const noexcept;
+  // The flash tier is off: dirty records become evictable, waiting puts end with kIo.
+  void tier_off();
+
+ private:
+  using Queue = List<PoolRecord, &PoolRecord::link>;
+
+  void pump();
+  [[nodiscard]] bool has_work() const noexcept;
+  [[nodiscard]] bool must_write();
+  bool write_one();
+  void fill(Frame& frame);
+  void frame_done(Frame& frame, const Status& status);
+  void record_written(PoolRecord& record, const FlashPlace& place);
+  void record_failed(PoolRecord& record);
+  void give_up(PoolRecord& record);
+  void take_acks(PoolRecord& record, const Status& status);
+  void tell_acks();
+  void uncount(const PoolRecord& record);
+
+  Flash& flash_;
+  Pool& pool_;
+  LogWriter& writer_;
+  Evictor& evictor_;
+  SyncQueue& syncs_;
+  const Timing timing_;
+  std::function<bool()> reading_;
+
+  Queue urgent_;                   // somebody waits for them
+  Queue waiting_;                  // in order of publication
+  std::uint64_t dirty_bytes_ = 0;  // in both queues and in frames
+  bool pressure_ = false;
+  bool flush_always_ = false;
+  Time last_activity_;
+  Time removal_at_ = kNever;  // when the first tombstone that waits was seen
+  io::Timer pump_;
+  io::Timer acks_;  // acknowledgements that are due, told from the loop
+  std::vector<std::pair<std::move_only_function<void(Status)>, Status>> due_;
+};
+
+}  // namespace kvd::store

@@ -1,0 +1,116 @@
+#include "store/directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace kvd::store {
+namespace {
+
+constexpr std::string_view kFlashName = "flash.kvd";
+constexpr std::string_view kLockName = "LOCK";
+
+std::string error_text(int error) {
+  const char* text = ::strerrordesc_np(error);
+  return text == nullptr ? fmt::format("error {}", error) : text;
+}
+
+// Whether an entry may be there before the first store is made: a lock file of an interrupted start, our own sockets.
+bool harmless(const dirent& entry) {
+  const std::string_view name = entry.d_name;
+  return name == "." || name == ".." || name == kLockName || entry.d_type == DT_SOCK;
+}
+
+// A store's directory holds flash.kvd, whatever else; one without it must be empty to become one.
+Status check_content(const std::string& dir, std::string& why) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> handle(::opendir(dir.c_str()), ::closedir);
+  if (handle == nullptr) {
+    const int error = errno;
+    why = fmt::format("{}: cannot be read: {}", dir, error_text(error));
+    return fail(Code::kIo, "reading the store's directory", error);
+  }
+  std::string stranger;
+  while (const dirent* entry = ::readdir(handle.get())) {
+    if (entry->d_name == kFlashName) return {};
+    if (stranger.empty() && !harmless(*entry)) stranger = entry->d_name;
+  }
+  if (stranger.empty()) return {};
+  why = fmt::format("{}: holds '{}' and is not a kvdepot store: give an empty directory or one that does not exist",
+                    dir, stranger);
+  return fail(Code::kInvalid, "the directory holds files of something else");
+}
+
+Status make_directory(const std::string& dir, Log& log, std::string& why) {
+  if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
+    const int error = errno;
+    why = fmt::format("{}: cannot be created: {}{}", dir, error_text(error),
+                      error == ENOENT ? " (create its parent directory first)" : "");
+    return fail(Code::kIo, "creating the store's directory", error);
+  }
+  struct stat info{};
+  if (::stat(dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    why = fmt::format("{}: is not a directory", dir);
+    return fail(Code::kIo, "the store's directory is not a directory", ENOTDIR);
+  }
+  if (auto checked = check_content(dir, why); !checked) return checked;
+  if ((info.st_mode & 0077) == 0) return {};
+  // KV caches reveal prompts: nobody else may look.
+  if (::chmod(dir.c_str(), 0700) != 0) {
+    const int error = errno;
+    why = fmt::format("{}: is open to other users and cannot be closed to them: {}", dir, error_text(error));
+    return fail(Code::kIo, "making the store's directory private", error);
+  }
+  log.info(fmt::format("store {}: mode set to 0700, it was {:04o}", dir, info.st_mode & 07777));
+  return {};
+}
+
+std::string holder_of(int lock) {
+  char text[32] = {};
+  const ssize_t got = ::pread(lock, text, sizeof text - 1, 0);
+  const std::string_view digits(text, got > 0 ? static_cast<std::size_t>(got) : 0);
+  const auto end = digits.find_first_not_of("0123456789");
+  return digits.empty() || end == 0 ? "another process" : fmt::format("process {}", digits.substr(0, end));
+}
+
+}  // namespace
+
+Result<StoreDirectory> StoreDirectory::open(const std::string& dir, Log& log, std::string& why) {
+  if (dir.empty()) {
+    why = "a flash tier needs a directory";
+    return fail(Code::kInvalid, "a flash tier needs a directory");
+  }
+  if (auto made = make_directory(dir, log, why); !made) return fail(made.error());
+  const std::string path = dir + "/" + std::string(kLockName);
+  io::UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock.ok()) {
+    const int error = errno;
+    why = fmt::format("{}: is not writable: {}", dir, error_text(error));
+    return fail(Code::kIo, "creating the store's lock file", error);
+  }
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    if (error != EWOULDBLOCK) {
+      why = fmt::format("{}: cannot be locked: {}", dir, error_text(error));
+      return fail(Code::kIo, "locking the store's directory", error);
+    }
+    why = fmt::format("{}: is in use by {}: stop it, connect to it, or give another directory", dir,
+                      holder_of(lock.get()));
+    return fail(Code::kBusy, "another process holds the store's directory");
+  }
+  // For the message above; the lock itself does not depend on it.
+  const std::string pid = fmt::format("{}\n", ::getpid());
+  if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), pid.data(), pid.size(), 0) < 0)
+    log.warn(fmt::format("store {}: the lock file cannot be written: {}", dir, error_text(errno)));
+  return StoreDirectory(dir, std::move(lock));
+}
+
+}  // namespace kvd::store

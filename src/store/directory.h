@@ -1,0 +1,32 @@
+// StoreDirectory: the directory of a store, checked, private (0700) and locked for one process.
+//
+// Control path: opening blocks on the file system. The lock is an exclusive flock on LOCK, held until destruction; the
+// kernel drops it when the process dies, so a crash never leaves a stale one.
+#pragma once
+
+#include <string>
+
+#include "base/log.h"
+#include "base/result.h"
+#include "io/fd.h"
+
+namespace kvd::store {
+
+class StoreDirectory {
+ public:
+  // Creates `dir` (its parent must exist) or takes an existing one that is empty or a store's. On error, `why` is one
+  // line that says what is wrong and what to do. kBusy: another process holds it; kIo: not a directory, not writable;
+  // kInvalid: it holds files of something else.
+  static Result<StoreDirectory> open(const std::string& dir, Log& log, std::string& why);
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] std::string flash_path() const { return path_ + "/flash.kvd"; }
+
+ private:
+  StoreDirectory(std::string path, io::UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+
+  std::string path_;
+  io::UniqueFd lock_;
+};
+
+}  // namespace kvd::store

@@ -1,0 +1,237 @@
+#include "store/evictor.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "block/key.h"
+
+namespace kvd::store {
+
+Evictor::Evictor(Flash& flash, SyncQueue& syncs)
+    : flash_(flash),
+      syncs_(syncs),
+      sweep_(flash.loop, [this] { sweep(); }),
+      retry_(flash.loop, [this] { retry_all(); }) {}
+
+void Evictor::maintain() {
+  if (const auto overfull = flash_.tombstones.overfull();
+      overfull && flash_.segments.at(*overfull).state == SegmentState::kSealed && tasks_.size() < kTasksMax)
+    evict(*overfull, false);
+  while (!surplus_.empty() && tasks_.size() < kTasksMax) {
+    const std::uint32_t segment = surplus_.back();
+    surplus_.pop_back();
+    if (flash_.segments.at(segment).state == SegmentState::kSealed) evict(segment, false);
+  }
+  const auto unblocked = [this] {
+    return static_cast<std::uint32_t>(std::ranges::count_if(
+        tasks_, [](const auto& task) { return task->step != Task::Step::kReaders && !task->retire; }));
+  };
+  while (flash_.health.on() && tasks_.size() < kTasksMax && flash_.segments.ready_count() + unblocked() < kReadyWanted)
+    if (!start_one()) break;
+  flash_.update_gauges();
+}
+
+bool Evictor::start_one() {
+  if (const auto free = flash_.segments.start_preparing()) {
+    write_header(add_task(*free, false));
+    return true;
+  }
+  auto victim = flash_.segments.start_eviction(true);
+  if (!victim) victim = flash_.segments.start_eviction(false);
+  if (!victim) return false;
+  flash_.stats.segments_evicted.add();
+  read_footer(add_task(*victim, true), std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
+  return true;
+}
+
+void Evictor::make_index_room() {
+  if (!flash_.health.on() || tasks_.size() >= kTasksMax) return;
+  if (const auto victim = flash_.segments.start_eviction(false)) {
+    flash_.stats.segments_evicted.add();
+    read_footer(add_task(*victim, true), std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
+  }
+}
+
+bool Evictor::make_index_room_now() {
+  for (const auto& task : tasks_)
+    if (task->evicts && flash_.index.erase_segment(task->segment, 0, flash_.index.buckets()) > 0) return true;
+  const auto before = tasks_.size();
+  make_index_room();
+  return tasks_.size() > before && make_index_room_now();
+}
+
+void Evictor::evict(std::uint32_t segment, bool retire) {
+  flash_.segments.start_eviction_of(segment);
+  flash_.stats.segments_evicted.add();
+  Task& task = add_task(segment, true);
+  task.retire = retire;
+  read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
+}
+
+std::vector<std::uint32_t> Evictor::being_evicted() const {
+  std::vector<std::uint32_t> segments;
+  for (const auto& task : tasks_)
+    if (task->evicts) segments.push_back(task->segment);
+  return segments;
+}
+
+Evictor::Task& Evictor::add_task(std::uint32_t segment, bool evicts) {
+  tasks_.push_back(std::make_unique<Task>());
+  Task& task = *tasks_.back();
+  task.segment = segment;
+  task.evicts = evicts;
+  return task;
+}
+
+void Evictor::submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, std::size_t bytes,
+                     std::move_only_function<void(Status)> on_done) {
+  task.io = {task.buffer.data(), bytes};
+  task.op.kind = kind;
+  task.op.offset = offset;
+  task.op.buffers = {&task.io, 1};
+  task.op.on_done = std::move(on_done);
+  flash_.submit(task.op);
+}
+
+// ---- (2) index entries ----
+
+void Evictor::read_footer(Task& task, std::size_t bytes) {
+  task.step = Task::Step::kFooter;
+  task.buffer = AlignedBuffer(bytes);
+  const std::uint64_t offset = flash_.volume.offset_of(task.segment) + flash_.volume.segment_bytes() - bytes;
+  submit(task, io::DiskOp::Kind::kRead, offset, bytes, [this, &task](Status status) { footer_read(task, status); });
+}
+
+void Evictor::footer_read(Task& task, const Status& status) {
+  const Segment& segment = flash_.segments.at(task.segment);
+  const Bytes area = task.buffer.span();
+  const auto trailer = status ? peek_footer(area, task.segment, segment.generation, flash_.volume.segment_bytes())
+                              : Result<FooterTrailer>(fail(status.error()));
+  if (trailer && trailer->footer_bytes > area.size()) return read_footer(task, trailer->footer_bytes);
+  if (trailer) {
+    if (const auto footer = parse_footer(area.last(trailer->footer_bytes), flash_.volume.seeds(), *trailer)) {
+      erase_by(task, *footer);
+      return index_clean(task);
+    }
+  }
+  task.step = Task::Step::kSweep;
+  task.sweep_at = 0;
+  if (!sweep_.armed()) sweep_.arm(flash_.loop.now());
+}
+
+void Evictor::erase_by(const Task& task, const Footer& footer) {
+  const SegmentContent& content = footer.content;
+  std::vector<block::NamespaceHash> hashes;
+  for (const auto& name : content.namespaces)
+    hashes.push_back(block::hash_namespace(name.tenant, as_bytes(name.fingerprint)));
+  for (const Descriptor& d : content.descriptors) {
+    if (d.tombstone() || !servable(d, content, footer.trailer.data_pages)) continue;
+    const block::RecordId id{d.key(), d.shard, content.schemas[d.schema].group};
+    flash_.index.erase(record_hash(hashes[d.name_space], id), task.segment, d.offset);
+  }
+}
+
+void Evictor::sweep() {
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    Task& task = *tasks_[i];
+    if (task.step != Task::Step::kSweep) continue;
+    flash_.index.erase_segment(task.segment, task.sweep_at, kSweepBuckets);
+    task.sweep_at += kSweepBuckets;
+    if (task.sweep_at >= flash_.index.buckets()) {
+      index_clean(task);
+    } else {
+      sweep_.arm(flash_.loop.now());
+    }
+  }
+}
+
+// ---- (3) tombstones, (4) readers ----
+
+void Evictor::index_clean(Task& task) {
+  flash_.update_gauges();
+  task.step = Task::Step::kTombstones;
+  flash_.tombstones.carry_from(task.segment);
+  if (flash_.tombstones.carried(task.segment) == 0) {
+    task.step = Task::Step::kReaders;
+    return check_readers(task);
+  }
+  if (on_progress_) on_progress_();
+}
+
+void Evictor::tombstones_written() {
+  for (std::size_t i = 0; i < tasks_.size(); ++i)
+    if (tasks_[i]->step == Task::Step::kTombstones) check_tombstones(*tasks_[i]);
+}
+
+void Evictor::check_tombstones(Task& task) {
+  if (flash_.tombstones.carried(task.segment) > 0) return;
+  // They must survive a power loss before the header that ends their old copies does.
+  task.step = Task::Step::kFlush;
+  syncs_.request([this, &task](Status status) {
+    if (!status) return retry(task);
+    task.step = Task::Step::kReaders;
+    check_readers(task);
+  });
+}
+
+void Evictor::reader_gone(std::uint32_t segment) {
+  for (std::size_t i = 0; i < tasks_.size(); ++i)
+    if (tasks_[i]->segment == segment && tasks_[i]->step == Task::Step::kReaders) return check_readers(*tasks_[i]);
+}
+
+void Evictor::check_readers(Task& task) {
+  if (flash_.segments.at(task.segment).readers > 0) return maintain();
+  write_header(task);
+}
+
+// ---- (5) header ----
+
+void Evictor::write_header(Task& task) {
+  task.step = Task::Step::kHeader;
+  task.new_generation = flash_.generation_next++;
+  SegmentHeader header;
+  header.segment = task.segment;
+  header.uuid = flash_.volume.superblock().uuid;
+  header.generation = task.new_generation;
+  header.boot_epoch = flash_.volume.boot_epoch();
+  header.segment_bytes = flash_.volume.segment_bytes();
+  task.buffer = AlignedBuffer(kPageBytes);
+  encode_segment_header(task.buffer.span(), flash_.volume.seeds(), header, flash_.segments.recent(kRecentMax));
+  submit(task, io::DiskOp::Kind::kWrite, flash_.volume.offset_of(task.segment), kPageBytes,
+         [this, &task](Status status) {
+           if (!status) return retry(task);
+           syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task); });
+         });
+}
+
+void Evictor::finish(Task& task) {
+  failures_ = 0;
+  flash_.tombstones.forget(task.segment);
+  if (task.retire) {
+    flash_.segments.at(task.segment).generation = task.new_generation;
+    flash_.segments.at(task.segment).state = SegmentState::kRetired;
+  } else {
+    flash_.segments.ready(task.segment, task.new_generation);
+  }
+  std::erase_if(tasks_, [&](const auto& other) { return other.get() == &task; });
+  maintain();
+  if (on_progress_) on_progress_();
+}
+
+// The segment stays given up. Its header may or may not be the new one, so it counts as living until a write succeeds.
+void Evictor::retry(Task& task) {
+  flash_.log.warn(fmt::format("store: segment {} could not be prepared; trying again", task.segment));
+  task.step = Task::Step::kRetry;
+  if (++failures_ >= kFailuresMax) return flash_.health.turn_off("no segment can be prepared");
+  if (!retry_.armed()) retry_.arm_in(kRetryDelay);
+}
+
+void Evictor::retry_all() {
+  if (!flash_.health.on()) return;
+  for (std::size_t i = 0; i < tasks_.size(); ++i)
+    if (tasks_[i]->step == Task::Step::kRetry) write_header(*tasks_[i]);
+}
+
+}  // namespace kvd::store

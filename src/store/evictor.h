@@ -1,0 +1,94 @@
+// Evictor: gives up segments and makes them ready for new frames, a few ahead of need.
+//
+// Giving up a segment: (1) its state makes its records unfindable at once; (2) its index entries are erased, by its
+// footer or, where that cannot be read, by a sweep over the index in slices; (3) tombstones it holds for other segments
+// are written elsewhere and flushed; (4) loads that still read from it end; (5) its header with a new generation is
+// written and flushed. Only then may frames overwrite it. A segment that never held anything starts at (5).
+// Belongs to the store's loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "store/aligned_buffer.h"
+#include "store/flash.h"
+#include "store/sync_queue.h"
+
+namespace kvd::store {
+
+class Evictor {
+ public:
+  static constexpr std::uint32_t kReadyWanted = 2;          // one to open next, one that stays (Segments::open_next)
+  static constexpr std::size_t kTasksMax = 4;               // segments being given up at once
+  static constexpr std::uint64_t kSweepBuckets = 64 << 10;  // 4 MiB of index per turn of the loop: about 1 ms
+  static constexpr std::uint32_t kFailuresMax =
+      5;  // in a row, then the device is taken for dead: nothing can be written
+  static constexpr Duration kRetryDelay = std::chrono::seconds(1);  // after an error
+
+  Evictor(Flash& flash, SyncQueue& syncs);
+
+  // Called when a segment became ready, or when tombstones wait to be written. Must not call back into the evictor.
+  void on_progress(std::function<void()> callback) { on_progress_ = std::move(callback); }
+
+  // Starts what is needed to have enough segments ready. Call whenever one was opened or sealed.
+  void maintain();
+  // Gives up one more segment than that: the index is at its cap.
+  void make_index_room();
+  // The index has no place for a record: erases a segment's entries at once (a sweep, milliseconds). False when nothing
+  // is left to give up.
+  bool make_index_room_now();
+  // Sealed segments to give up as soon as may be, a few at a time: recovery had no room for their records.
+  void give_up(std::vector<std::uint32_t> segments) { surplus_ = std::move(segments); }
+  // Gives up this segment, which must be sealed; with `retire`, for good (its number is to disappear from the volume).
+  void evict(std::uint32_t segment, bool retire);
+  // A load has ended that read from `segment`; tombstones were written.
+  void reader_gone(std::uint32_t segment);
+  void tombstones_written();
+
+  [[nodiscard]] bool idle() const noexcept { return tasks_.empty(); }
+  // Segments whose old content is unfindable, but could come back after a crash. A removal must count them as living.
+  [[nodiscard]] std::vector<std::uint32_t> being_evicted() const;
+
+ private:
+  struct Task {
+    enum class Step : std::uint8_t { kFooter, kSweep, kTombstones, kFlush, kReaders, kHeader, kRetry };
+    Step step = Step::kHeader;
+    std::uint32_t segment = 0;
+    bool evicts = false;  // it held something
+    bool retire = false;
+    std::uint64_t new_generation = 0;
+    std::uint64_t sweep_at = 0;
+    AlignedBuffer buffer;
+    iovec io{};
+    io::DiskOp op;
+  };
+
+  bool start_one();
+  Task& add_task(std::uint32_t segment, bool evicts);
+  void submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, std::size_t bytes,
+              std::move_only_function<void(Status)> on_done);
+  void read_footer(Task& task, std::size_t bytes);
+  void footer_read(Task& task, const Status& status);
+  void erase_by(const Task& task, const Footer& footer);
+  void sweep();
+  void index_clean(Task& task);
+  void check_tombstones(Task& task);
+  void check_readers(Task& task);
+  void write_header(Task& task);
+  void finish(Task& task);
+  void retry(Task& task);
+  void retry_all();
+
+  Flash& flash_;
+  SyncQueue& syncs_;
+  std::function<void()> on_progress_;
+  std::vector<std::unique_ptr<Task>> tasks_;
+  std::vector<std::uint32_t> surplus_;
+  std::uint32_t failures_ = 0;  // since a segment became ready
+  io::Timer sweep_;
+  io::Timer retry_;
+};
+
+}  // namespace kvd::store

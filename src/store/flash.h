@@ -1,0 +1,83 @@
+// Flash: what the parts of the flash tier share: the volume, the index, the segments, the tombstones, the counters of
+// sequence, and the tier's health. A plain struct owned by the store; its parts (LogWriter, Evictor, Loader, Demoter)
+// borrow it. Everything runs on the store's loop.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "io/loop.h"
+#include "store/flash_health.h"
+#include "store/index.h"
+#include "store/namespaces.h"
+#include "store/pool_record.h"
+#include "store/segments.h"
+#include "store/store.h"
+#include "store/tombstones.h"
+#include "store/volume.h"
+
+namespace kvd::store {
+
+struct Flash {
+  Flash(io::Loop& loop_in, Log& log_in, StoreStats& stats_in, Namespaces& namespaces_in, Volume volume_in,
+        std::uint64_t index_records_max)
+      : loop(loop_in),
+        log(log_in),
+        stats(stats_in),
+        namespaces(namespaces_in),
+        volume(std::move(volume_in)),
+        index(index_records_max),
+        segments(volume.segments(), policy::make_segment_lru(volume.segments())),
+        tombstones(segments),
+        health(loop, log, volume.disk()),
+        refused_timer_(loop, [this] { fail_refused(); }) {}
+  Flash(const Flash&) = delete;
+  Flash& operator=(const Flash&) = delete;
+
+  // Where a record lies that may be read; nothing when the tier is off. The place's generation is filled in.
+  struct Found {
+    FlashPlace place;
+    std::uint32_t pages = 0;
+  };
+  [[nodiscard]] std::optional<Found> find(std::uint64_t hash) const noexcept {
+    if (!health.on()) return std::nullopt;
+    const auto entry = index.find(hash);
+    if (!entry || !segments.readable(entry->segment) || entry->interleave != 0) return std::nullopt;
+    const FlashPlace place{entry->segment, entry->offset, segments.at(entry->segment).generation, entry->checksum};
+    return Found{place, entry->pages};
+  }
+  // Whether a record's place still holds it.
+  [[nodiscard]] bool backs(const FlashPlace& place) const noexcept {
+    return health.on() && segments.holds(place.segment, place.generation);
+  }
+  void update_gauges() {
+    stats.flash_records.set(index.size());
+    stats.segments_free.set(segments.count() - segments.occupied());
+  }
+  // Submits `op`; its on_done comes from the loop in every case, also when the disk refuses it. Watches over its time,
+  // counts its errors and bytes.
+  void submit(io::DiskOp& op);
+
+  io::Loop& loop;
+  Log& log;
+  StoreStats& stats;
+  Namespaces& namespaces;
+  Volume volume;
+  FlashIndex index;
+  Segments segments;
+  Tombstones tombstones;
+  FlashHealth health;
+  std::uint64_t put_seq_next = 1;
+  std::uint64_t generation_next = 1;
+
+ private:
+  void fail_refused();
+
+  std::vector<std::pair<io::DiskOp*, Status>> refused_;
+  io::Timer refused_timer_;
+};
+
+}  // namespace kvd::store

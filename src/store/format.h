@@ -1,0 +1,251 @@
+// The bytes of the flash log: structures, their encoders and their parsers. docs/formats/flash-log.md is the
+// description; this header is the only code that knows it.
+//
+// Pure functions on buffers, any thread. Parsers take outside bytes: they check every length and position before use
+// and never fail on content but with an Error (kCorrupt: no such structure, or damaged; kStale: of a newer version).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "block/key.h"
+#include "kvdepot/types.h"
+
+namespace kvd::store {
+
+inline constexpr std::uint32_t kFormatVersion = 1;
+inline constexpr std::uint64_t kHeadBytes = std::uint64_t{4} << 20;  // superblock copies, 1 MiB apart: no two share
+inline constexpr std::uint32_t kSuperblockCopies = 4;                // a stripe or an erase block
+inline constexpr std::uint64_t kSuperblockStride = kHeadBytes / kSuperblockCopies;
+inline constexpr std::uint64_t kSegmentBytesMin = std::uint64_t{16} << 20;
+inline constexpr std::uint64_t kSegmentBytesMax = std::uint64_t{256} << 20;  // 16-bit page offsets in the index
+inline constexpr std::uint32_t kSegmentsMax = 1u << 20;                      // 20-bit segment numbers in the index
+inline constexpr std::size_t kDescriptorAreaMax = std::size_t{64} << 10;
+inline constexpr std::uint32_t kFrameRecordsMax = 1000;  // images of one frame fit in one writev (IOV_MAX 1,024)
+inline constexpr std::uint64_t kFeaturesKnown = 0;       // of superblocks and of segment headers
+
+inline constexpr std::uint64_t kMagicSuperblock = 0x5245'5055'5344'564B;  // "KVDSUPER"
+inline constexpr std::uint64_t kMagicSegment = 0x544D'4745'5344'564B;     // "KVDSEGMT"
+inline constexpr std::uint64_t kMagicFrame = 0x454D'4152'4644'564B;       // "KVDFRAME"
+inline constexpr std::uint64_t kMagicFooter = 0x5254'4F4F'4644'564B;      // "KVDFOOTR"
+
+using Uuid = std::array<std::byte, 16>;
+
+// ---- Structures as they lie on flash. Reserved bytes are zero. ----
+
+struct Superblock {
+  std::uint64_t magic = kMagicSuperblock;
+  std::uint32_t version = kFormatVersion;
+  std::uint32_t copy = 0;
+  Uuid uuid{};
+  std::uint64_t generation = 0;
+  std::uint64_t boot_epoch = 0;
+  std::uint64_t segment_bytes = 0;
+  std::uint64_t segments = 0;
+  std::uint64_t features_incompatible = 0;
+  std::uint64_t features_compatible = 0;
+  std::uint64_t head_bytes = kHeadBytes;
+};
+static_assert(sizeof(Superblock) == 88 && std::is_trivially_copyable_v<Superblock>);
+static_assert(offsetof(Superblock, uuid) == 16 && offsetof(Superblock, head_bytes) == 80);
+
+struct SegmentHeader {
+  std::uint64_t magic = kMagicSegment;
+  std::uint32_t version = kFormatVersion;
+  std::uint32_t segment = 0;
+  Uuid uuid{};
+  std::uint64_t generation = 0;
+  std::uint64_t boot_epoch = 0;
+  std::uint64_t segment_bytes = 0;
+  std::uint64_t features = 0;
+};
+static_assert(sizeof(SegmentHeader) == 64 && offsetof(SegmentHeader, generation) == 32);
+inline constexpr std::size_t kPageChecksumAt = kPageBytes - 8;   // of superblock and segment header
+inline constexpr std::size_t kRecentAt = sizeof(SegmentHeader);  // u32 count, then that many u32 segment numbers
+inline constexpr std::size_t kRecentMax = 1'000;
+static_assert(kRecentAt + 4 + 4 * kRecentMax <= kPageChecksumAt);
+
+struct FrameHead {
+  std::uint64_t magic = kMagicFrame;
+  std::uint64_t generation = 0;
+  std::uint64_t boot_epoch = 0;
+  std::uint32_t segment = 0;
+  std::uint32_t frame_seq = 0;
+  std::uint32_t descriptor_bytes = 0;
+  std::uint32_t payload_pages = 0;
+  std::uint32_t records = 0;
+  std::uint16_t schemas = 0;
+  std::uint16_t namespaces = 0;
+  std::uint64_t reserved = 0;
+  std::uint64_t checksum = 0;
+};
+static_assert(sizeof(FrameHead) == 64 && offsetof(FrameHead, records) == 40 && offsetof(FrameHead, checksum) == 56);
+
+struct SchemaEntry {
+  std::uint16_t group = 0;
+  std::uint16_t layers = 0;
+  std::uint32_t slab_bytes = 0;
+  std::uint16_t parts = 0;
+  std::uint8_t rule = 0;
+  std::uint8_t order_bytes = 0;
+  std::uint16_t hit_blocks = 0;
+  std::uint16_t reserved0 = 0;
+  std::uint32_t block_tokens = 0;
+  std::uint32_t reserved1 = 0;
+  std::array<char, 64> order{};
+};
+static_assert(sizeof(SchemaEntry) == 88 && offsetof(SchemaEntry, block_tokens) == 16);
+
+struct NamespaceEntry {
+  std::uint8_t tenant_bytes = 0;
+  std::uint8_t fingerprint_bytes = 0;
+  std::array<std::uint8_t, 6> reserved{};
+  std::array<char, 64> tenant{};
+  std::array<char, 128> fingerprint{};
+};
+static_assert(sizeof(NamespaceEntry) == 200 && offsetof(NamespaceEntry, fingerprint) == 72);
+
+struct Descriptor {
+  static constexpr std::uint16_t kTombstone = 1;
+  static constexpr std::uint16_t kInterleaveShift = 1;
+  static constexpr std::uint16_t kInterleaveMask = 3 << kInterleaveShift;
+  static constexpr std::uint16_t kFlagsKnown = kTombstone;  // interleaved records are not read by this version
+
+  std::uint64_t key_hi = 0;
+  std::uint64_t key_lo = 0;
+  std::uint32_t offset = 0;  // pages from the segment's start; tombstone: the removed record's segment
+  std::uint32_t length = 0;  // bytes
+  std::uint16_t schema = 0;  // positions in the segment's tables
+  std::uint16_t flags = 0;
+  std::uint16_t shard = 0;
+  std::uint16_t name_space = 0;
+  std::uint64_t checksum = 0;  // tombstone: the generation of the removed record's segment
+  std::uint64_t put_seq = 0;
+
+  [[nodiscard]] bool tombstone() const noexcept { return (flags & kTombstone) != 0; }
+  [[nodiscard]] Key key() const noexcept { return {key_hi, key_lo}; }
+};
+static_assert(sizeof(Descriptor) == 48 && offsetof(Descriptor, schema) == 24 && offsetof(Descriptor, put_seq) == 40);
+
+// What one namespace takes in one segment.
+struct NamespaceUsage {
+  std::uint64_t records = 0;
+  std::uint64_t bytes = 0;
+};
+static_assert(sizeof(NamespaceUsage) == 16);
+
+struct FooterTrailer {
+  std::uint64_t magic = kMagicFooter;
+  std::uint64_t generation = 0;
+  std::uint64_t boot_epoch = 0;
+  std::uint32_t segment = 0;
+  std::uint32_t frames = 0;
+  std::uint32_t footer_bytes = 0;
+  std::uint32_t records = 0;
+  std::uint16_t schemas = 0;
+  std::uint16_t namespaces = 0;
+  std::uint32_t data_pages = 0;
+  std::uint64_t put_seq_max = 0;
+  std::uint64_t checksum = 0;
+};
+static_assert(sizeof(FooterTrailer) == 64 && offsetof(FooterTrailer, checksum) == 56);
+
+// ---- Encoding and parsing ----
+
+// Seeds of the checksums of one store.
+struct FormatSeeds {
+  explicit FormatSeeds(const Uuid& uuid) noexcept;
+  std::uint64_t segment = 0, frame = 0, footer = 0;
+};
+
+// `page` is one page; everything after the structure is zeroed, the checksum is filled in.
+void encode_superblock(MutableBytes page, const Superblock& block) noexcept;
+// `recent`: sealed segments, the most recently used first; at most kRecentMax.
+void encode_segment_header(MutableBytes page, const FormatSeeds& seeds, const SegmentHeader& header,
+                           std::span<const std::uint32_t> recent) noexcept;
+
+// kStale: newer version or unknown incompatible feature (told by the first 16 bytes alone when those are intact).
+Result<Superblock> parse_superblock(Bytes page, std::uint32_t copy) noexcept;
+// Whether the page begins with the superblock's magic, valid or not.
+bool has_superblock_magic(Bytes page) noexcept;
+Result<SegmentHeader> parse_segment_header(Bytes page, const FormatSeeds& seeds, std::uint32_t segment) noexcept;
+// The list of recently used segments in a header page that has been parsed.
+std::vector<std::uint32_t> parse_recent(Bytes page);
+
+// A namespace as named on flash.
+struct NamespaceName {
+  std::string tenant;
+  std::string fingerprint;
+  friend bool operator==(const NamespaceName&, const NamespaceName&) = default;
+};
+
+// The two tables of a segment and its descriptors, as far as frames or the footer have told them.
+struct SegmentContent {
+  std::vector<GroupSchema> schemas;
+  std::vector<NamespaceName> namespaces;
+  std::vector<Descriptor> descriptors;
+};
+
+SchemaEntry encode_schema(const GroupSchema& schema) noexcept;
+NamespaceEntry encode_namespace(const NamespaceName& name) noexcept;
+
+// Bytes of a descriptor area with these counts, before rounding up to pages.
+constexpr std::size_t descriptor_area_bytes(std::size_t schemas, std::size_t namespaces, std::size_t records) noexcept {
+  return sizeof(FrameHead) + schemas * sizeof(SchemaEntry) + namespaces * sizeof(NamespaceEntry) +
+         records * sizeof(Descriptor);
+}
+// Bytes of a footer with these counts, rounded up to pages.
+constexpr std::size_t footer_bytes(std::size_t schemas, std::size_t namespaces, std::size_t records) noexcept {
+  return align_up(schemas * sizeof(SchemaEntry) + namespaces * (sizeof(NamespaceEntry) + sizeof(NamespaceUsage)) +
+                      records * sizeof(Descriptor) + sizeof(FooterTrailer),
+                  kPageBytes);
+}
+
+// The descriptor area of a frame. Requires `area` to be as long as head.descriptor_bytes, which must be the area of
+// the counts rounded up to pages; counts in `head` are filled in from the spans, as is the checksum.
+void encode_frame(MutableBytes area, const FormatSeeds& seeds, FrameHead head, std::span<const GroupSchema> schemas,
+                  std::span<const NamespaceName> namespaces, std::span<const Descriptor> descriptors) noexcept;
+
+// Fill in the checksum of a descriptor area or footer whose other bytes are in place. For the encoders and for tests.
+void seal_frame(MutableBytes area, const FormatSeeds& seeds) noexcept;
+void seal_footer(MutableBytes area, const FormatSeeds& seeds) noexcept;
+
+// What must be true of the next frame of a segment.
+struct FrameExpected {
+  std::uint64_t generation = 0;
+  std::uint32_t segment = 0;
+  std::uint32_t frame_seq = 0;
+  std::uint32_t pages_left = 0;  // from the frame's first page to the end of the segment
+};
+// Parses the frame at the start of `bytes` (kDescriptorAreaMax bytes, fewer only at the segment's end) and appends its
+// tables and descriptors to `content`, which is untouched on error. kCorrupt: no such frame.
+Result<FrameHead> parse_frame(Bytes bytes, const FormatSeeds& seeds, const FrameExpected& expected,
+                              SegmentContent& content);
+
+// The footer of a segment. Requires `area` to be footer_bytes() of the content.
+void encode_footer(MutableBytes area, const FormatSeeds& seeds, FooterTrailer trailer, const SegmentContent& content,
+                   std::span<const NamespaceUsage> usage) noexcept;
+// Reads the trailer at the end of `tail` (the last bytes of a segment, at least a page) without its checksum, to learn
+// how long the footer is. kCorrupt: none, or of another segment or generation.
+Result<FooterTrailer> peek_footer(Bytes tail, std::uint32_t segment, std::uint64_t generation,
+                                  std::uint64_t segment_bytes) noexcept;
+// Parses a whole footer (`area` is exactly trailer.footer_bytes).
+struct Footer {
+  FooterTrailer trailer;
+  SegmentContent content;
+  std::vector<NamespaceUsage> usage;
+};
+Result<Footer> parse_footer(Bytes area, const FormatSeeds& seeds, const FooterTrailer& trailer);
+
+// Whether `d` describes a record that this version can serve: known flags, schema and namespace in the tables, length
+// as its schema has it, place inside [1, data_pages) pages. Tombstones: flags and table positions only.
+bool servable(const Descriptor& d, const SegmentContent& content, std::uint32_t data_pages) noexcept;
+
+}  // namespace kvd::store

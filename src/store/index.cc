@@ -1,0 +1,161 @@
+#include "store/index.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+
+namespace kvd::store {
+namespace {
+
+constexpr std::uint64_t kTagBits = 44;
+constexpr std::uint64_t kTagMask = (std::uint64_t{1} << kTagBits) - 1;
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+constexpr std::size_t kSearchNodesMax = 512;  // breadth-first nodes of an insertion: chains of up to 4 moves
+
+// Finalizer of splitmix64: the bits of a hash that picked the tag do not show in the bucket.
+std::uint64_t mix(std::uint64_t x) noexcept {
+  x ^= x >> 30;
+  x *= 0xBF58'476D'1CE4'E5B9;
+  x ^= x >> 27;
+  x *= 0x94D0'49BB'1331'11EB;
+  return x ^ (x >> 31);
+}
+
+// Maps 64 uniform bits to [0, n).
+std::uint64_t reduce(std::uint64_t x, std::uint64_t n) noexcept {
+  return static_cast<std::uint64_t>((static_cast<unsigned __int128>(x) * n) >> 64);
+}
+
+}  // namespace
+
+FlashIndex::FlashIndex(std::uint64_t records_max)
+    : records_max_(records_max), buckets_(std::max<std::uint64_t>(records_max * 10 / 9 / 4 + 1, 2)) {
+  KVD_CHECK(records_max > 0);
+  const auto bytes = static_cast<std::size_t>(align_up(memory_bytes(), kHugePage));
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  KVD_CHECK(memory != MAP_FAILED);
+  ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: without huge pages probes miss the TLB more often
+  ::madvise(memory, bytes, MADV_DONTDUMP);
+  table_ = static_cast<Bucket*>(memory);
+}
+
+FlashIndex::~FlashIndex() { ::munmap(table_, static_cast<std::size_t>(align_up(memory_bytes(), kHugePage))); }
+
+FlashIndex::Place FlashIndex::place_of(std::uint64_t hash) const noexcept {
+  Place place{};
+  place.tag = hash & kTagMask;
+  place.first = reduce(mix(hash), buckets_);
+  place.second = other_bucket(place.tag, place.first);
+  return place;
+}
+
+// first + second = f(tag) modulo the number of buckets, so each of them follows from the other.
+std::uint64_t FlashIndex::other_bucket(std::uint64_t tag, std::uint64_t bucket) const noexcept {
+  const std::uint64_t sum = reduce(mix(tag ^ 0x9E37'79B9'7F4A'7C15), buckets_);
+  return sum >= bucket ? sum - bucket : sum + buckets_ - bucket;
+}
+
+FlashIndex::Slot FlashIndex::pack(std::uint64_t tag, const IndexEntry& entry) noexcept {
+  KVD_CHECK(entry.offset > 0 && entry.offset < (1u << 16) && entry.segment < (1u << 20));
+  KVD_CHECK(entry.pages > 0 && entry.pages <= (1u << 14) && entry.interleave < 4);
+  return {tag | (std::uint64_t{entry.segment} << kTagBits),
+          std::uint64_t{entry.offset} | (std::uint64_t{entry.pages - 1} << 16) |
+              (std::uint64_t{entry.interleave} << 30) | (std::uint64_t{entry.checksum} << 32)};
+}
+
+IndexEntry FlashIndex::unpack(const Slot& slot) noexcept {
+  IndexEntry entry;
+  entry.segment = static_cast<std::uint32_t>(slot.lo >> kTagBits);
+  entry.offset = static_cast<std::uint32_t>(slot.hi & 0xFFFF);
+  entry.pages = static_cast<std::uint32_t>((slot.hi >> 16) & 0x3FFF) + 1;
+  entry.interleave = static_cast<std::uint32_t>((slot.hi >> 30) & 3);
+  entry.checksum = static_cast<std::uint32_t>(slot.hi >> 32);
+  return entry;
+}
+
+FlashIndex::Slot* FlashIndex::find_slot(const Place& place) const noexcept {
+  for (const std::uint64_t bucket : {place.first, place.second})
+    for (Slot& slot : table_[bucket].slots)
+      if (!slot.free() && (slot.lo & kTagMask) == place.tag) return &slot;
+  return nullptr;
+}
+
+std::optional<IndexEntry> FlashIndex::find(std::uint64_t hash) const noexcept {
+  const Slot* slot = find_slot(place_of(hash));
+  if (slot == nullptr) return std::nullopt;
+  return unpack(*slot);
+}
+
+bool FlashIndex::insert(std::uint64_t hash, const IndexEntry& entry) noexcept {
+  const Place place = place_of(hash);
+  if (Slot* slot = find_slot(place)) {
+    *slot = pack(place.tag, entry);
+    return true;
+  }
+  Slot* slot = make_room(place);
+  if (slot == nullptr) return false;
+  *slot = pack(place.tag, entry);
+  ++size_;
+  return true;
+}
+
+FlashIndex::Slot* FlashIndex::make_room(const Place& place) noexcept {
+  struct Node {
+    std::uint64_t bucket;
+    std::uint32_t parent;  // node whose slot `from` can move to this bucket
+    std::uint32_t from;
+  };
+  constexpr std::uint32_t kRoot = UINT32_MAX;
+  std::array<Node, kSearchNodesMax> nodes;
+  std::uint32_t count = 0;
+  nodes[count++] = {place.first, kRoot, 0};
+  if (place.second != place.first) nodes[count++] = {place.second, kRoot, 0};
+
+  for (std::uint32_t at = 0; at < count; ++at) {
+    Bucket& bucket = table_[nodes[at].bucket];
+    for (Slot& slot : bucket.slots) {
+      if (!slot.free()) continue;
+      // Walk back to a root, moving each parent's slot one step towards the free one.
+      Slot* hole = &slot;
+      for (std::uint32_t node = at; nodes[node].parent != kRoot; node = nodes[node].parent) {
+        Slot& moved = table_[nodes[nodes[node].parent].bucket].slots[nodes[node].from];
+        *hole = moved;
+        moved = {};
+        hole = &moved;
+      }
+      return hole;
+    }
+    for (std::uint32_t i = 0; i < 4 && count < nodes.size(); ++i)
+      nodes[count++] = {other_bucket(bucket.slots[i].lo & kTagMask, nodes[at].bucket), at, i};
+  }
+  return nullptr;
+}
+
+bool FlashIndex::erase(std::uint64_t hash, std::uint32_t segment, std::uint32_t offset) noexcept {
+  Slot* slot = find_slot(place_of(hash));
+  if (slot == nullptr) return false;
+  const IndexEntry entry = unpack(*slot);
+  if (entry.segment != segment || entry.offset != offset) return false;
+  *slot = {};
+  --size_;
+  return true;
+}
+
+std::uint64_t FlashIndex::erase_segment(std::uint32_t segment, std::uint64_t first_bucket,
+                                        std::uint64_t buckets) noexcept {
+  std::uint64_t erased = 0;
+  const std::uint64_t end = std::min(first_bucket + buckets, buckets_);
+  for (std::uint64_t i = first_bucket; i < end; ++i)
+    for (Slot& slot : table_[i].slots)
+      if (!slot.free() && static_cast<std::uint32_t>(slot.lo >> kTagBits) == segment) {
+        slot = {};
+        ++erased;
+      }
+  size_ -= erased;
+  return erased;
+}
+
+}  // namespace kvd::store

@@ -1,0 +1,85 @@
+// FlashIndex: which page of which segment holds a record. 16 bytes an entry, 4 entries to a 64-byte bucket, two buckets
+// to choose from per record; all memory is taken by the constructor.
+//
+// One owner, no locking. An entry knows 44 bits of the record's hash, so a lookup of an absent record finds something
+// with probability <= 8 / 2^44; whoever reads the record finds out, because its checksums are seeded with its key.
+// The second bucket follows from the first and the 44 bits, so that entries can be moved without their keys: insertion
+// searches breadth-first for a chain of moves and changes nothing when it finds none. At the load of 0.9 that the size
+// is chosen for, chains of three moves suffice (the threshold of two choices by four slots is 0.976).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/bytes.h"
+
+namespace kvd::store {
+
+// Where a record lies on flash.
+struct IndexEntry {
+  std::uint32_t segment = 0;     // 20 bits
+  std::uint32_t offset = 0;      // 16 bits, pages from the segment's start; > 0
+  std::uint32_t pages = 0;       // 1..16,384
+  std::uint32_t interleave = 0;  // 2 bits, see the format
+  std::uint32_t checksum = 0;    // low half of the descriptor's checksum
+  friend bool operator==(const IndexEntry&, const IndexEntry&) = default;
+};
+
+class FlashIndex {
+ public:
+  // Holds at least `records_max` records (> 0), at 16 / 0.9 bytes each.
+  explicit FlashIndex(std::uint64_t records_max);
+  ~FlashIndex();
+  FlashIndex(const FlashIndex&) = delete;
+  FlashIndex& operator=(const FlashIndex&) = delete;
+
+  [[nodiscard]] std::optional<IndexEntry> find(std::uint64_t hash) const noexcept;
+
+  // Inserts, or overwrites the record's entry. False when there is no place for it: nothing has changed then, and the
+  // caller makes room by giving up a segment.
+  bool insert(std::uint64_t hash, const IndexEntry& entry) noexcept;
+
+  // Erases the record's entry if it lies at this place; false when it does not.
+  bool erase(std::uint64_t hash, std::uint32_t segment, std::uint32_t offset) noexcept;
+
+  // Erases entries of `segment` in buckets [first_bucket, first_bucket + buckets); returns how many. For segments whose
+  // footer cannot be read, in slices so that nobody waits.
+  std::uint64_t erase_segment(std::uint32_t segment, std::uint64_t first_bucket, std::uint64_t buckets) noexcept;
+
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  [[nodiscard]] std::uint64_t records_max() const noexcept { return records_max_; }
+  [[nodiscard]] std::uint64_t buckets() const noexcept { return buckets_; }
+  [[nodiscard]] std::uint64_t memory_bytes() const noexcept { return buckets_ * 64; }
+
+ private:
+  // Bits, low to high: lo = tag 44, segment 20; hi = offset 16, pages less one 14, interleave 2, checksum 32. All zeros
+  // = free: the offset of a record is never 0.
+  struct Slot {
+    std::uint64_t lo = 0;
+    std::uint64_t hi = 0;
+    [[nodiscard]] bool free() const noexcept { return hi == 0 && lo == 0; }
+  };
+  struct alignas(64) Bucket {
+    Slot slots[4];
+  };
+  static_assert(sizeof(Bucket) == 64);
+  struct Place {
+    std::uint64_t tag, first, second;
+  };
+
+  [[nodiscard]] Place place_of(std::uint64_t hash) const noexcept;
+  [[nodiscard]] std::uint64_t other_bucket(std::uint64_t tag, std::uint64_t bucket) const noexcept;
+  [[nodiscard]] Slot* find_slot(const Place& place) const noexcept;
+  // Frees a slot in one of the two buckets by moving others, and returns it; null when there is no chain.
+  Slot* make_room(const Place& place) noexcept;
+  static Slot pack(std::uint64_t tag, const IndexEntry& entry) noexcept;
+  static IndexEntry unpack(const Slot& slot) noexcept;
+
+  std::uint64_t records_max_;
+  std::uint64_t buckets_;
+  Bucket* table_ = nullptr;  // anonymous mapping, huge pages where the kernel has them
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace kvd::store

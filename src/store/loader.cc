@@ -1,0 +1,357 @@
+#include "store/loader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "block/checksum.h"
+
+namespace kvd::store {
+namespace {
+
+std::uint32_t layers_per_read(const block::RecordShape& shape) {
+  return std::max<std::uint32_t>(1, Loader::kReadBytes / shape.slab_stride);
+}
+
+// First layer of `set` at or after `from`; shape.layers when there is none.
+std::uint32_t next_layer(const LayerSet& set, std::uint32_t from, std::uint32_t layers) {
+  while (from < layers && !set[from]) ++from;
+  return from;
+}
+
+}  // namespace
+
+Loader::Loader(Flash& flash, Pool& pool, Evictor& evictor, bool verify)
+    : flash_(flash),
+      pool_(pool),
+      evictor_(evictor),
+      verify_(verify),
+      deliver_(flash.loop, [this] { deliver(); }),
+      pump_(flash.loop, [this] { pump(); }) {
+  for (Op& op : ops_) free_ops_.push_back(&op);
+}
+
+// ---- Queueing and submitting ----
+
+void Loader::begin(PoolRecord& record, const FlashPlace& place) {
+  record.place = place;
+  record.load = std::make_unique<PoolRecord::Load>();
+  record.load->table_valid = record.shape->table_bytes == 0;
+  if (record.load->table_valid) record.checksums = {&record.own_checksum, 1};
+  pool_.publish(record, PoolRecord::State::kClean);
+}
+
+void Loader::wait(Get& get, PoolRecord& record) {
+  Waiter& waiter = new_waiter();
+  waiter.get = &get;
+  waiter.record = &record;
+  waiter.how = {};
+  get.internal = &waiter;
+  record.load->waiters.push_back(waiter);
+  pool_.hold(record);
+  if (get.deadline != kNever) waiter.deadline.arm(get.deadline);
+  want(record, get.layer_first, get.layer_count);
+  pump_.arm(flash_.loop.now());
+}
+
+void Loader::want(PoolRecord& record, std::uint32_t first, std::uint32_t count) {
+  PoolRecord::Load& load = *record.load;
+  for (std::uint32_t layer = first; layer < first + count; ++layer)
+    if (!load.valid[layer] && !load.pending[layer] && !load.landed[layer]) load.wanted.set(layer);
+  if (!load.table_valid && !load.table_pending) load.table_wanted = true;
+  enqueue(record);
+}
+
+// Into the queue it belongs to now.
+void Loader::enqueue(PoolRecord& record) {
+  const PoolRecord::Load& load = *record.load;
+  const bool work = load.wanted.any() || load.table_wanted;
+  const bool demanded = !load.waiters.empty();
+  if (demanded_.holds(record) && !(work && demanded)) demanded_.erase(record);
+  if (promoted_.holds(record) && !(work && !demanded)) promoted_.erase(record);
+  if (!work) return;
+  activate(record);
+  auto& queue = demanded ? demanded_ : promoted_;
+  if (!queue.holds(record)) queue.push_back(record);
+}
+
+void Loader::activate(PoolRecord& record) {
+  if (std::exchange(record.load->active, true)) return;
+  pool_.hold(record);
+  ++flash_.segments.at(record.place.segment).readers;
+  flash_.segments.touch(record.place.segment);
+}
+
+// May free the record when it is detached: the last thing done with it.
+void Loader::deactivate(PoolRecord& record) {
+  if (!std::exchange(record.load->active, false)) return;
+  const std::uint32_t segment = record.place.segment;
+  KVD_CHECK(flash_.segments.at(segment).readers > 0);
+  if (--flash_.segments.at(segment).readers == 0) evictor_.reader_gone(segment);
+  pool_.release(record);
+}
+
+void Loader::pump() {
+  while (!free_ops_.empty()) {
+    auto& queue = demanded_.empty() ? promoted_ : demanded_;
+    PoolRecord* record = queue.pop_front();
+    if (record == nullptr) return;
+    if (submit_next(*record)) queue.push_back(*record);
+  }
+}
+
+// One read of the record: the table with the first layers when they are wanted together, as they lie together. Returns
+// whether more is left to submit.
+bool Loader::submit_next(PoolRecord& record) {
+  PoolRecord::Load& load = *record.load;
+  const block::RecordShape& shape = *record.shape;
+  Op& op = *free_ops_.back();
+  free_ops_.pop_back();
+  op.record = &record;
+  op.table = std::exchange(load.table_wanted, false);
+  op.first = next_layer(load.wanted, 0, shape.layers);
+  op.count = 0;
+  if (!op.table || op.first == 0) {
+    const std::uint32_t limit = std::min(op.first + layers_per_read(shape), shape.layers);
+    for (std::uint32_t layer = op.first; layer < limit && load.wanted[layer]; ++layer, ++op.count) {
+      load.wanted.reset(layer);
+      load.pending.set(layer);
+    }
+  }
+  load.table_pending = load.table_pending || op.table;
+  const std::size_t begin = op.table ? 0 : shape.slab_offset(op.first);
+  const std::size_t end = op.count == 0 ? shape.table_bytes : shape.slab_offset(op.first + op.count);
+  op.buffer = {record.image + begin, end - begin};
+  op.op.kind = io::DiskOp::Kind::kRead;
+  op.op.offset = flash_.volume.offset_of(record.place.segment, record.place.offset) + begin;
+  op.op.buffers = {&op.buffer, 1};
+  op.op.on_done = [this, &op](Status status) { completed(op, status); };
+  pool_.hold(record);
+  flash_.submit(op.op);
+  return load.wanted.any();
+}
+
+// ---- Completion and verification ----
+
+void Loader::completed(Op& op, const Status& status) {
+  PoolRecord& record = *op.record;
+  PoolRecord::Load& load = *record.load;  // stays while anything is pending
+  free_ops_.push_back(&op);
+  LayerSet layers;
+  for (std::uint32_t layer = op.first; layer < op.first + op.count; ++layer) layers.set(layer);
+  load.pending &= ~layers;
+  if (op.table) load.table_pending = false;
+  if (record.state == PoolRecord::State::kDetached) {
+    if (!load.busy()) deactivate(record);
+  } else {
+    bool alive = true;
+    if (!status) {
+      alive = read_again(record, op.table, layers, Code::kIo);
+    } else {
+      load.landed |= layers;
+      alive = (!op.table || take_table(record)) && take_landed(record);
+    }
+    if (alive) progress(record);
+  }
+  pool_.release(record);
+  start_promotions();
+  pump();
+  deliver();
+}
+
+bool Loader::take_table(PoolRecord& record) {
+  PoolRecord::Load& load = *record.load;
+  const auto table = block::decode_table(record.table_page(), record.seed, *record.shape);
+  if (!table || static_cast<std::uint32_t>(table->checksum) != record.place.checksum)
+    return read_again(record, true, {}, Code::kCorrupt);
+  record.checksums = table->slabs;
+  record.foreign = table->foreign;
+  record.own_checksum = table->checksum;
+  load.table_valid = true;
+  for (Waiter* waiter = load.waiters.front(); waiter != nullptr;) {
+    Waiter* const next = List<Waiter, &Waiter::link>::after(*waiter);
+    if (!std::ranges::equal(waiter->get->foreign, record.foreign))
+      finish(*waiter, fail(Code::kNotFound, "another foreign key has this hash"));
+    waiter = next;
+  }
+  return true;
+}
+
+// Verifies what has landed, as soon as there is something to verify it against.
+bool Loader::take_landed(PoolRecord& record) {
+  PoolRecord::Load& load = *record.load;
+  if (!load.table_valid) return true;
+  LayerSet bad;
+  for (std::uint32_t layer = 0; layer < record.shape->layers; ++layer) {
+    if (!load.landed[layer]) continue;
+    load.landed.reset(layer);
+    if (record.shape->table_bytes == 0) {
+      record.own_checksum = block::slab_checksum(record.seed, layer, record.payload(layer));
+      bad[layer] = verify_ && static_cast<std::uint32_t>(record.own_checksum) != record.place.checksum;
+    } else {
+      bad[layer] =
+          verify_ && block::slab_checksum(record.seed, layer, record.payload(layer)) != record.checksums[layer];
+    }
+    load.valid[layer] = !bad[layer];
+  }
+  return bad.none() || read_again(record, false, bad, Code::kCorrupt);
+}
+
+// Transient errors exist: once more. What fails again is dropped.
+bool Loader::read_again(PoolRecord& record, bool table, const LayerSet& layers, Code code) {
+  PoolRecord::Load& load = *record.load;
+  if (!std::exchange(load.retried, true)) {
+    load.wanted |= layers;
+    load.table_wanted = load.table_wanted || table;
+    enqueue(record);
+    return true;
+  }
+  const bool corrupt = code == Code::kCorrupt;
+  if (corrupt) flash_.stats.corrupt.add();
+  abandon(record, fail(code, corrupt ? "the record failed verification twice" : "the record could not be read twice"));
+  drop_(record);
+  return false;
+}
+
+// Ends the gets that have what they want, and the load when everything is there or nothing more is to come.
+void Loader::progress(PoolRecord& record) {
+  PoolRecord::Load& load = *record.load;
+  for (Waiter* waiter = load.waiters.front(); waiter != nullptr;) {
+    Waiter* const next = List<Waiter, &Waiter::link>::after(*waiter);
+    if (record.has(waiter->get->layer_first, waiter->get->layer_count)) finish(*waiter, {});
+    waiter = next;
+  }
+  settle(record);
+}
+
+void Loader::settle(PoolRecord& record) {
+  PoolRecord::Load& load = *record.load;
+  if (load.waiters.empty() && !load.whole) {  // nobody wants it any more
+    load.wanted.reset();
+    load.table_wanted = false;
+  }
+  enqueue(record);
+  if (load.busy()) return;
+  const bool complete = record.has(0, record.shape->layers);
+  if (complete) end_promotion(record);
+  deactivate(record);
+  if (!complete) return;
+  KVD_CHECK(load.waiters.empty());
+  record.load.reset();
+}
+
+// ---- Gets ----
+
+Waiter& Loader::new_waiter() {
+  ++waiters_;
+  if (free_waiters_.empty()) {
+    all_waiters_.push_back(std::make_unique<Waiter>(flash_.loop, [this](Waiter& waiter) { deadline_passed(waiter); }));
+    return *all_waiters_.back();
+  }
+  Waiter& waiter = *free_waiters_.back();
+  free_waiters_.pop_back();
+  return waiter;
+}
+
+// The record stays held until the get is told.
+void Loader::finish(Waiter& waiter, const Status& how) {
+  waiter.deadline.disarm();
+  waiter.record->load->waiters.erase(waiter);
+  waiter.how = how;
+  finished_.push_back(waiter);
+  if (!deliver_.armed()) deliver_.arm(flash_.loop.now());
+}
+
+void Loader::deadline_passed(Waiter& waiter) {
+  PoolRecord& record = *waiter.record;
+  finish(waiter, fail(Code::kTimeout, "the get's deadline passed"));
+  settle(record);
+  deliver();
+}
+
+void Loader::cancel(Get& get) {
+  auto* waiter = static_cast<Waiter*>(get.internal);
+  if (waiter == nullptr) return;
+  if (!finished_.holds(*waiter)) {
+    PoolRecord& record = *waiter->record;
+    finish(*waiter, {});
+    settle(record);
+  }
+  waiter->how = fail(Code::kCancelled, "cancelled");
+  finished_.erase(*waiter);
+  tell(*waiter);
+}
+
+void Loader::deliver() {
+  deliver_.disarm();
+  while (Waiter* waiter = finished_.pop_front()) tell(*waiter);
+}
+
+void Loader::tell(Waiter& waiter) {
+  Get& get = *waiter.get;
+  PoolRecord& record = *waiter.record;
+  get.internal = nullptr;
+  waiter.get = nullptr;
+  Result<RecordView> result = fail(Code::kCancelled, "");
+  if (waiter.how) {
+    flash_.stats.flash_hits.add();
+    flash_.stats.bytes_got.add(std::uint64_t{get.layer_count} * record.shape->slab_bytes);
+    result = view_of(record, get.layer_first, get.layer_count);
+  } else {
+    flash_.stats.misses.add();
+    result = fail(waiter.how.error());
+  }
+  --waiters_;
+  free_waiters_.push_back(&waiter);
+  pool_.release(record);
+  auto on_done = std::move(get.on_done);
+  on_done(std::move(result));
+}
+
+// What is in flight lands in a buffer that nobody reads any more; record and segment wait for it all the same.
+void Loader::abandon(PoolRecord& record, const Status& why) {
+  if (record.load == nullptr) return;
+  PoolRecord::Load& load = *record.load;
+  while (Waiter* waiter = load.waiters.front()) finish(*waiter, why);
+  end_promotion(record);
+  load.landed.reset();
+  settle(record);
+}
+
+void Loader::abandon_all(const Status& why, bool now) {
+  promotions_.clear();
+  for (const auto& waiter : all_waiters_)
+    if (waiter->get != nullptr && !finished_.holds(*waiter)) {
+      PoolRecord& record = *waiter->record;
+      finish(*waiter, why);
+      settle(record);
+    }
+  if (now) deliver();
+}
+
+// ---- Promotions ----
+
+void Loader::promote(const RecordKey& key) {
+  if (promotions_.size() < kPromotionsQueuedMax) promotions_.push_back(key);
+  start_promotions();
+  pump_.arm(flash_.loop.now());
+}
+
+void Loader::start_promotions() {
+  const std::uint64_t bytes_max = std::min(pool_.bytes() / 4, kPromotionBytesMax);
+  while (!promotions_.empty() && promoting_bytes_ < bytes_max) {
+    const RecordKey key = promotions_.front();
+    promotions_.pop_front();
+    PoolRecord* record = start_promotion_(key);
+    if (record == nullptr || record->load == nullptr || record->load->whole) continue;
+    record->load->whole = true;
+    promoting_bytes_ += record->bytes();
+    want(*record, 0, record->shape->layers);
+  }
+}
+
+void Loader::end_promotion(PoolRecord& record) {
+  if (std::exchange(record.load->whole, false)) promoting_bytes_ -= record.bytes();
+}
+
+}  // namespace kvd::store

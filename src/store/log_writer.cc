@@ -1,0 +1,134 @@
+#include "store/log_writer.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace kvd::store {
+
+LogWriter::LogWriter(Flash& flash, Evictor& evictor)
+    : flash_(flash), evictor_(evictor), stall_(flash.loop, [this] { check_stall(); }) {
+  for (Frame& frame : frames_) free_.push_back(&frame);
+}
+
+Frame* LogWriter::begin_frame(bool carrying) {
+  if (!flash_.health.on() || free_.empty()) return nullptr;
+  if (current_ == nullptr) {
+    const auto next = flash_.segments.open_next(carrying);
+    evictor_.maintain();
+    if (!next) return nullptr;
+    current_ =
+        std::make_unique<OpenSegment>(*next, flash_.segments.at(*next).generation, flash_.volume.segment_pages());
+  }
+  Frame* frame = free_.back();
+  free_.pop_back();
+  frame->reset(*current_, flash_.namespaces);
+  return frame;
+}
+
+void LogWriter::give_back(Frame& frame) {
+  KVD_CHECK(frame.empty());
+  free_.push_back(&frame);
+}
+
+void LogWriter::submit(Frame& frame) {
+  frame.lay_out(flash_);
+  current_->in_flight.push_back(&frame);
+  if (in_flight_++ == 0) {
+    frames_done_seen_ = frames_done_;
+    stall_.arm_in(FlashHealth::kStallMax);
+  }
+  frame.op.on_done = [this, &frame](Status status) { frame_done(frame, status); };
+  flash_.submit(frame.op);
+}
+
+void LogWriter::frame_done(Frame& frame, const Status& status) {
+  frame.done = true;
+  frame.status = status;
+  OpenSegment& segment = frame.segment();
+  if (!status && !segment.broken) {
+    flash_.log.warn(fmt::format("store: writing to segment {} failed ({}, error {}); it is closed early", segment.id,
+                                status.error().what, status.error().sys_errno));
+    segment.broken = true;
+    if (current_.get() == &segment) roll();
+  }
+  settle(segment);
+}
+
+void LogWriter::settle(OpenSegment& segment) {
+  bool failed = segment.frames_failed;
+  while (!segment.in_flight.empty() && segment.in_flight.front()->done) {
+    Frame& frame = *segment.in_flight.front();
+    segment.in_flight.pop_front();
+    ++frames_done_;
+    if (--in_flight_ == 0) stall_.disarm();
+    failed = segment.frames_failed = failed || !frame.status;
+    if (failed) {
+      on_frame_(frame, frame.status ? Status(fail(Code::kIo, "an earlier frame of the segment failed")) : frame.status);
+    } else {
+      frame.enter_content();
+      on_frame_(frame, frame.status);
+    }
+    free_.push_back(&frame);
+  }
+  if (!segment.closed || !segment.in_flight.empty()) return;
+  const auto at =
+      std::ranges::find_if(closing_, [&](const auto& closing) { return closing->segment.get() == &segment; });
+  write_footer(**at);
+}
+
+void LogWriter::roll() {
+  if (current_ == nullptr) return;
+  auto closing = std::make_unique<Closing>();
+  closing->segment = std::move(current_);
+  OpenSegment& segment = *closing->segment;
+  segment.closed = true;
+  flash_.segments.at(segment.id).state = SegmentState::kSealing;
+  closing_.push_back(std::move(closing));
+  if (segment.in_flight.empty()) write_footer(*closing_.back());
+}
+
+void LogWriter::write_footer(Closing& closing) {
+  const OpenSegment& segment = *closing.segment;
+  const SegmentContent& content = segment.content;
+  if (content.descriptors.empty() || !flash_.health.on()) return sealed(closing, {});
+  FooterTrailer trailer;
+  trailer.generation = segment.generation;
+  trailer.boot_epoch = flash_.volume.boot_epoch();
+  trailer.segment = segment.id;
+  trailer.frames = segment.frames_completed;
+  trailer.data_pages = segment.completed_page;
+  trailer.put_seq_max = segment.put_seq_max;
+  closing.footer =
+      AlignedBuffer(footer_bytes(content.schemas.size(), content.namespaces.size(), content.descriptors.size()));
+  encode_footer(closing.footer.span(), flash_.volume.seeds(), trailer, content, segment.usage);
+  closing.buffer = {closing.footer.data(), closing.footer.size()};
+  closing.op.kind = io::DiskOp::Kind::kWrite;
+  closing.op.offset = flash_.volume.offset_of(segment.id) + flash_.volume.segment_bytes() - closing.footer.size();
+  closing.op.buffers = {&closing.buffer, 1};
+  closing.op.on_done = [this, &closing](Status status) { sealed(closing, status); };
+  flash_.submit(closing.op);
+}
+
+// A footer that could not be written costs a scan at the next start, nothing else.
+void LogWriter::sealed(const Closing& closing, const Status& status) {
+  const OpenSegment& segment = *closing.segment;
+  if (!status)
+    flash_.log.warn(fmt::format("store: the footer of segment {} was not written (error {})", segment.id,
+                                status.error().sys_errno));
+  flash_.segments.seal(segment.id, segment.content.descriptors.empty());
+  std::erase_if(closing_, [&](const auto& other) { return other.get() == &closing; });
+  evictor_.maintain();
+}
+
+// Reads may go on while writes hang, so the tier's own watch does not see it.
+void LogWriter::check_stall() {
+  if (in_flight_ == 0) return;
+  if (frames_done_ == frames_done_seen_) return flash_.health.turn_off("writes do not complete");
+  frames_done_seen_ = frames_done_;
+  stall_.arm_in(FlashHealth::kStallMax);
+}
+
+}  // namespace kvd::store

@@ -1,0 +1,75 @@
+// LogWriter: appends frames to the open segment, in order, and seals segments with their footers.
+//
+// Up to kFramesMax frames are in flight; a frame counts as written when it and all frames before it in its segment are,
+// because that is how far a recovery without a footer reads. After a failed write the segment takes no more frames: the
+// failed frame and those after it are reported as failed and are the caller's to append again, elsewhere.
+// Belongs to the store's loop; callbacks come from the loop.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "store/evictor.h"
+#include "store/flash.h"
+#include "store/frame.h"
+
+namespace kvd::store {
+
+class LogWriter {
+ public:
+  static constexpr std::size_t kFramesMax = 4;  // storage design: 4-8 of 1-4 MiB fill a drive's write queue
+
+  // Called with each frame that was submitted, in order per segment; the frame is free again afterwards. Must not call
+  // back into the writer.
+  using OnFrame = std::function<void(Frame&, const Status&)>;
+
+  LogWriter(Flash& flash, Evictor& evictor);
+
+  void on_frame(OnFrame callback) { on_frame_ = std::move(callback); }
+
+  // An empty frame for the open segment; null when kFramesMax are in flight, no segment is ready (one is being made so)
+  // or the tier is off. `carrying`: tombstones wait to be carried over, for which the last ready segment may be opened.
+  // Ends with submit() or give_back().
+  Frame* begin_frame(bool carrying);
+  void submit(Frame& frame);
+  void give_back(Frame& frame);
+  // Closes the open segment, if there is one: it gets its footer when its frames have completed.
+  void roll();
+  // Whether the open segment has no frame yet, so that what does not fit now never will.
+  [[nodiscard]] bool fresh() const noexcept { return current_ != nullptr && current_->next_page == 1; }
+
+  [[nodiscard]] std::size_t in_flight() const noexcept { return in_flight_; }
+  // Nothing is on its way, footers included.
+  [[nodiscard]] bool idle() const noexcept { return in_flight_ == 0 && closing_.empty(); }
+
+ private:
+  struct Closing {
+    std::unique_ptr<OpenSegment> segment;
+    AlignedBuffer footer;
+    iovec buffer{};
+    io::DiskOp op;
+  };
+
+  void frame_done(Frame& frame, const Status& status);
+  void settle(OpenSegment& segment);  // reports frames in order
+  void write_footer(Closing& closing);
+  void sealed(const Closing& closing, const Status& status);
+  void check_stall();
+
+  Flash& flash_;
+  Evictor& evictor_;
+  OnFrame on_frame_;
+  std::array<Frame, kFramesMax> frames_;
+  std::vector<Frame*> free_;
+  std::size_t in_flight_ = 0;
+  std::unique_ptr<OpenSegment> current_;
+  std::vector<std::unique_ptr<Closing>> closing_;
+  io::Timer stall_;  // armed while frames are in flight
+  std::uint64_t frames_done_ = 0;
+  std::uint64_t frames_done_seen_ = 0;
+};
+
+}  // namespace kvd::store

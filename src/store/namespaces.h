@@ -1,0 +1,80 @@
+// Namespaces: every namespace this store knows, opened by callers or found on flash, with the shapes of its records.
+//
+// One owner, no locking. An entry and its shapes keep their addresses once opened. Handles count from 0. At most
+// 65,535 are opened; those found on flash are bounded by what flash holds.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "base/result.h"
+#include "block/key.h"
+#include "block/schema.h"
+#include "kvdepot/types.h"
+#include "store/format.h"
+#include "store/store.h"
+
+namespace kvd::store {
+
+// One group of a namespace.
+struct GroupInfo {
+  GroupSchema schema;
+  block::RecordShape foreign;  // of records with foreign keys
+  block::RecordShape native;   // differs for one-layer groups only: no table page
+
+  // The shape whose image has this many pages; null when neither has.
+  [[nodiscard]] const block::RecordShape* shape_of_pages(std::uint32_t pages) const noexcept;
+};
+
+struct NamespaceInfo {
+  NamespaceName name;
+  block::NamespaceHash hash;
+  std::vector<GroupInfo> groups;
+  bool opened = false;
+
+  [[nodiscard]] const GroupInfo* group(std::uint16_t number) const noexcept;
+};
+
+// What a record is known by inside the store. `hash` mixes the namespace in: native keys of two tenants may be equal.
+struct RecordKey {
+  NamespaceHandle ns = 0;
+  block::RecordId id;
+  std::uint64_t hash = 0;
+};
+
+// The hash under which a record of a namespace is found in the pool's table and in the flash index.
+std::uint64_t record_hash(const block::NamespaceHash& ns, const block::RecordId& id) noexcept;
+
+class Namespaces {
+ public:
+  static constexpr std::size_t kOpenedMax = 65'535;
+
+  // `record_bytes_max`: the largest record this store can hold.
+  explicit Namespaces(std::uint64_t record_bytes_max) : record_bytes_max_(record_bytes_max) {}
+
+  // Opens a namespace; the same handle for an equal one. kInvalid: bad names or geometry, a record too large for this
+  // store, or known here with another schema; kNoSpace: too many.
+  Result<NamespaceHandle> open(const Namespace& ns);
+  // Notes a namespace found on flash with one of its groups, and returns its handle. An opened one is left as it is.
+  NamespaceHandle learn(const NamespaceName& name, const GroupSchema& schema);
+
+  [[nodiscard]] bool known(NamespaceHandle handle) const noexcept { return handle < entries_.size(); }
+  [[nodiscard]] bool opened(NamespaceHandle handle) const noexcept { return known(handle) && entries_[handle].opened; }
+  // Requires known(handle).
+  [[nodiscard]] const NamespaceInfo& at(NamespaceHandle handle) const noexcept { return entries_[handle]; }
+  [[nodiscard]] RecordKey key_of(NamespaceHandle handle, const block::RecordId& id) const noexcept {
+    return {handle, id, record_hash(entries_[handle].hash, id)};
+  }
+
+ private:
+  NamespaceHandle find_or_add(const NamespaceName& name);
+
+  std::uint64_t record_bytes_max_;
+  std::deque<NamespaceInfo> entries_;
+  std::map<block::NamespaceHash, NamespaceHandle> by_hash_;
+  std::size_t opened_ = 0;
+};
+
+}  // namespace kvd::store

@@ -1,0 +1,122 @@
+// PoolRecord: a record's image in the pool with its state. Owned by Pool; other parts of the store hold plain pointers,
+// protected by a hold or a pin: a record with either keeps its pages, also after it has left the table.
+//
+//   kWriting --publish--> kDirty --its frame is written--> kClean     (a record read from flash starts as kClean)
+//   any --remove, drop--> kDetached --last pin and hold gone--> freed
+//
+// Only a kClean record without pins and holds can be evicted; without a flash tier, kDirty does not exist.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "io/loop.h"
+#include "kvdepot/types.h"
+#include "store/list.h"
+#include "store/namespaces.h"
+#include "store/store.h"
+
+namespace kvd::store {
+
+class Loader;
+class Pool;
+class PoolRecord;
+
+// A get that waits for layers of a record. Owned by Loader, which recycles them.
+struct Waiter {
+  Waiter(io::Loop& loop, std::function<void(Waiter&)> on_deadline)
+      : deadline(loop, [this, call = std::move(on_deadline)] { call(*this); }) {}
+  Get* get = nullptr;
+  PoolRecord* record = nullptr;  // held until the get is told
+  Status how;                    // how it ends, once finished
+  ListLink<Waiter> link;         // in its record's list, then in the loader's list of finished ones
+  io::Timer deadline;
+};
+
+// Where a record lies on flash. The generation makes the place unique in time: a place whose segment has another
+// generation now is gone.
+struct FlashPlace {
+  std::uint32_t segment = 0;
+  std::uint32_t offset = 0;      // pages from the segment's start
+  std::uint64_t generation = 0;  // 0 = not on flash
+  std::uint32_t checksum = 0;    // low half of the descriptor's
+};
+
+using LayerSet = std::bitset<kLayersMax>;
+
+class PoolRecord {
+ public:
+  enum class State : std::uint8_t { kFree, kWriting, kDirty, kClean, kDetached };
+
+  // What is here and what is on its way, while layers of the image are missing. Null in a complete record.
+  struct Load {
+    LayerSet valid;    // read and verified
+    LayerSet wanted;   // to be read, not submitted yet
+    LayerSet pending;  // submitted
+    LayerSet landed;   // read, waiting for the table to be verified against
+    bool table_valid = false, table_wanted = false, table_pending = false;
+    bool whole = false;                   // promoted: read to the end whether or not somebody waits
+    bool retried = false;                 // a checksum has failed once and the bytes are read again
+    bool active = false;                  // holds the record, and its segment as a reader
+    List<Waiter, &Waiter::link> waiters;  // gets that wait for layers
+    [[nodiscard]] bool busy() const noexcept {
+      return wanted.any() || pending.any() || landed.any() || table_wanted || table_pending;
+    }
+  };
+
+  struct Ack {
+    AckLevel level;
+    std::move_only_function<void(Status)> on_ack;
+  };
+
+  RecordKey key;
+  const block::RecordShape* shape = nullptr;
+  std::uint64_t seed = 0;  // block::record_seed
+  std::byte* image = nullptr;
+  std::uint64_t pool_offset = 0;
+  std::uint32_t pages = 0;
+  State state = State::kFree;
+  bool in_frame = false;  // its image is being written to flash
+  bool urgent = false;    // somebody waits for it to be written
+  std::uint8_t write_failures = 0;
+  std::uint32_t pins = 0;    // outside references
+  std::uint32_t leases = 0;  // of these, leases
+  std::uint32_t holds = 0;   // the store's own: I/O on its pages, gets that wait
+  std::uint64_t put_seq = 0;
+  Time published{};
+  FlashPlace place;
+  std::span<const std::uint64_t> checksums;  // of all layers; into the table page, or `own_checksum`
+  std::uint64_t own_checksum = 0;
+  Bytes foreign;  // the foreign key, in the table page; empty for a native key
+  std::unique_ptr<Load> load;
+  std::vector<Ack> acks;
+
+  Pool* pool = nullptr;
+  PoolRecord* hash_next = nullptr;
+  ListLink<PoolRecord> link;       // of the clean list or of a dirty queue
+  ListLink<PoolRecord> load_link;  // of the loader's queues
+
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return std::uint64_t{pages} * kPageBytes; }
+  [[nodiscard]] bool referenced() const noexcept { return pins > 0 || holds > 0; }
+  [[nodiscard]] bool published_now() const noexcept { return state == State::kDirty || state == State::kClean; }
+  [[nodiscard]] bool has(std::uint32_t first, std::uint32_t count) const noexcept;
+  [[nodiscard]] std::byte* slab(std::uint32_t layer) const noexcept { return image + shape->slab_offset(layer); }
+  [[nodiscard]] MutableBytes payload(std::uint32_t layer) const noexcept { return {slab(layer), shape->slab_bytes}; }
+  [[nodiscard]] MutableBytes table_page() const noexcept { return {image, shape->table_bytes}; }
+};
+
+inline bool PoolRecord::has(std::uint32_t first, std::uint32_t count) const noexcept {
+  if (load == nullptr) return true;
+  for (std::uint32_t layer = first; layer < first + count; ++layer)
+    if (!load->valid[layer]) return false;
+  return load->table_valid;
+}
+
+}  // namespace kvd::store

@@ -1,0 +1,313 @@
+#include "store/recovery.h"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "block/checksum.h"
+#include "store/aligned_buffer.h"
+#include "store/blocking_disk.h"
+
+namespace kvd::store {
+namespace {
+
+constexpr std::uint32_t kHeadersAtOnce = 64;
+
+// Reads of one page each, started together.
+class PageBatch {
+ public:
+  PageBatch(Flash& flash, std::uint32_t count) : flash_(flash), pages_(std::size_t{count} * kPageBytes), ops_(count) {}
+
+  void read(std::uint32_t i, std::uint64_t offset) {
+    Slot& slot = ops_[i];
+    slot.buffer = {page(i).data(), kPageBytes};
+    slot.op.offset = offset;
+    slot.op.buffers = {&slot.buffer, 1};
+    slot.op.on_done = [this, &slot](Status status) {
+      slot.status = status;
+      --pending_;
+    };
+    ++pending_;
+    flash_.submit(slot.op);
+  }
+  void wait() {
+    while (pending_ > 0) flash_.loop.run_once(Duration::max());
+  }
+  [[nodiscard]] MutableBytes page(std::uint32_t i) const { return pages_.span().subspan(i * kPageBytes, kPageBytes); }
+  [[nodiscard]] const Status& status(std::uint32_t i) const { return ops_[i].status; }
+
+ private:
+  struct Slot {
+    io::DiskOp op;
+    iovec buffer{};
+    Status status;
+  };
+  Flash& flash_;
+  AlignedBuffer pages_;
+  std::vector<Slot> ops_;
+  std::uint32_t pending_ = 0;
+};
+
+}  // namespace
+
+Result<RecoveryReport> Recovery::run() {
+  std::vector<Use> uses;
+  if (auto read = read_headers(uses); !read) return fail(read.error());
+  seqs_.resize(flash_.segments.count());
+  // Newest first: when the index has become smaller, the oldest segments are the ones that go.
+  std::ranges::sort(uses, std::greater<>(), &Use::generation);
+  for (const Use& use : uses) {
+    flash_.generation_next = std::max(flash_.generation_next, use.generation + 1);
+    flash_.segments.at(use.segment).generation = use.generation;
+  }
+  std::vector<std::pair<Use, bool>> sealed;
+  for (const Use& use : uses) {
+    auto footer = read_footer(use);
+    if (!footer) footer = read_footer(use);
+    if (!footer) {
+      footer = scan(use);
+      if (footer->content.descriptors.empty()) continue;  // begun and never used: free
+      ++report_.scanned;
+      write_footer(use, *footer);
+    }
+    ++report_.segments;
+    sealed.emplace_back(use, absorb(use, *footer));
+  }
+  sort_for_eviction(sealed);
+  for (const auto& [use, absorbed] : sealed) {
+    flash_.segments.seal(use.segment, use.refused);
+    if (!absorbed) surplus_.push_back(use.segment);
+  }
+  apply_tombstones();
+  report_.records = flash_.index.size();
+  return report_;
+}
+
+void Recovery::sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const {
+  std::unordered_map<std::uint32_t, std::uint64_t> rank;  // of listed segments, the most recently used highest
+  std::uint64_t listed_newest = 0;
+  for (std::size_t i = 0; i < recent_.size(); ++i) rank[recent_[i]] = recent_.size() - i;
+  for (const auto& [use, absorbed] : sealed)
+    if (rank.contains(use.segment)) listed_newest = std::max(listed_newest, use.generation);
+  // Segments that are not listed were used less than all that are, or were not sealed yet when the list was written.
+  const auto order = [&](const std::pair<Use, bool>& s) {
+    const auto at = rank.find(s.first.segment);
+    const int place = at != rank.end() ? 1 : s.first.generation > listed_newest ? 2 : 0;
+    return std::tuple(place, at != rank.end() ? at->second : s.first.generation);
+  };
+  std::ranges::sort(sealed, {}, order);
+}
+
+Status Recovery::read_headers(std::vector<Use>& uses) {
+  std::uint32_t unreadable = 0;
+  for (std::uint32_t first = 0; first < flash_.segments.count(); first += kHeadersAtOnce) {
+    const std::uint32_t count = std::min(kHeadersAtOnce, flash_.segments.count() - first);
+    PageBatch batch(flash_, count);
+    for (std::uint32_t i = 0; i < count; ++i) batch.read(i, flash_.volume.offset_of(first + i));
+    batch.wait();
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const auto parse = [&](const Status& status) {
+        return status ? parse_segment_header(batch.page(i), flash_.volume.seeds(), first + i)
+                      : Result<SegmentHeader>(fail(status.error()));
+      };
+      auto header = parse(batch.status(i));
+      if (!header && (!batch.status(i) || load<std::uint64_t>(batch.page(i).data()) != 0)) {
+        const Status again =
+            BlockingDisk(flash_.loop, flash_.volume.disk()).read(flash_.volume.offset_of(first + i), batch.page(i));
+        header = parse(again);
+        if (!again) ++unreadable;
+      }
+      if (!header) continue;
+      uses.push_back({first + i, header->generation, (header->features & ~kFeaturesKnown) != 0});
+      if (header->generation <= recent_generation_) continue;
+      recent_generation_ = header->generation;
+      recent_ = parse_recent(batch.page(i));
+    }
+  }
+  if (unreadable == flash_.segments.count()) return fail(Code::kIo, "no segment of the flash file can be read", EIO);
+  return {};
+}
+
+Result<Footer> Recovery::read_footer(const Use& use) {
+  BlockingDisk disk(flash_.loop, flash_.volume.disk());
+  const std::uint64_t end = flash_.volume.offset_of(use.segment) + flash_.volume.segment_bytes();
+  std::size_t bytes = std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes());
+  for (;;) {
+    const AlignedBuffer tail(bytes);
+    if (auto status = disk.read(end - bytes, tail.span()); !status) return fail(status.error());
+    const auto trailer = peek_footer(tail.span(), use.segment, use.generation, flash_.volume.segment_bytes());
+    if (!trailer) return fail(trailer.error());
+    if (trailer->footer_bytes <= bytes)
+      return parse_footer(Bytes(tail.span()).last(trailer->footer_bytes), flash_.volume.seeds(), *trailer);
+    bytes = trailer->footer_bytes;
+  }
+}
+
+// ---- Segments without a footer ----
+
+Footer Recovery::scan(const Use& use) {
+  BlockingDisk disk(flash_.loop, flash_.volume.disk());
+  const std::uint32_t pages = flash_.volume.segment_pages();
+  Footer footer;
+  SegmentContent read;           // everything the frames say
+  std::vector<Descriptor> good;  // of these, what verifies
+  FrameExpected expected{use.generation, use.segment, 0, 0};
+  const AlignedBuffer area(kDescriptorAreaMax);
+  std::uint32_t page = 1;
+  while (page < pages) {
+    expected.pages_left = pages - page;
+    const std::size_t bytes = std::min<std::size_t>(kDescriptorAreaMax, std::size_t{expected.pages_left} * kPageBytes);
+    const std::size_t first = read.descriptors.size();
+    const auto read_frame = [&]() -> Result<FrameHead> {
+      if (auto status = disk.read(flash_.volume.offset_of(use.segment, page), area.first(bytes)); !status)
+        return fail(status.error());
+      return parse_frame(area.first(bytes), flash_.volume.seeds(), expected, read);
+    };
+    auto head = read_frame();
+    if (!head) head = read_frame();
+    if (!head) break;
+    verify_frame(use, *head, first, page, read, good);
+    page += head->descriptor_bytes / 4096 + head->payload_pages;
+    ++expected.frame_seq;
+  }
+  read.descriptors = std::move(good);
+  footer.content = std::move(read);
+  footer.trailer.segment = use.segment;
+  footer.trailer.generation = use.generation;
+  footer.trailer.frames = expected.frame_seq;
+  footer.trailer.data_pages = page;
+  return footer;
+}
+
+void Recovery::verify_frame(const Use& use, const FrameHead& head, std::size_t first_descriptor,
+                            std::uint32_t first_page, SegmentContent& content, std::vector<Descriptor>& good) {
+  const std::uint32_t payload = first_page + head.descriptor_bytes / 4096;
+  for (std::size_t i = first_descriptor; i < content.descriptors.size(); ++i) {
+    const Descriptor& d = content.descriptors[i];
+    const bool inside = d.tombstone() || d.offset >= payload;
+    if (inside && servable(d, content, payload + head.payload_pages) &&
+        (record_verifies(use, d, content) || record_verifies(use, d, content))) {
+      good.push_back(d);
+    } else {
+      ++report_.dropped;
+    }
+  }
+}
+
+bool Recovery::record_verifies(const Use& use, const Descriptor& d, const SegmentContent& content) {
+  if (d.tombstone()) return true;
+  const GroupInfo group{content.schemas[d.schema], block::shape_of(content.schemas[d.schema], true),
+                        block::shape_of(content.schemas[d.schema], false)};
+  const block::RecordShape& shape = *group.shape_of_pages(d.length / 4096);
+  RecordKey key;
+  key.id = {d.key(), d.shard, group.schema.group};
+  PoolRecord* image = pool_.allocate(key, shape);
+  if (image == nullptr) return false;  // larger than the pool: it could not be served either
+  BlockingDisk disk(flash_.loop, flash_.volume.disk());
+  bool ok = disk.read(flash_.volume.offset_of(use.segment, d.offset), {image->image, image->bytes()}).has_value();
+  if (ok && shape.table_bytes == 0) {
+    ok = block::slab_checksum(image->seed, 0, image->payload(0)) == d.checksum;
+  } else if (ok) {
+    const auto table = block::decode_table(image->table_page(), image->seed, shape);
+    ok = table && table->checksum == d.checksum;
+    for (std::uint32_t layer = 0; ok && layer < shape.layers; ++layer)
+      ok = block::slab_checksum(image->seed, layer, image->payload(layer)) == table->slabs[layer];
+  }
+  pool_.detach(*image);
+  return ok;
+}
+
+void Recovery::write_footer(const Use& use, Footer& footer) {
+  SegmentContent& content = footer.content;
+  const std::size_t bytes = footer_bytes(content.schemas.size(), content.namespaces.size(), content.descriptors.size());
+  if (bytes / kPageBytes + footer.trailer.data_pages > flash_.volume.segment_pages()) return;
+  footer.usage.resize(content.namespaces.size());
+  for (const Descriptor& d : content.descriptors) {
+    footer.trailer.put_seq_max = std::max(footer.trailer.put_seq_max, d.put_seq);
+    if (d.tombstone()) continue;
+    footer.usage[d.name_space].records += 1;
+    footer.usage[d.name_space].bytes += d.length;
+  }
+  footer.trailer.boot_epoch = flash_.volume.boot_epoch();
+  const AlignedBuffer area(bytes);
+  encode_footer(area.span(), flash_.volume.seeds(), footer.trailer, content, footer.usage);
+  BlockingDisk disk(flash_.loop, flash_.volume.disk());
+  const std::uint64_t end = flash_.volume.offset_of(use.segment) + flash_.volume.segment_bytes();
+  // Without it the next start scans again; nothing is lost.
+  if (auto written = disk.write(end - bytes, area.span()); !written)
+    flash_.log.warn(fmt::format("store: the footer of segment {} was not written (error {})", use.segment,
+                                written.error().sys_errno));
+}
+
+// ---- Into memory ----
+
+// Enters what a segment holds; false when the index has no room for all of it.
+bool Recovery::absorb(const Use& use, const Footer& footer) {
+  const SegmentContent& content = footer.content;
+  auto& seqs = seqs_[use.segment];
+  bool room = true;
+  for (const Descriptor& d : content.descriptors) {
+    flash_.put_seq_next = std::max(flash_.put_seq_next, d.put_seq + 1);
+    if (!servable(d, content, footer.trailer.data_pages)) {
+      ++report_.dropped;
+      continue;
+    }
+    const NamespaceHandle ns = flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]);
+    const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
+    if (d.tombstone()) {
+      if (d.offset < flash_.segments.count())
+        tombstones_.push_back({key, d.put_seq, d.offset, d.checksum, use.segment, use.generation});
+    } else if (!use.refused) {
+      seqs.emplace_back(d.offset, d.put_seq);
+      room = room && insert(use, d, key.hash);
+      if (!room) ++report_.dropped;
+    }
+  }
+  std::ranges::sort(seqs);
+  return room;
+}
+
+bool Recovery::insert(const Use& use, const Descriptor& d, std::uint64_t hash) {
+  if (const auto other = flash_.index.find(hash)) {
+    const bool same_segment = other->segment == use.segment;
+    const std::uint64_t seq = same_segment ? 0 : seq_at(other->segment, other->offset);
+    // Within a segment later is newer: records are appended in the order of their puts.
+    if (!same_segment && seq >= d.put_seq) return true;
+  } else if (flash_.index.size() >= flash_.index.records_max()) {
+    return false;
+  }
+  return flash_.index.insert(hash, {use.segment, d.offset, d.length / 4096, 0, static_cast<std::uint32_t>(d.checksum)});
+}
+
+std::uint64_t Recovery::seq_at(std::uint32_t segment, std::uint32_t offset) const {
+  const auto& seqs = seqs_[segment];
+  const auto at = std::ranges::lower_bound(seqs, offset, {}, &std::pair<std::uint32_t, std::uint64_t>::first);
+  return at != seqs.end() && at->first == offset ? at->second : 0;
+}
+
+void Recovery::apply_tombstones() {
+  for (const Tombstone& tombstone : tombstones_) {
+    const auto entry = flash_.index.find(tombstone.key.hash);
+    if (entry && seq_at(entry->segment, entry->offset) < tombstone.put_seq)
+      flash_.index.erase(tombstone.key.hash, entry->segment, entry->offset);
+  }
+  // A crash while tombstones were carried over leaves two copies: the older holder's is enough, so that the younger
+  // holder, which may be all that is free to be given up, has nothing to carry.
+  const auto order = [](const Tombstone& t) {
+    return std::tuple(t.segment, t.generation, t.key.hash, t.put_seq, t.holder_generation);
+  };
+  const auto same = [](const Tombstone& a, const Tombstone& b) {
+    return a.segment == b.segment && a.generation == b.generation && a.key.hash == b.key.hash && a.put_seq == b.put_seq;
+  };
+  std::ranges::sort(tombstones_, {}, order);
+  const auto rest = std::ranges::unique(tombstones_, same);
+  tombstones_.erase(rest.begin(), rest.end());
+  for (const Tombstone& tombstone : tombstones_) flash_.tombstones.restore(tombstone);
+}
+
+}  // namespace kvd::store

@@ -1,0 +1,71 @@
+// Recovery: fills index, segments, namespaces and tombstones from what lies on flash, before the store serves.
+//
+// Headers of all segments first, then, newest segment first, each one's footer; segments without a valid footer are
+// scanned frame by frame with every payload verified, and get a footer for what was found. It only ever adds footers,
+// so it can be interrupted and repeated at any point. What cannot be read or does not verify is read once more, because
+// a lost segment may hold tombstones; then damage loses the record or segment it hit and is counted.
+// Blocks: runs the loop. Takes about 16 bytes per record besides the index, given back when it is done.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "store/evictor.h"
+#include "store/flash.h"
+#include "store/pool.h"
+
+namespace kvd::store {
+
+struct RecoveryReport {
+  std::uint64_t records = 0;   // in the index now
+  std::uint64_t dropped = 0;   // damaged, of another version, or no room in the index
+  std::uint32_t segments = 0;  // that hold something
+  std::uint32_t scanned = 0;   // of these, without a footer
+};
+
+class Recovery {
+ public:
+  // All are borrowed; `pool` is empty and lends its memory to verify scanned records in.
+  Recovery(Flash& flash, Pool& pool) : flash_(flash), pool_(pool) {}
+
+  // kIo only when the device answers nothing at all.
+  Result<RecoveryReport> run();
+  // Segments whose records had no room in the index: to be given up first.
+  [[nodiscard]] const std::vector<std::uint32_t>& surplus() const noexcept { return surplus_; }
+
+ private:
+  struct Use {
+    std::uint32_t segment;
+    std::uint64_t generation;
+    bool refused;  // an unknown feature: records are ignored, tombstones count
+  };
+
+  Status read_headers(std::vector<Use>& uses);
+  // Sorts segments by when they go: as they were used, as far as the newest header tells, else by age.
+  void sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const;
+  Result<Footer> read_footer(const Use& use);
+  Footer scan(const Use& use);
+  void verify_frame(const Use& use, const FrameHead& head, std::size_t first_descriptor, std::uint32_t first_page,
+                    SegmentContent& content, std::vector<Descriptor>& good);
+  bool record_verifies(const Use& use, const Descriptor& d, const SegmentContent& content);
+  void write_footer(const Use& use, Footer& footer);
+  bool absorb(const Use& use, const Footer& footer);
+  bool insert(const Use& use, const Descriptor& d, std::uint64_t hash);
+  void apply_tombstones();
+  [[nodiscard]] std::uint64_t seq_at(std::uint32_t segment, std::uint32_t offset) const;
+
+  Flash& flash_;
+  Pool& pool_;
+  RecoveryReport report_;
+  std::vector<Tombstone> tombstones_;
+  // put_seq of every record by segment and offset, to settle which of two copies is newer.
+  std::vector<std::vector<std::pair<std::uint32_t, std::uint64_t>>> seqs_;
+  std::vector<std::uint32_t> surplus_;
+  std::vector<std::uint32_t> recent_;  // from the newest header
+  std::uint64_t recent_generation_ = 0;
+};
+
+}  // namespace kvd::store

@@ -1,0 +1,78 @@
+#include "store/segments.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvd::store {
+
+bool Segments::readable(std::uint32_t segment) const noexcept {
+  if (segment >= segments_.size()) return false;
+  const SegmentState state = segments_[segment].state;
+  return state == SegmentState::kOpen || state == SegmentState::kSealing || state == SegmentState::kSealed;
+}
+
+void Segments::seal(std::uint32_t segment, bool next_victim) {
+  segments_[segment].state = SegmentState::kSealed;
+  policy_->add(segment);
+  if (next_victim) policy_->demote(segment);
+}
+
+std::optional<std::uint32_t> Segments::start_eviction(bool avoid_readers) {
+  auto victim = policy_->victim();
+  if (avoid_readers)
+    while (victim && segments_[*victim].readers > 0) victim = policy_->next_victim(*victim);
+  if (victim) start_eviction_of(*victim);
+  return victim;
+}
+
+void Segments::start_eviction_of(std::uint32_t segment) {
+  KVD_CHECK(segments_[segment].state == SegmentState::kSealed);
+  policy_->remove(segment);
+  segments_[segment].state = SegmentState::kEvicting;
+}
+
+std::optional<std::uint32_t> Segments::start_preparing() {
+  const auto free = std::ranges::find(segments_, SegmentState::kFree, &Segment::state);
+  if (free == segments_.end()) return std::nullopt;
+  free->state = SegmentState::kPreparing;
+  return static_cast<std::uint32_t>(free - segments_.begin());
+}
+
+void Segments::retire_from(std::uint32_t first) {
+  for (std::uint32_t i = first; i < count(); ++i)
+    if (segments_[i].state == SegmentState::kFree) segments_[i].state = SegmentState::kRetired;
+}
+
+void Segments::ready(std::uint32_t segment, std::uint64_t generation) {
+  segments_[segment].state = SegmentState::kReady;
+  segments_[segment].generation = generation;
+  segments_[segment].removed = 0;
+  ready_.push_back(segment);
+}
+
+std::optional<std::uint32_t> Segments::open_next(bool last_too) {
+  if (ready_.size() < (last_too ? 1 : 2)) return std::nullopt;
+  const std::uint32_t segment = ready_.front();
+  ready_.pop_front();
+  segments_[segment].state = SegmentState::kOpen;
+  return segment;
+}
+
+std::vector<std::uint32_t> Segments::recent(std::size_t max) const {
+  std::vector<std::uint32_t> order;
+  for (auto s = policy_->victim(); s; s = policy_->next_victim(*s)) order.push_back(*s);
+  std::ranges::reverse(order);
+  order.resize(std::min(order.size(), max));
+  return order;
+}
+
+std::uint32_t Segments::count_in(SegmentState state) const noexcept {
+  return static_cast<std::uint32_t>(std::ranges::count(segments_, state, &Segment::state));
+}
+
+std::uint32_t Segments::occupied() const noexcept {
+  return count_in(SegmentState::kOpen) + count_in(SegmentState::kSealing) + count_in(SegmentState::kSealed);
+}
+
+}  // namespace kvd::store

@@ -1,0 +1,78 @@
+// Segments: the state of every segment of the flash log, which of them are ready to be written, and which goes next.
+//
+//   kFree --Evictor prepares: header durable--> kReady --> kOpen --full--> kSealing --footer written--> kSealed
+//     ^                                                                                                    |
+//     +------ (failed header, recovery) ------- kEvicting <-----------------------------------------------+
+//
+// Records of kOpen, kSealing and kSealed segments can be read. No I/O here. One owner, no locking.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "policy/eviction.h"
+
+namespace kvd::store {
+
+enum class SegmentState : std::uint8_t { kFree, kPreparing, kReady, kOpen, kSealing, kSealed, kEvicting, kRetired };
+
+struct Segment {
+  SegmentState state = SegmentState::kFree;
+  std::uint64_t generation = 0;  // of its header on flash; 0 = none
+  std::uint32_t readers = 0;     // loads that still have to read from it
+  std::uint32_t removed = 0;     // tombstones that name it
+};
+
+class Segments {
+ public:
+  Segments(std::uint32_t count, std::unique_ptr<policy::EvictionPolicy> policy)
+      : segments_(count), policy_(std::move(policy)) {}
+
+  [[nodiscard]] std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(segments_.size()); }
+  [[nodiscard]] Segment& at(std::uint32_t segment) { return segments_[segment]; }
+  [[nodiscard]] const Segment& at(std::uint32_t segment) const { return segments_[segment]; }
+
+  // Whether records of this segment may be read.
+  [[nodiscard]] bool readable(std::uint32_t segment) const noexcept;
+  // Whether a place noted earlier still holds what it held.
+  [[nodiscard]] bool holds(std::uint32_t segment, std::uint64_t generation) const noexcept {
+    return generation != 0 && readable(segment) && segments_[segment].generation == generation;
+  }
+
+  void touch(std::uint32_t segment) { policy_->touch(segment); }
+  // The sealed segments that are the last to be given up, the very last first; at most `max`.
+  [[nodiscard]] std::vector<std::uint32_t> recent(std::size_t max) const;
+
+  // kOpen or kSealing or (recovery) kFree -> kSealed. `next_victim`: holds little that is worth keeping.
+  void seal(std::uint32_t segment, bool next_victim = false);
+  // The sealed segment to give up next becomes kEvicting; empty when there is none. `avoid_readers`: prefers one that
+  // nobody reads.
+  std::optional<std::uint32_t> start_eviction(bool avoid_readers);
+  // The same for a chosen one, which must be kSealed.
+  void start_eviction_of(std::uint32_t segment);
+  // A kFree segment becomes kPreparing; empty when there is none.
+  std::optional<std::uint32_t> start_preparing();
+
+  // Free segments from `first` on are never used again: the store shrinks.
+  void retire_from(std::uint32_t first);
+
+  // A segment whose header is durable waits to be opened; ready ones are opened in order.
+  void ready(std::uint32_t segment, std::uint64_t generation);
+  // The last ready one is opened only with `last_too`: it is what lets tombstones be carried away when all others are
+  // occupied, so a store never runs or crashes into a state in which no segment can be given up.
+  std::optional<std::uint32_t> open_next(bool last_too);
+  [[nodiscard]] std::uint32_t ready_count() const noexcept { return static_cast<std::uint32_t>(ready_.size()); }
+  // Neither free, ready nor being made so.
+  [[nodiscard]] std::uint32_t occupied() const noexcept;
+  [[nodiscard]] std::uint32_t count_in(SegmentState state) const noexcept;
+
+ private:
+  std::vector<Segment> segments_;
+  std::unique_ptr<policy::EvictionPolicy> policy_;
+  std::deque<std::uint32_t> ready_;
+};
+
+}  // namespace kvd::store

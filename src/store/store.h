@@ -1,0 +1,185 @@
+// Store: one node's tiers: a DRAM pool over a log of fixed segments on flash, and the index that finds records in both.
+//
+// One store belongs to one loop and is used on its thread only; nothing here blocks except open() and close().
+// Contracts (docs/architecture.md): a get yields exactly what some put stored, or a miss; a record is complete or
+// absent; memory and disk are allocated at open and bounded by the options; a removal stays removed after a crash.
+// The pool's memory is one memfd mapping (fd() lets a transport send from it); record images in the pool equal those on
+// flash: [table page][slab 0][slab 1]..., each slab on a page boundary (src/block/schema.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "base/result.h"
+#include "block/checksum.h"
+#include "block/key.h"
+#include "io/disk.h"
+#include "io/loop.h"
+#include "kvdepot/types.h"
+
+namespace kvd::store {
+
+struct StoreOptions {
+  std::string dir;                                    // created with mode 0700; holds flash.kvd and LOCK
+  std::uint64_t pool_bytes = std::uint64_t{1} << 30;  // DRAM tier, >= 64 MiB; the largest record must fit in 1/4 of it
+  std::uint64_t flash_bytes = 0;                      // NVMe tier, rounded down to segments; 0 = DRAM only (dir unused)
+  std::uint64_t segment_bytes = 0;      // 16 MiB..256 MiB, power of two; 0 = the largest that gives 32 segments. Only a
+                                        // new store asks: an existing one keeps its own
+  std::uint64_t index_records_max = 0;  // 0 = flash_bytes / 64 KiB; 17.8 bytes of DRAM each
+  Duration demote_after = std::chrono::seconds(30);      // age bound of a record that is in DRAM only
+  Duration demote_idle = std::chrono::milliseconds(50);  // no request for this long = idle: demotion starts
+  std::uint32_t pinned_percent_max = 50;                 // share of the pool that leases may pin
+  bool prefault = true;                                  // touch the pool's memory in the background after opening
+  bool verify = true;                                    // verify slabs read from flash; false only in tests
+  bool force_threads = false;                            // tests: disk engine without io_uring
+  bool small_sizes = false;                              // tests: no lower limits on pool, flash and segments
+};
+
+// A namespace opened on this store; small, valid until close. Handles of equal namespaces are equal.
+using NamespaceHandle = std::uint32_t;
+
+class Store;
+class PoolRecord;  // a record's image in the pool, with its state; internal (src/store/pool.h)
+
+// Keeps a record's pool image in place and unchanged. Move-only RAII; outlives neither the store nor its loop. A pin of
+// pin_for_lease() ends in unpin_lease(), or its bytes stay counted against the leases' share.
+class Pin {
+ public:
+  Pin() = default;
+  explicit Pin(PoolRecord* record) noexcept;
+  Pin(Pin&& other) noexcept;
+  Pin& operator=(Pin&& other) noexcept;
+  ~Pin();
+  explicit operator bool() const noexcept { return record_ != nullptr; }
+  [[nodiscard]] PoolRecord* get() const noexcept { return record_; }
+
+ private:
+  PoolRecord* record_ = nullptr;
+};
+
+// A readable stretch of layers of a pinned record.
+struct RecordView {
+  Pin pin;
+  const std::byte* first_slab = nullptr;  // slab `layer_first`; the next one is slab_stride bytes on
+  std::uint64_t pool_offset = 0;          // of first_slab inside the pool's memfd
+  std::uint32_t slab_stride = 0;
+  std::span<const std::uint64_t> checksums;  // one per layer of the stretch
+};
+
+// One get of one record's layers [layer_first, layer_first + layer_count), owned by the caller until on_done.
+// on_done comes exactly once: from inside start_get() when the answer is known there (the bytes are in the pool, the
+// record is nowhere, there is no room), otherwise from the loop. It may destroy the Get and start or cancel others, but
+// not destroy the store.
+// Errors in `result` are all misses to the engine: kNotFound, kCorrupt (dropped after one retry), kBusy (no room in
+// the pool), kTimeout, kIo, kCancelled; kInvalid for layers or a group that the schema does not have.
+struct Get {
+  NamespaceHandle ns = 0;
+  block::RecordId id;
+  Bytes foreign;  // compared with the record's; empty for native keys; must stay valid until on_done
+  std::uint16_t layer_first = 0;
+  std::uint16_t layer_count = 0;  // 0 = all from layer_first on
+  Time deadline = kNever;
+  std::move_only_function<void(Result<RecordView>)> on_done;
+  void* internal = nullptr;  // the store's, null when idle
+};
+
+// A record being put: its image in the pool is writable until it is published or dropped. Dropping (destroying) it
+// before complete() leaves no trace. Unfinished puts are bounded by the pool; they are never evicted.
+class PutHandle {
+ public:
+  PutHandle() = default;
+  PutHandle(PutHandle&& other) noexcept;
+  PutHandle& operator=(PutHandle&& other) noexcept;
+  ~PutHandle();
+  explicit operator bool() const noexcept { return record_ != nullptr; }
+  // Where slab `layer` goes: shape.slab_bytes writable bytes (padding after it is zeroed by the store).
+  [[nodiscard]] MutableBytes slab(std::uint16_t layer) const noexcept;
+  [[nodiscard]] std::uint64_t seed() const noexcept;  // block::record_seed of this record
+
+ private:
+  friend class Store;
+  PutHandle(Store* store, PoolRecord* record) noexcept : store_(store), record_(record) {}
+  Store* store_ = nullptr;
+  PoolRecord* record_ = nullptr;
+};
+
+struct StoreStats {
+  Counter pool_hits, flash_hits, misses, puts, puts_duplicate, puts_refused, removes, corrupt, io_errors, busy;
+  Counter bytes_put, bytes_got, flash_bytes_written, flash_bytes_read, segments_evicted, pool_evictions, tombstones;
+  Gauge pool_bytes_used, pool_bytes_pinned, pool_records, flash_records, segments_free, dirty_bytes, dirty_records;
+  Gauge recovered_records, recovered_dropped, recovery_ms, unfinished_puts, tier_off;
+};
+
+class Store {
+ public:
+  // Opens or creates the store; recovery runs before it returns. Errors name what to do: kBusy (another process holds
+  // the directory), kStale (a newer format version), kNoSpace, kInvalid (impossible sizes), kIo (not writable, foreign
+  // directory). Damaged cache content is never an error: it is dropped and counted. On error `why`, if given, becomes
+  // one line that names what is wrong and what to do. `disks` is where the flash file is opened (null: the real disks).
+  // Runs the loop, so it must not be called from a callback.
+  static Result<std::unique_ptr<Store>> open(io::Loop& loop, Log& log, const StoreOptions& options,
+                                             std::string* why = nullptr, io::DiskFactory* disks = nullptr);
+  // Ends gets that wait with kCancelled, waits for the device. Pins and put handles must be gone.
+  virtual ~Store() = default;
+
+  // Writes what is dirty to flash and flushes it, at most until `deadline`, then on_done. New puts are refused with
+  // kBusy from here on.
+  virtual void drain(Time deadline, std::move_only_function<void()> on_done) = 0;
+
+  // kInvalid when the same tenant and fingerprint are known here with another schema; kNoSpace past 65,535 of them.
+  virtual Result<NamespaceHandle> open_namespace(const Namespace& ns) = 0;
+  [[nodiscard]] virtual const block::NamespaceHash& namespace_hash(NamespaceHandle ns) const = 0;
+  // Null when the namespace has no such group.
+  [[nodiscard]] virtual const GroupSchema* schema(NamespaceHandle ns, std::uint16_t group) const = 0;
+
+  // Where a record would be served from; no side effects on recency.
+  [[nodiscard]] virtual Tier lookup(NamespaceHandle ns, const block::RecordId& id) const = 0;
+  // Starts `get`. See Get for how it ends. cancel() of a started get ends it now with kCancelled (from inside).
+  virtual void start_get(Get& get) = 0;
+  virtual void cancel(Get& get) = 0;
+  // Starts bringing a flash record into the pool, if there is room; fire and forget, bounded.
+  virtual void promote(NamespaceHandle ns, const block::RecordId& id) = 0;  // a following get finds its I/O in flight
+  // Pins a record that is in the pool (complete and published), against the leases' share. Empty = not pinned.
+  virtual Pin pin_for_lease(NamespaceHandle ns, const block::RecordId& id) = 0;
+  virtual void unpin_lease(Pin pin) = 0;
+
+  // Starts a put. Empty handle = the record is present already (nothing to do). kBusy = no room now, kInvalid.
+  virtual Result<PutHandle> begin_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) = 0;
+  // All slabs are in place with these checksums (one per layer, verified by the caller): publishes the record.
+  // on_ack comes when `level` is reached (from inside for kPooled), with kIo when it cannot be, kCancelled when the
+  // record is removed before.
+  virtual void complete_put(PutHandle put, std::span<const std::uint64_t> checksums, AckLevel level,
+                            std::move_only_function<void(Status)> on_ack) = 0;
+
+  // For a put that begin_put() answered with an empty handle: calls on_ack when the present record has reached `level`
+  // (from inside when it has), or with kIo / kNotFound when it cannot.
+  virtual void await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
+                     std::move_only_function<void(Status)> on_ack) = 0;
+
+  // Removes a record from every tier; true when it was present. Durable (tombstone) as the next frame is written.
+  virtual bool remove(NamespaceHandle ns, const block::RecordId& id) = 0;
+
+  // The pool's memfd and mapping, for transports.
+  [[nodiscard]] virtual int pool_fd() const noexcept = 0;
+  [[nodiscard]] virtual const StoreStats& stats() const noexcept = 0;
+  // Identity of the store (random, from its superblock) and number of this opening, for HELLO.
+  [[nodiscard]] virtual std::array<std::byte, 16> uuid() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t boot_epoch() const noexcept = 0;
+
+ protected:
+  friend class PutHandle;
+  PutHandle handle_of(PoolRecord& record) noexcept { return {this, &record}; }
+  static PoolRecord* take_record(PutHandle& put) noexcept;
+  // An unfinished put was dropped.
+  virtual void drop_put(PoolRecord& record) noexcept = 0;
+};
+
+}  // namespace kvd::store

@@ -1,0 +1,155 @@
+// Damage at rest: bits are turned over all through a populated store, and wrong bytes must never be given out. The same
+// sweep without verification gives some, which shows that it hits what it must.
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+#include "store/format.h"
+#include "store/testing/store_kit.h"
+
+namespace kvd::store {
+namespace {
+
+constexpr std::uint64_t kRecords = 30;
+
+struct Outcome {
+  std::uint64_t right = 0, missed = 0, wrong = 0, corrupt = 0;
+};
+
+// Opens the store as it lies, reads every record, leaves no trace but what reading leaves.
+Outcome read_all(StoreKit& kit) {
+  Outcome outcome;
+  kit.wrong = &outcome.wrong;
+  kit.versions_max = 1;
+  for (std::uint64_t n = 0; n < kRecords; ++n) {
+    const std::uint64_t got = kit.get(n);
+    outcome.right += got == 1 ? 1 : 0;
+    outcome.missed += got == 0 ? 1 : 0;
+  }
+  outcome.corrupt = kit.stats().corrupt.value();
+  return outcome;
+}
+
+class DamageTest : public ::testing::Test {
+ protected:
+  // A store of kRecords records in several sealed segments; returns its bytes.
+  void fill() {
+    kit_.options.flash_bytes = kHeadBytes + 16 * kit_.options.segment_bytes;
+    ASSERT_TRUE(kit_.open()) << kit_.why;
+    for (std::uint64_t n = 0; n < kRecords; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+    kit_.close();
+    image_.resize(kit_.drive().size());
+    kit_.drive().peek(0, image_);
+  }
+  // The pages that are not zero.
+  [[nodiscard]] std::vector<std::uint64_t> used_pages() const {
+    std::vector<std::uint64_t> pages;
+    for (std::uint64_t at = 0; at < image_.size(); at += kPageBytes) {
+      const auto page = Bytes(image_).subspan(at, kPageBytes);
+      if (std::ranges::any_of(page, [](std::byte b) { return b != std::byte{0}; })) pages.push_back(at);
+    }
+    return pages;
+  }
+  // Damages the original image by `flip` and reads everything.
+  template <class Flip>
+  Outcome damaged(Flip flip) {
+    kit_.store.reset();
+    kit_.drive().poke(0, image_);
+    flip(kit_.drive());
+    const Status opened = kit_.open();
+    EXPECT_TRUE(opened) << kit_.why;
+    return opened ? read_all(kit_) : Outcome{};
+  }
+
+  StoreKit kit_;
+  std::vector<std::byte> image_;
+};
+
+TEST_F(DamageTest, NoFlippedBitGivesWrongBytesOrStopsTheStore) {
+  fill();
+  Random random(11);
+  Outcome sum;
+  std::uint64_t flips = 0;
+  for (const std::uint64_t page : used_pages()) {
+    const Outcome outcome = damaged([&](io::SimDrive& drive) {
+      drive.flip_bit(page + random.below(kPageBytes), static_cast<unsigned>(random.below(8)));
+    });
+    ++flips;
+    sum.wrong += outcome.wrong;
+    sum.missed += outcome.missed;
+    sum.corrupt += outcome.corrupt;
+    EXPECT_GE(outcome.right + 12, kRecords)
+        << "one bit costs at most two segments' records, page " << page / kPageBytes;
+  }
+  EXPECT_EQ(sum.wrong, 0u);
+  EXPECT_GT(flips, 250u);
+  EXPECT_GT(sum.corrupt, flips / 3) << "most pages hold slabs";
+  RecordProperty("flips", static_cast<int>(flips));
+}
+
+TEST_F(DamageTest, ManyFlippedBitsAtOnceGiveNoWrongBytes) {
+  fill();
+  const auto pages = used_pages();
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    Random random(seed);
+    const Outcome outcome = damaged([&](io::SimDrive& drive) {
+      for (int i = 0; i < 60; ++i) {
+        std::uint64_t page = pages[random.below(pages.size())];
+        if (page < kHeadBytes) continue;  // losing every superblock is another test
+        drive.flip_bit(page + random.below(kPageBytes), static_cast<unsigned>(random.below(8)));
+      }
+    });
+    EXPECT_EQ(outcome.wrong, 0u);
+    EXPECT_EQ(outcome.right + outcome.missed, kRecords);
+  }
+}
+
+TEST_F(DamageTest, WithoutVerificationTheSameSweepGivesWrongBytes) {
+  kit_.options.verify = false;
+  fill();
+  Random random(11);
+  std::uint64_t wrong = 0;
+  for (const std::uint64_t page : used_pages()) {
+    wrong += damaged([&](io::SimDrive& drive) {
+               drive.flip_bit(page + random.below(kPageBytes), static_cast<unsigned>(random.below(8)));
+             }).wrong;
+    if (wrong > 10) break;
+  }
+  EXPECT_GT(wrong, 10u);
+}
+
+TEST_F(DamageTest, PagesOfOtherPlacesAreNoticed) {
+  fill();
+  const auto pages = used_pages();
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    Random random(seed);
+    const Outcome outcome = damaged([&](io::SimDrive& drive) {  // misdirected writes
+      for (int i = 0; i < 10; ++i) {
+        const std::uint64_t from = pages[random.below(pages.size())], to = pages[random.below(pages.size())];
+        if (to >= kHeadBytes) drive.poke(to, Bytes(image_).subspan(from, kPageBytes));
+      }
+    });
+    EXPECT_EQ(outcome.wrong, 0u);
+  }
+}
+
+TEST_F(DamageTest, AStoreWithoutAnyValidSuperblockStartsEmpty) {
+  fill();
+  const Outcome outcome = damaged([](io::SimDrive& drive) {
+    for (std::uint64_t copy = 0; copy < kSuperblockCopies; ++copy) drive.flip_bit(copy * kSuperblockStride + 100, 0);
+  });
+  EXPECT_EQ(outcome.right, 0u);
+  EXPECT_EQ(kit_.log.count("starting empty"), 1u);
+}
+
+TEST_F(DamageTest, OneValidSuperblockIsEnough) {
+  fill();
+  const Outcome outcome = damaged([](io::SimDrive& drive) {
+    for (std::uint64_t copy = 0; copy < 3; ++copy) drive.flip_bit(copy * kSuperblockStride + 100, 0);
+  });
+  EXPECT_EQ(outcome.right, kRecords);
+}
+
+}  // namespace
+}  // namespace kvd::store

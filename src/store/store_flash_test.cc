@@ -1,0 +1,417 @@
+// Tests of the flash tier on a simulated disk: order of acknowledgements, eviction, removals that stay, errors,
+// breaker, growing and shrinking.
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "block/checksum.h"
+#include "store/testing/store_kit.h"
+
+namespace kvd::store {
+namespace {
+
+// Starts a put whose acknowledgement goes into `code`, which must outlive it.
+void start_put(StoreKit& kit, std::uint64_t n, std::optional<Code>& code) {
+  const GroupSchema& schema = *kit.store->schema(kit.ns, 0);
+  auto put = kit.store->begin_put(kit.ns, id_of(n), foreign_of(n));
+  ASSERT_TRUE(put && *put);
+  std::vector<std::uint64_t> checksums;
+  for (std::uint16_t layer = 0; layer < schema.layers; ++layer) {
+    fill_slab(put->slab(layer), n, 1, layer);
+    checksums.push_back(block::slab_checksum(put->seed(), layer, put->slab(layer)));
+  }
+  kit.store->complete_put(std::move(*put), checksums, AckLevel::kWritten,
+                          [&code](Status status) { code = status ? Code::kOk : status.error().code; });
+}
+
+class FlashTest : public ::testing::Test {
+ protected:
+  void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
+  void start_put(std::uint64_t n, std::optional<Code>& code) { store::start_put(kit_, n, code); }
+  // Puts records until `segments` more segments have been given up.
+  void churn(std::uint64_t segments) {
+    const auto until = kit_.stats().segments_evicted.value() + segments;
+    while (kit_.stats().segments_evicted.value() < until) {
+      const Status put = kit_.put(next_++, 1, AckLevel::kWritten);
+      ASSERT_TRUE(put || put.error().code == Code::kBusy);
+      kit_.loop.run_for(Millis(2));
+    }
+    kit_.loop.run_for(Millis(20));
+  }
+
+  StoreKit kit_;
+  std::uint64_t next_ = 10'000;
+};
+
+// ---- Frames ----
+
+TEST_F(FlashTest, AFrameCountsOnlyAfterThoseBeforeIt) {
+  kit_.options.segment_bytes = 1 << 20;  // two large frames in one segment
+  kit_.options.flash_bytes = (4 << 20) + (8 << 20);
+  kit_.options.pool_bytes = 4 << 20;
+  kit_.name_space = namespace_of(4, 64 << 10);
+  open();
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));  // opens a segment
+  kit_.drive().stall(1, Millis(300));
+  std::optional<Code> first, second;
+  const auto start = [&](std::uint64_t n, std::optional<Code>& code) {
+    start_put(n, code);
+    kit_.loop.run_for(std::chrono::microseconds(1));
+  };
+  start(1, first);
+  start(2, second);
+  kit_.loop.run_for(Millis(200));
+  EXPECT_EQ(kit_.drive().unflushed(), 1u) << "the second frame has been written";
+  EXPECT_FALSE(second.has_value()) << "but a scan would not reach it";
+  kit_.loop.run_for(Millis(200));
+  EXPECT_EQ(first, Code::kOk);
+  EXPECT_EQ(second, Code::kOk);
+}
+
+TEST_F(FlashTest, AFailedFrameAndThoseAfterItAreWrittenElsewhere) {
+  open();
+  kit_.drive().inject(io::DiskOp::Kind::kWrite, 1, io::SimFault::kError);
+  std::optional<Code> codes[3];
+  for (std::uint64_t n = 0; n < 3; ++n) {
+    start_put(n, codes[n]);
+    kit_.loop.run_for(std::chrono::microseconds(1));
+  }
+  kit_.loop.run_for(Millis(100));
+  for (const auto& code : codes) EXPECT_EQ(code, Code::kOk);
+  EXPECT_EQ(kit_.stats().io_errors.value(), 1u);
+  kit_.kill();
+  open();
+  for (std::uint64_t n = 0; n < 3; ++n) EXPECT_EQ(kit_.get(n), 1u);
+}
+
+// The failed write may have reached the medium in part, even with its descriptors; many disks, so that it has not on
+// some.
+TEST(FlashFrames, AFrameAfterAFailedOneIsAcknowledgedOnlyWhereAScanFindsIt) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    StoreKit kit(seed);
+    kit.options.segment_bytes = 1 << 20;
+    kit.options.flash_bytes = (4 << 20) + (8 << 20);
+    kit.options.pool_bytes = 4 << 20;
+    kit.name_space = namespace_of(4, 64 << 10);
+    ASSERT_TRUE(kit.open()) << kit.why;
+    ASSERT_TRUE(kit.put(0, 1, AckLevel::kSynced));
+    kit.drive().inject(io::DiskOp::Kind::kWrite, 1, io::SimFault::kError);
+    std::optional<Code> first, second;
+    start_put(kit, 1, first);
+    kit.loop.run_for(std::chrono::microseconds(1));
+    start_put(kit, 2, second);
+    ASSERT_TRUE(kit.loop.run_until([&] { return second.has_value(); }, std::chrono::seconds(5)));
+    EXPECT_EQ(second, Code::kOk);
+    kit.disks.kill({.seed = seed, .keep_percent = 0});
+    kit.store.reset();
+    ASSERT_TRUE(kit.open()) << kit.why;
+    EXPECT_EQ(kit.get(2), 1u) << "seed " << seed;
+  }
+}
+
+TEST_F(FlashTest, APutThatCannotBeWrittenTwiceSaysSoAndStaysInDram) {
+  open();
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));
+  // Its frame, and after the closed segment's footer and the next header the frame that repeats it.
+  for (const std::uint64_t nth : {1u, 4u}) kit_.drive().inject(io::DiskOp::Kind::kWrite, nth, io::SimFault::kError);
+  std::optional<Code> code;
+  start_put(1, code);
+  kit_.loop.run_for(Millis(100));
+  EXPECT_EQ(code, Code::kIo);
+  EXPECT_EQ(kit_.stats().io_errors.value(), 2u);
+  EXPECT_EQ(kit_.get(1), 1u);
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kWritten)) << "asked again, it is written";
+}
+
+TEST_F(FlashTest, AFullDiskLosesNothingThatIsInThePool) {
+  open();
+  for (std::uint64_t i = 1; i <= 400; ++i)
+    kit_.drive().inject(io::DiskOp::Kind::kWrite, i, io::SimFault::kError, ENOSPC);
+  std::optional<Code> codes[5];
+  for (std::uint64_t n = 0; n < 5; ++n) start_put(n, codes[n]);
+  kit_.loop.run_for(std::chrono::minutes(1));
+  for (std::uint64_t n = 0; n < 5; ++n) {
+    EXPECT_EQ(codes[n], Code::kIo);
+    EXPECT_EQ(kit_.get(n), 1u);
+  }
+}
+
+// ---- Eviction ----
+
+TEST_F(FlashTest, GivesUpTheSegmentsThatWereNotUsed) {
+  open();
+  for (std::uint64_t n = 0; n < 6; ++n) ASSERT_TRUE(kit_.put(n));  // fills the first segment
+  kit_.settle();
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_TRUE(kit_.put(100 + static_cast<std::uint64_t>(i), 1, AckLevel::kWritten));
+    for (std::uint64_t n = 0; n < 5; ++n) EXPECT_EQ(kit_.get(n), 1u);
+  }
+  EXPECT_GT(kit_.stats().segments_evicted.value(), 3u);
+  ASSERT_TRUE(kit_.reopen());
+  for (std::uint64_t n = 0; n < 5; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kFlash) << "used all the time";
+  EXPECT_EQ(kit_.lookup(100), Tier::kNone);
+}
+
+TEST_F(FlashTest, AFullIndexGivesUpSegmentsAndNeverFails) {
+  kit_.options.index_records_max = 12;
+  open();
+  for (std::uint64_t n = 0; n < 100; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  EXPECT_LE(kit_.stats().flash_records.value(), 20u);
+  EXPECT_GT(kit_.stats().segments_evicted.value(), 10u);
+  EXPECT_EQ(kit_.get(99), 1u);
+}
+
+TEST_F(FlashTest, ASegmentThatIsReadStaysUntilTheReadsAreOver) {
+  open();
+  for (std::uint64_t n = 0; n < 40; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  ASSERT_TRUE(kit_.reopen());
+  std::uint64_t oldest = 0;
+  while (kit_.lookup(oldest) == Tier::kNone) ++oldest;
+  const auto foreign = foreign_of(oldest);
+  Get get;
+  get.ns = kit_.ns;
+  get.id = id_of(oldest);
+  get.foreign = foreign;
+  std::optional<Code> code;
+  get.on_done = [&](Result<RecordView> view) {
+    code = view ? Code::kOk : view.error().code;
+    EXPECT_TRUE(view && slab_is({view->first_slab, 5'000}, oldest, 1, 0));
+  };
+  kit_.drive().stall(1, Millis(400));
+  kit_.store->start_get(get);
+  kit_.loop.run_for(Millis(1));
+  for (std::uint64_t n = 100; n < 160; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  EXPECT_FALSE(code.has_value()) << "the read is still out";
+  kit_.loop.run_for(std::chrono::seconds(1));
+  EXPECT_EQ(code, Code::kOk);
+  EXPECT_EQ(kit_.stats().corrupt.value(), 0u);
+}
+
+TEST_F(FlashTest, RecordsOfAGivenUpSegmentStayInThePoolUnwritten) {
+  open();
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kWritten));
+  Pin pin = kit_.store->pin_for_lease(kit_.ns, id_of(1));
+  churn(8);
+  EXPECT_EQ(kit_.lookup(1), Tier::kPool);
+  const auto written = kit_.stats().flash_bytes_written.value();
+  kit_.loop.run_for(std::chrono::seconds(60));
+  EXPECT_EQ(kit_.stats().flash_bytes_written.value(), written) << "write amplification stays 1";
+  kit_.store->unpin_lease(std::move(pin));
+}
+
+TEST_F(FlashTest, AnUnreadableFooterStillLetsItsSegmentGo) {
+  open();
+  churn(1);
+  for (int i = 0; i < 20; ++i)
+    kit_.drive().inject(io::DiskOp::Kind::kRead, 1 + static_cast<std::uint64_t>(i), io::SimFault::kFlipBit);
+  churn(4);
+  EXPECT_LE(kit_.stats().flash_records.value(), 8u * 6u) << "no entry of a segment that is gone";
+  EXPECT_EQ(kit_.stats().corrupt.value(), 0u);
+}
+
+// ---- Removal ----
+
+TEST_F(FlashTest, ARemovedRecordStaysRemovedAfterAKill) {
+  open();
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  EXPECT_TRUE(kit_.remove(1));
+  EXPECT_FALSE(kit_.remove(1));
+  kit_.loop.run_for(Millis(100));
+  EXPECT_EQ(kit_.stats().tombstones.value(), 1u);
+  kit_.lose_power(1, 0);
+  open();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+  ASSERT_TRUE(kit_.put(1, 2, AckLevel::kWritten)) << "a later put wins over the removal";
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.get(1), 2u);
+}
+
+TEST_F(FlashTest, ATombstoneOutlivesTheSegmentThatHoldsIt) {
+  kit_.options.flash_bytes = (4 << 20) + 16 * kit_.options.segment_bytes;
+  open();
+  // Segment A holds record 1 and stays, because others of it are used; the tombstone lies in a later segment.
+  for (std::uint64_t n = 0; n < 6; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  const auto churn_and_use = [&](std::uint64_t segments) {
+    const auto until = kit_.stats().segments_evicted.value() + segments;
+    while (kit_.stats().segments_evicted.value() < until) {
+      for (std::uint64_t n = 2; n < 6; ++n) EXPECT_EQ(kit_.get(n), 1u);
+      ASSERT_TRUE(kit_.put(next_++, 1, AckLevel::kWritten));
+    }
+  };
+  churn_and_use(2);
+  ASSERT_NE(kit_.lookup(1), Tier::kNone);
+  EXPECT_TRUE(kit_.remove(1));
+  kit_.loop.run_for(Millis(100));
+  ASSERT_EQ(kit_.stats().tombstones.value(), 1u);
+  churn_and_use(24);
+  EXPECT_GE(kit_.stats().tombstones.value(), 2u) << "it was written again";
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.lookup(2), Tier::kFlash) << "the segment of the removed record lives";
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
+TEST_F(FlashTest, ARemovalDuringEvictionHoldsThoughTheEvictionWasNotDurable) {
+  open();
+  for (std::uint64_t n = 0; n < 5; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));  // the first segment
+  std::optional<Code> code;
+  for (std::uint64_t n = 100; kit_.stats().segments_evicted.value() == 0; ++n) {
+    code.reset();
+    start_put(n, code);
+    while (!code && kit_.stats().segments_evicted.value() == 0) kit_.loop.run_for(std::chrono::microseconds(20));
+  }
+  // Its footer is being read; the next operation is the header that ends it, and that never completes.
+  kit_.drive().stall(1, Duration::max());
+  kit_.loop.run_for(Millis(5));
+  for (std::uint64_t n = 0; n < 4; ++n) kit_.remove(n);
+  kit_.loop.run_for(Millis(500));
+  EXPECT_EQ(kit_.stats().tombstones.value(), 4u);
+  kit_.disks.kill({.seed = 1, .keep_percent = 0});
+  kit_.store.reset();
+  kit_.options.flash_bytes += 8 * kit_.options.segment_bytes;  // so that opening need not give it up again
+  open();
+  EXPECT_EQ(kit_.lookup(4), Tier::kFlash) << "the segment is whole again";
+  for (std::uint64_t n = 0; n < 4; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << n;
+}
+
+TEST_F(FlashTest, ARecordRemovedWhileItIsWrittenStaysRemoved) {
+  open();
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));
+  std::optional<Code> code;
+  kit_.drive().stall(1, Millis(50));
+  start_put(1, code);
+  kit_.loop.run_for(Millis(10));
+  EXPECT_TRUE(kit_.remove(1));
+  kit_.loop.run_for(Millis(500));
+  EXPECT_EQ(code, Code::kCancelled);
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
+// ---- Damage ----
+
+TEST_F(FlashTest, ATransientReadErrorIsReadAgain) {
+  open();
+  ASSERT_TRUE(kit_.put(1));
+  ASSERT_TRUE(kit_.put(2));
+  ASSERT_TRUE(kit_.reopen());
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kFlipBit);
+  EXPECT_EQ(kit_.get(1), 1u);
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
+  EXPECT_EQ(kit_.get(2), 1u);
+  EXPECT_EQ(kit_.stats().corrupt.value(), 0u);
+}
+
+TEST_F(FlashTest, ADamagedRecordIsDroppedForGoodAndCanBePutAgain) {
+  open();
+  ASSERT_TRUE(kit_.put(1));
+  ASSERT_TRUE(kit_.reopen());
+  // The record's slabs are the only pages with these bytes.
+  std::vector<std::byte> slab(5'000), found(5'000);
+  fill_slab(slab, 1, 1, 2);
+  std::uint64_t at = 4 << 20;
+  for (;; at += kPageBytes) {
+    ASSERT_LT(at, kit_.drive().size());
+    kit_.drive().peek(at, found);
+    if (found == slab) break;
+  }
+  kit_.drive().flip_bit(at + 4'999, 3);
+  EXPECT_EQ(kit_.get(1, 0, 2), 1u) << "the damage is in another layer";
+  EXPECT_EQ(kit_.get(1, 2, 1), 0u);
+  EXPECT_EQ(kit_.why_missed, Code::kCorrupt);
+  EXPECT_EQ(kit_.stats().corrupt.value(), 1u);
+  EXPECT_EQ(kit_.get(1, 0, 1), 0u) << "complete or absent";
+  ASSERT_TRUE(kit_.reopen());
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone) << "dropped for good";
+  ASSERT_TRUE(kit_.put(1, 2));
+  ASSERT_TRUE(kit_.reopen());
+  EXPECT_EQ(kit_.get(1), 2u);
+}
+
+TEST_F(FlashTest, AnOlderImageOfTheSameRecordInItsPlaceIsNoticed) {
+  open();
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  ASSERT_TRUE(kit_.remove(1));
+  ASSERT_TRUE(kit_.put(1, 2, AckLevel::kSynced));
+  ASSERT_TRUE(kit_.reopen());
+  // Where the image of a version begins: its table page comes before slab 0.
+  const auto image_of = [&](std::uint64_t version) {
+    std::vector<std::byte> slab(5'000), found(5'000);
+    fill_slab(slab, 1, version, 0);
+    std::uint64_t at = 4 << 20;
+    for (; at < kit_.drive().size(); at += kPageBytes) {
+      kit_.drive().peek(at, found);
+      if (found == slab) return at - kPageBytes;
+    }
+    return std::uint64_t{0};
+  };
+  const std::uint64_t old_image = image_of(1), new_image = image_of(2);
+  ASSERT_TRUE(old_image != 0 && new_image != 0);
+  std::vector<std::byte> image(kPageBytes + 4 * 2 * kPageBytes);
+  kit_.drive().peek(old_image, image);
+  kit_.drive().poke(new_image, image);
+  EXPECT_EQ(kit_.get(1), 0u) << "every checksum inside it is right, but it is not what was put last";
+  EXPECT_EQ(kit_.why_missed, Code::kCorrupt);
+}
+
+TEST_F(FlashTest, ManyErrorsTurnTheTierOffAndThePoolGoesOn) {
+  open();
+  for (std::uint64_t n = 0; n < 10; ++n) ASSERT_TRUE(kit_.put(n));
+  ASSERT_TRUE(kit_.reopen());
+  for (std::uint64_t i = 1; i <= 40; ++i) kit_.drive().inject(io::DiskOp::Kind::kRead, i, io::SimFault::kError);
+  for (std::uint64_t n = 0; n < 10; ++n) kit_.get(n);
+  kit_.loop.run_for(Millis(1));
+  EXPECT_EQ(kit_.stats().tier_off.value(), 1u);
+  EXPECT_EQ(kit_.log.count("flash tier turned off"), 1u);
+  for (std::uint64_t n = 0; n < 10; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << "it must promise nothing";
+  for (std::uint64_t n = 100; n < 200; ++n) ASSERT_TRUE(kit_.put(n));
+  EXPECT_EQ(kit_.get(199), 1u);
+  EXPECT_EQ(kit_.put(200, 1, AckLevel::kWritten).error().code, Code::kIo);
+}
+
+TEST_F(FlashTest, AHangingDiskTurnsTheTierOffInsteadOfFillingThePool) {
+  open();
+  std::optional<Code> code;
+  kit_.drive().stall(UINT64_MAX, Duration::max());
+  start_put(1, code);
+  kit_.loop.run_for(std::chrono::seconds(25));
+  EXPECT_EQ(kit_.stats().tier_off.value(), 1u);
+  for (std::uint64_t n = 100; n < 200; ++n) ASSERT_TRUE(kit_.put(n));
+  kit_.kill();
+}
+
+// ---- Size ----
+
+TEST_F(FlashTest, GrowsAndKeepsItsContent) {
+  open();
+  for (std::uint64_t n = 0; n < 20; ++n) ASSERT_TRUE(kit_.put(n));
+  kit_.close();
+  kit_.options.flash_bytes += 8 * kit_.options.segment_bytes;
+  open();
+  for (std::uint64_t n = 0; n < 20; ++n) EXPECT_EQ(kit_.get(n), 1u);
+  for (std::uint64_t n = 20; n < 60; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  EXPECT_EQ(kit_.stats().segments_evicted.value(), 0u);
+}
+
+TEST_F(FlashTest, ShrinksAndKeepsWhatFitsAndRemovals) {
+  kit_.options.flash_bytes = (4 << 20) + 16 * kit_.options.segment_bytes;
+  open();
+  for (std::uint64_t n = 0; n < 70; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  for (std::uint64_t n = 0; n < 4; ++n) EXPECT_TRUE(kit_.remove(n));
+  kit_.close();
+  kit_.options.flash_bytes = (4 << 20) + 6 * kit_.options.segment_bytes;
+  open();
+  std::uint64_t kept = 0;
+  for (std::uint64_t n = 0; n < 70; ++n) kept += kit_.get(n) == 1 ? 1 : 0;
+  EXPECT_GT(kept, 10u);
+  EXPECT_LE(kept, 36u);
+  for (std::uint64_t n = 0; n < 4; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << "removed";
+  for (std::uint64_t n = 100; n < 160; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  ASSERT_TRUE(kit_.reopen());
+  for (std::uint64_t n = 0; n < 4; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << "removed";
+}
+
+}  // namespace
+}  // namespace kvd::store

@@ -1,0 +1,358 @@
+#include "store/store_impl.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "block/checksum.h"
+
+namespace kvd::store {
+
+// ---- Pin and PutHandle ----
+
+Pin::Pin(PoolRecord* record) noexcept : record_(record) { record->pool->pin(*record); }
+Pin::Pin(Pin&& other) noexcept : record_(std::exchange(other.record_, nullptr)) {}
+Pin& Pin::operator=(Pin&& other) noexcept {
+  std::swap(record_, other.record_);
+  return *this;
+}
+Pin::~Pin() {
+  if (record_ != nullptr) record_->pool->unpin(*record_);
+}
+
+PutHandle::PutHandle(PutHandle&& other) noexcept
+    : store_(other.store_), record_(std::exchange(other.record_, nullptr)) {}
+PutHandle& PutHandle::operator=(PutHandle&& other) noexcept {
+  std::swap(store_, other.store_);
+  std::swap(record_, other.record_);
+  return *this;
+}
+PutHandle::~PutHandle() {
+  if (record_ != nullptr) store_->drop_put(*record_);
+}
+MutableBytes PutHandle::slab(std::uint16_t layer) const noexcept {
+  KVD_CHECK(record_ != nullptr && layer < record_->shape->layers);
+  return record_->payload(layer);
+}
+std::uint64_t PutHandle::seed() const noexcept {
+  KVD_CHECK(record_ != nullptr);
+  return record_->seed;
+}
+PoolRecord* Store::take_record(PutHandle& put) noexcept { return std::exchange(put.record_, nullptr); }
+
+// ---- Lookup ----
+
+const block::NamespaceHash& StoreImpl::namespace_hash(NamespaceHandle ns) const {
+  KVD_CHECK(namespaces_->opened(ns));
+  return namespaces_->at(ns).hash;
+}
+
+const GroupInfo* StoreImpl::group_of(NamespaceHandle ns, std::uint16_t group) const noexcept {
+  return namespaces_->opened(ns) ? namespaces_->at(ns).group(group) : nullptr;
+}
+
+const GroupSchema* StoreImpl::schema(NamespaceHandle ns, std::uint16_t group) const {
+  const GroupInfo* info = group_of(ns, group);
+  return info == nullptr ? nullptr : &info->schema;
+}
+
+std::optional<Flash::Found> StoreImpl::find_on_flash(const RecordKey& key) const noexcept {
+  return tier_ == nullptr ? std::nullopt : tier_->flash.find(key.hash);
+}
+
+bool StoreImpl::usable(const PoolRecord& record) const noexcept {
+  return record.load == nullptr || (tier_ != nullptr && tier_->flash.backs(record.place));
+}
+
+PoolRecord* StoreImpl::find_usable(const RecordKey& key) {
+  PoolRecord* record = pool_->find(key);
+  if (record == nullptr || usable(*record)) return record;
+  tier_->loader.abandon(*record, fail(Code::kNotFound, "the record's segment was given up"));
+  pool_->detach(*record);
+  return nullptr;
+}
+
+Tier StoreImpl::lookup(NamespaceHandle ns, const block::RecordId& id) const {
+  if (group_of(ns, id.group) == nullptr) return Tier::kNone;
+  const RecordKey key = namespaces_->key_of(ns, id);
+  const PoolRecord* record = pool_->find(key);
+  if (record != nullptr && usable(*record)) return record->load == nullptr ? Tier::kPool : Tier::kFlash;
+  return record == nullptr && find_on_flash(key) ? Tier::kFlash : Tier::kNone;
+}
+
+// A use counts in both tiers, or the segments of the hottest records would be given up first.
+void StoreImpl::used(PoolRecord& record) {
+  pool_->touch(record);
+  if (tier_ != nullptr && tier_->flash.backs(record.place)) tier_->flash.segments.touch(record.place.segment);
+}
+
+// ---- Gets ----
+
+void StoreImpl::finish_get(Get& get, Result<RecordView> result) {
+  if (!result) stats_.misses.add();
+  if (!result && result.error().code == Code::kBusy) stats_.busy.add();
+  get.internal = nullptr;
+  auto on_done = std::move(get.on_done);
+  on_done(std::move(result));
+}
+
+void StoreImpl::start_get(Get& get) {
+  const GroupInfo* group = group_of(get.ns, get.id.group);
+  if (group == nullptr) return finish_get(get, fail(Code::kInvalid, "the namespace has no such group"));
+  const std::uint16_t layers = group->schema.layers;
+  if (get.layer_count == 0 && get.layer_first < layers)
+    get.layer_count = static_cast<std::uint16_t>(layers - get.layer_first);
+  if (get.layer_count == 0 || get.layer_first >= layers || get.layer_count > layers - get.layer_first)
+    return finish_get(get, fail(Code::kInvalid, "the schema has no such layers"));
+  if (tier_ != nullptr) tier_->demoter.activity();
+
+  const RecordKey key = namespaces_->key_of(get.ns, get.id);
+  PoolRecord* record = find_usable(key);
+  if (record == nullptr) return get_from_flash(get, key, *group);
+  const bool known = record->load == nullptr || record->load->table_valid;
+  if (known && !std::ranges::equal(record->foreign, get.foreign))
+    return finish_get(get, fail(Code::kNotFound, "another foreign key has this hash"));
+  used(*record);
+  if (!record->has(get.layer_first, get.layer_count)) return tier_->loader.wait(get, *record);
+  stats_.pool_hits.add();
+  stats_.bytes_got.add(std::uint64_t{get.layer_count} * record->shape->slab_bytes);
+  finish_get(get, view_of(*record, get.layer_first, get.layer_count));
+}
+
+void StoreImpl::get_from_flash(Get& get, const RecordKey& key, const GroupInfo& group) {
+  const auto found = find_on_flash(key);
+  const block::RecordShape& shape = get.foreign.empty() ? group.native : group.foreign;
+  if (!found || found->pages != shape.record_bytes() / kPageBytes)
+    return finish_get(get, fail(Code::kNotFound, "no such record"));
+  PoolRecord* record = begin_load(key, shape, *found);
+  if (record == nullptr) return finish_get(get, fail(Code::kBusy, "no room in the pool"));
+  tier_->loader.wait(get, *record);
+}
+
+PoolRecord* StoreImpl::begin_load(const RecordKey& key, const block::RecordShape& shape, const Flash::Found& found) {
+  PoolRecord* record = pool_->allocate(key, shape);
+  if (record == nullptr) {
+    tier_->demoter.pressure();
+    return nullptr;
+  }
+  tier_->loader.begin(*record, found.place);
+  return record;
+}
+
+void StoreImpl::cancel(Get& get) {
+  if (tier_ != nullptr) tier_->loader.cancel(get);
+}
+
+void StoreImpl::promote(NamespaceHandle ns, const block::RecordId& id) {
+  if (tier_ == nullptr || group_of(ns, id.group) == nullptr) return;
+  tier_->demoter.activity();
+  const RecordKey key = namespaces_->key_of(ns, id);
+  PoolRecord* record = pool_->find(key);
+  if (record != nullptr) used(*record);
+  const bool missing = record == nullptr ? find_on_flash(key).has_value() : record->load != nullptr;
+  if (missing) tier_->loader.promote(key);
+}
+
+PoolRecord* StoreImpl::start_promotion(const RecordKey& key) {
+  if (PoolRecord* record = find_usable(key)) return record;
+  const auto found = find_on_flash(key);
+  const GroupInfo* group = group_of(key.ns, key.id.group);
+  const block::RecordShape* shape = found && group != nullptr ? group->shape_of_pages(found->pages) : nullptr;
+  return shape == nullptr ? nullptr : begin_load(key, *shape, *found);
+}
+
+Pin StoreImpl::pin_for_lease(NamespaceHandle ns, const block::RecordId& id) {
+  if (group_of(ns, id.group) == nullptr) return {};
+  PoolRecord* record = pool_->find(namespaces_->key_of(ns, id));
+  if (record == nullptr || record->load != nullptr) return {};
+  const std::uint64_t bytes_max = pool_->bytes() / 100 * options_.pinned_percent_max;
+  const std::uint64_t more = record->leases == 0 ? record->bytes() : 0;
+  if (lease_bytes_ + more > bytes_max) return {};
+  lease_bytes_ += more;
+  ++record->leases;
+  used(*record);
+  return Pin(record);
+}
+
+void StoreImpl::unpin_lease(Pin pin) {
+  if (!pin) return;
+  PoolRecord& record = *pin.get();
+  KVD_CHECK(record.leases > 0);
+  if (--record.leases == 0) lease_bytes_ -= record.bytes();
+}
+
+// ---- Puts ----
+
+Result<PutHandle> StoreImpl::begin_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) {
+  const GroupInfo* group = group_of(ns, id.group);
+  if (group == nullptr) return fail(Code::kInvalid, "the namespace has no such group");
+  if (foreign.size() > kForeignKeyBytesMax) return fail(Code::kInvalid, "the foreign key is longer than 256 bytes");
+  if (tier_ != nullptr) tier_->demoter.activity();
+  const RecordKey key = namespaces_->key_of(ns, id);
+  if (PoolRecord* present = find_usable(key)) {
+    stats_.puts_duplicate.add();
+    used(*present);
+    return PutHandle();
+  }
+  if (const auto found = find_on_flash(key)) {
+    stats_.puts_duplicate.add();
+    tier_->flash.segments.touch(found->place.segment);
+    return PutHandle();
+  }
+  const block::RecordShape& shape = foreign.empty() ? group->native : group->foreign;
+  const bool crowded = unfinished_bytes_ + shape.record_bytes() > pool_->bytes() / 100 * kUnfinishedPercentMax;
+  PoolRecord* record = crowded || drain_ != nullptr ? nullptr : pool_->allocate(key, shape);
+  if (record == nullptr) {
+    stats_.puts_refused.add();
+    if (tier_ != nullptr && !crowded) tier_->demoter.pressure();
+    return fail(Code::kBusy, "no room in the pool");
+  }
+  unfinished_bytes_ += record->bytes();
+  stats_.unfinished_puts.add(1);
+  // The foreign key waits where the table page will hold it; slabs are the caller's, their padding is ours.
+  if (!foreign.empty()) std::ranges::copy(foreign, record->image);
+  record->foreign = {record->image, foreign.size()};
+  for (std::uint32_t layer = 0; layer < shape.layers; ++layer)
+    std::memset(record->slab(layer) + shape.slab_bytes, 0, shape.slab_stride - shape.slab_bytes);
+  return handle_of(*record);
+}
+
+void StoreImpl::drop_put(PoolRecord& record) noexcept {
+  unfinished_bytes_ -= record.bytes();
+  stats_.unfinished_puts.sub(1);
+  pool_->detach(record);
+}
+
+void StoreImpl::complete_put(PutHandle put, std::span<const std::uint64_t> checksums, AckLevel level,
+                             std::move_only_function<void(Status)> on_ack) {
+  PoolRecord* record = take_record(put);
+  KVD_CHECK(record != nullptr && checksums.size() == record->shape->layers);
+  const RecordKey key = record->key;
+  PoolRecord* present = find_usable(key);
+  if (present != nullptr || find_on_flash(key)) {
+    stats_.puts_duplicate.add();
+    drop_put(*record);
+    return await(key.ns, key.id, level, std::move(on_ack));
+  }
+  unfinished_bytes_ -= record->bytes();
+  stats_.unfinished_puts.sub(1);
+  if (record->shape->table_bytes == 0) {
+    record->own_checksum = checksums[0];
+    record->checksums = {&record->own_checksum, 1};
+    record->foreign = {};
+  } else {
+    std::array<std::byte, kForeignKeyBytesMax> foreign;
+    const std::size_t foreign_bytes = record->foreign.size();
+    std::ranges::copy(record->foreign, foreign.begin());
+    block::encode_table(record->table_page(), record->seed, checksums, Bytes(foreign).first(foreign_bytes));
+    const auto table = block::decode_table(record->table_page(), record->seed, *record->shape);
+    KVD_CHECK(table.has_value());
+    record->own_checksum = table->checksum;
+    record->checksums = table->slabs;
+    record->foreign = table->foreign;
+  }
+  record->published = loop_.now();
+  stats_.puts.add();
+  stats_.bytes_put.add(std::uint64_t{record->shape->layers} * record->shape->slab_bytes);
+  const bool flash_on = tier_ != nullptr && tier_->flash.health.on();
+  if (flash_on) record->put_seq = tier_->flash.put_seq_next++;
+  pool_->publish(*record, flash_on ? PoolRecord::State::kDirty : PoolRecord::State::kClean);
+  if (flash_on) tier_->demoter.add(*record);
+  await(key.ns, key.id, level, std::move(on_ack));
+}
+
+void StoreImpl::await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
+                      std::move_only_function<void(Status)> on_ack) {
+  const RecordKey key = namespaces_->key_of(ns, id);
+  PoolRecord* record = find_usable(key);
+  if (record == nullptr && !find_on_flash(key)) return on_ack(fail(Code::kNotFound, "no such record"));
+  if (level == AckLevel::kPooled) return on_ack({});
+  if (tier_ == nullptr) return on_ack(fail(Code::kIo, "there is no flash tier"));
+  if (record != nullptr) return tier_->demoter.acknowledge(*record, level, std::move(on_ack));
+  if (level == AckLevel::kWritten) return on_ack({});
+  tier_->syncs.request(std::move(on_ack));
+}
+
+// ---- Removal ----
+
+// Notes that the record at `place` is removed, for as long as its segment lives.
+void StoreImpl::bury(const RecordKey& key, const FlashPlace& place) {
+  Flash& flash = tier_->flash;
+  flash.index.erase(key.hash, place.segment, place.offset);
+  flash.tombstones.add({key, flash.put_seq_next++, place.segment, place.generation});
+  tier_->demoter.kick();
+}
+
+// Takes a published record out of pool and index.
+void StoreImpl::forget_record(PoolRecord& record) {
+  if (tier_ != nullptr) {
+    if (record.in_frame || (record.state == PoolRecord::State::kClean && tier_->flash.backs(record.place)))
+      bury(record.key, record.place);
+    tier_->demoter.forget(record);
+    tier_->loader.abandon(record, fail(Code::kNotFound, "the record was removed"));
+  }
+  pool_->detach(record);
+}
+
+bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
+  if (group_of(ns, id.group) == nullptr) return false;
+  const RecordKey key = namespaces_->key_of(ns, id);
+  bool present = false;
+  if (PoolRecord* record = pool_->find(key)) {
+    present = usable(*record);
+    forget_record(*record);
+  } else if (const auto found = find_on_flash(key)) {
+    present = true;
+    bury(key, found->place);
+  }
+  if (tier_ != nullptr && tier_->flash.health.on()) {
+    tier_->demoter.activity();
+    // A segment that is being given up would bring the record back if the machine stopped now.
+    for (const std::uint32_t segment : tier_->evictor.being_evicted()) {
+      Flash& flash = tier_->flash;
+      flash.tombstones.add({key, flash.put_seq_next++, segment, flash.segments.at(segment).generation});
+      tier_->demoter.kick();
+    }
+  }
+  if (present) stats_.removes.add();
+  return present;
+}
+
+// ---- The tier as a whole ----
+
+void StoreImpl::tier_off() {
+  stats_.tier_off.set(1);
+  tier_->demoter.tier_off();
+  tier_->loader.abandon_all(fail(Code::kIo, "the flash tier is off"));
+}
+
+void StoreImpl::drain(Time deadline, std::move_only_function<void()> on_done) {
+  drain_ = std::make_unique<Drain>(loop_, [this] { check_drain(); });
+  drain_->deadline = deadline;
+  drain_->on_done = std::move(on_done);
+  if (tier_ != nullptr) tier_->demoter.flush_always();
+  drain_->timer.arm(loop_.now());
+}
+
+// Looks every few milliseconds, because a drain happens once and must not cost anything before.
+void StoreImpl::check_drain() {
+  Drain& drain = *drain_;
+  const bool over = tier_ == nullptr || !tier_->flash.health.on() || drain.synced || loop_.now() >= drain.deadline;
+  if (!over) {
+    if (!drain.rolled && tier_->demoter.settled()) {
+      drain.rolled = true;
+      tier_->writer.roll();
+    }
+    if (drain.rolled && !drain.syncing && tier_->writer.idle()) {
+      drain.syncing = true;
+      tier_->syncs.request([this](Status) {
+        if (drain_ != nullptr) drain_->synced = true;
+      });
+    }
+    drain.timer.arm_in(Millis(2));
+    return;
+  }
+  if (auto on_done = std::move(drain.on_done)) on_done();
+}
+
+}  // namespace kvd::store

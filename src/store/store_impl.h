@@ -1,0 +1,115 @@
+// StoreImpl: the store of store.h. Holds the parts and passes requests between them; the work is done in Pool (DRAM),
+// Loader (reads from flash), Demoter with LogWriter (writes to flash) and Evictor (space on flash).
+//
+// Belongs to its loop. Without a flash tier there is a pool only.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "io/loop.h"
+#include "store/demoter.h"
+#include "store/directory.h"
+#include "store/evictor.h"
+#include "store/flash.h"
+#include "store/loader.h"
+#include "store/log_writer.h"
+#include "store/namespaces.h"
+#include "store/pool.h"
+#include "store/store.h"
+#include "store/sync_queue.h"
+
+namespace kvd::store {
+
+class StoreImpl final : public Store {
+ public:
+  // Share of the pool that unfinished puts may take, so that gets always find room for theirs.
+  static constexpr std::uint64_t kUnfinishedPercentMax = 50;
+
+  // What there is only with a flash tier. Declared in the order in which the parts use each other.
+  struct FlashTier {
+    FlashTier(io::Loop& loop, Log& log, StoreStats& stats, Namespaces& namespaces, Pool& pool,
+              StoreDirectory directory_in, Volume volume, std::uint64_t index_records_max, const StoreOptions& options);
+    ~FlashTier();
+    StoreDirectory directory;
+    Flash flash;
+    SyncQueue syncs;
+    Evictor evictor;
+    LogWriter writer;
+    Demoter demoter;
+    Loader loader;
+  };
+
+  StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options);
+  ~StoreImpl() override;
+
+  // Takes memory, directory, flash file, and recovers. Blocks.
+  Status open(io::DiskFactory& disks, std::string& why);
+
+  void drain(Time deadline, std::move_only_function<void()> on_done) override;
+  Result<NamespaceHandle> open_namespace(const Namespace& ns) override { return namespaces_->open(ns); }
+  [[nodiscard]] const block::NamespaceHash& namespace_hash(NamespaceHandle ns) const override;
+  [[nodiscard]] const GroupSchema* schema(NamespaceHandle ns, std::uint16_t group) const override;
+  [[nodiscard]] Tier lookup(NamespaceHandle ns, const block::RecordId& id) const override;
+  void start_get(Get& get) override;
+  void cancel(Get& get) override;
+  void promote(NamespaceHandle ns, const block::RecordId& id) override;
+  Pin pin_for_lease(NamespaceHandle ns, const block::RecordId& id) override;
+  void unpin_lease(Pin pin) override;
+  Result<PutHandle> begin_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) override;
+  void complete_put(PutHandle put, std::span<const std::uint64_t> checksums, AckLevel level,
+                    std::move_only_function<void(Status)> on_ack) override;
+  void await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
+             std::move_only_function<void(Status)> on_ack) override;
+  bool remove(NamespaceHandle ns, const block::RecordId& id) override;
+  [[nodiscard]] int pool_fd() const noexcept override { return pool_->fd(); }
+  [[nodiscard]] const StoreStats& stats() const noexcept override { return stats_; }
+  [[nodiscard]] std::array<std::byte, 16> uuid() const noexcept override;
+  [[nodiscard]] std::uint64_t boot_epoch() const noexcept override;
+
+ protected:
+  void drop_put(PoolRecord& record) noexcept override;
+
+ private:
+  struct Drain {
+    Drain(io::Loop& loop, io::Callback check) : timer(loop, std::move(check)) {}
+    Time deadline;
+    std::move_only_function<void()> on_done;
+    io::Timer timer;
+    bool rolled = false, syncing = false, synced = false;
+  };
+
+  Status open_pool(std::string& why);
+  Status open_flash(io::DiskFactory& disks, std::string& why);
+  Status shrink(std::string& why);
+  [[nodiscard]] const GroupInfo* group_of(NamespaceHandle ns, std::uint16_t group) const noexcept;
+  [[nodiscard]] std::optional<Flash::Found> find_on_flash(const RecordKey& key) const noexcept;
+  // Whether a record in the pool can serve all its layers, from there or with what is still on flash.
+  [[nodiscard]] bool usable(const PoolRecord& record) const noexcept;
+  // The record of this key in the pool; one that is incomplete and has lost its place on flash is dropped.
+  PoolRecord* find_usable(const RecordKey& key);
+  // A record on flash that gets an image in the pool; null when there is no room.
+  PoolRecord* begin_load(const RecordKey& key, const block::RecordShape& shape, const Flash::Found& found);
+  PoolRecord* start_promotion(const RecordKey& key);
+  void get_from_flash(Get& get, const RecordKey& key, const GroupInfo& group);
+  void used(PoolRecord& record);
+  void finish_get(Get& get, Result<RecordView> result);
+  void forget_record(PoolRecord& record);
+  void bury(const RecordKey& key, const FlashPlace& place);
+  void check_drain();
+  void tier_off();
+
+  io::Loop& loop_;
+  Log& log_;
+  StoreOptions options_;
+  StoreStats stats_;
+  Uuid uuid_{};  // without a flash tier: of this opening
+  std::unique_ptr<Namespaces> namespaces_;
+  std::unique_ptr<Pool> pool_;       // outlives the flash tier: operations in flight use its memory
+  std::unique_ptr<FlashTier> tier_;  // null without flash
+  std::uint64_t lease_bytes_ = 0;
+  std::uint64_t unfinished_bytes_ = 0;
+  std::unique_ptr<Drain> drain_;
+};
+
+}  // namespace kvd::store

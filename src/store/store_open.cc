@@ -1,0 +1,181 @@
+// Opening and closing a store: sizes, memory, directory, flash file, recovery, shrinking.
+#include <errno.h>
+
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "store/recovery.h"
+#include "store/store_impl.h"
+
+namespace kvd::store {
+namespace {
+
+constexpr std::uint64_t kPoolBytesMin = std::uint64_t{64} << 20;
+constexpr std::uint32_t kSegmentsMin = 4;  // one open, one ready, one in reserve, one to hold something
+constexpr std::uint64_t kFlashBytesPerIndexRecord = 64 << 10;
+
+Status invalid(std::string& why, std::string text) {
+  why = std::move(text);
+  return fail(Code::kInvalid, "impossible store sizes");
+}
+
+Status check_options(const StoreOptions& options, std::string& why) {
+  if (!options.small_sizes && options.pool_bytes < kPoolBytesMin)
+    return invalid(why,
+                   fmt::format("pool of {} MiB is too small: at least 64 MiB are needed", options.pool_bytes >> 20));
+  if (options.pool_bytes / kPageBytes >= UINT32_MAX || options.pool_bytes < kPageBytes)
+    return invalid(why, fmt::format("pool of {} MiB: 4 KiB to 16 TiB are possible", options.pool_bytes >> 20));
+  const std::uint64_t segment_min = options.small_sizes ? kPageBytes * 16 : kSegmentBytesMin;
+  const std::uint64_t segment = options.segment_bytes;
+  if (segment != 0 && (!std::has_single_bit(segment) || segment < segment_min || segment > kSegmentBytesMax))
+    return invalid(why, fmt::format("segments of {} KiB: a power of two of 16 to 256 MiB is needed", segment >> 10));
+  if (options.pinned_percent_max > 100)
+    return invalid(why, fmt::format("{} % of the pool cannot be pinned", options.pinned_percent_max));
+  return {};
+}
+
+// Largest record that a frame of its own in an empty segment can hold, beside header, reserve and footer.
+std::uint64_t record_bytes_max(std::uint64_t segment_bytes) {
+  const OpenSegment empty(0, 0, static_cast<std::uint32_t>(segment_bytes / kPageBytes));
+  const std::uint64_t other = (3 + empty.reserve_pages()) * kPageBytes;  // header, descriptors, footer
+  return std::min<std::uint64_t>(segment_bytes > other ? segment_bytes - other : 0, kRecordBytesMax);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> Store::open(io::Loop& loop, Log& log, const StoreOptions& options, std::string* why,
+                                           io::DiskFactory* disks) {
+  auto store = std::make_unique<StoreImpl>(loop, log, options);
+  io::RealDisks real;
+  std::string reason;
+  const Status opened = store->open(disks == nullptr ? static_cast<io::DiskFactory&>(real) : *disks, reason);
+  if (why != nullptr) *why = reason;
+  if (!opened) return fail(opened.error());
+  return store;
+}
+
+StoreImpl::StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options)
+    : loop_(loop), log_(log), options_(options) {}
+
+StoreImpl::~StoreImpl() {
+  drain_.reset();
+  if (tier_ != nullptr) tier_->loader.abandon_all(fail(Code::kCancelled, "the store is closing"), true);
+  tier_.reset();
+}
+
+StoreImpl::FlashTier::FlashTier(io::Loop& loop, Log& log, StoreStats& stats, Namespaces& namespaces, Pool& pool,
+                                StoreDirectory directory_in, Volume volume, std::uint64_t index_records_max,
+                                const StoreOptions& options)
+    : directory(std::move(directory_in)),
+      flash(loop, log, stats, namespaces, std::move(volume), index_records_max),
+      syncs(flash),
+      evictor(flash, syncs),
+      writer(flash, evictor),
+      demoter(flash, pool, writer, evictor, syncs, {options.demote_after, options.demote_idle}),
+      loader(flash, pool, evictor, options.verify) {}
+
+// The device first: what is in flight uses buffers of the parts.
+StoreImpl::FlashTier::~FlashTier() { flash.volume.close(); }
+
+Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
+  if (auto checked = check_options(options_, why); !checked) return checked;
+  options_.pool_bytes -= options_.pool_bytes % kPageBytes;
+  uuid_ = random_uuid();
+  if (options_.flash_bytes > 0) {
+    if (auto opened = open_flash(disks, why); !opened) return opened;
+  } else {
+    namespaces_ = std::make_unique<Namespaces>(std::min<std::uint64_t>(options_.pool_bytes / 4, kRecordBytesMax));
+    if (auto opened = open_pool(why); !opened) return opened;
+  }
+  return {};
+}
+
+Status StoreImpl::open_pool(std::string& why) {
+  auto pool = Pool::create(options_.pool_bytes, options_.prefault, stats_);
+  if (!pool) {
+    why = fmt::format("pool of {} MiB: {} (error {}): ask for a smaller pool", options_.pool_bytes >> 20,
+                      pool.error().what, pool.error().sys_errno);
+    return fail(pool.error());
+  }
+  pool_ = std::move(*pool);
+  return {};
+}
+
+Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
+  auto directory = StoreDirectory::open(options_.dir, log_, why);
+  if (!directory) return fail(directory.error());
+  VolumeOptions wanted;
+  wanted.flash_bytes = options_.flash_bytes;
+  wanted.segment_bytes = options_.segment_bytes;
+  wanted.segments_min = kSegmentsMin;
+  wanted.force_threads = options_.force_threads;
+  auto volume = Volume::open(loop_, log_, disks, directory->flash_path(), wanted, why);
+  if (!volume) return fail(volume.error());
+
+  const std::uint64_t records = options_.index_records_max != 0
+                                    ? options_.index_records_max
+                                    : std::max<std::uint64_t>(options_.flash_bytes / kFlashBytesPerIndexRecord, 1024);
+  namespaces_ =
+      std::make_unique<Namespaces>(std::min(options_.pool_bytes / 4, record_bytes_max(volume->segment_bytes())));
+  if (auto opened = open_pool(why); !opened) return opened;
+  tier_ = std::make_unique<FlashTier>(loop_, log_, stats_, *namespaces_, *pool_, std::move(*directory),
+                                      std::move(*volume), records, options_);
+  Flash& flash = tier_->flash;
+  const Time start = loop_.now();
+  Recovery recovery(flash, *pool_);
+  const auto report = recovery.run();
+  if (!report) {
+    why = fmt::format("{}: {} (error {})", options_.dir, report.error().what, report.error().sys_errno);
+    return fail(report.error());
+  }
+  const auto took = std::chrono::duration_cast<Millis>(loop_.now() - start);
+  stats_.recovered_records.set(report->records);
+  stats_.recovered_dropped.set(report->dropped);
+  stats_.recovery_ms.set(static_cast<std::uint64_t>(took.count()));
+  log_.info(
+      fmt::format("store {}: {} records in {} of {} segments of {} MiB recovered in {} ms ({} without footer, {} "
+                  "damaged records dropped), index of {:.1f} MiB, opening {}",
+                  options_.dir, report->records, report->segments, flash.segments.count(),
+                  flash.volume.segment_bytes() >> 20, took.count(), report->scanned, report->dropped,
+                  static_cast<double>(flash.index.memory_bytes()) / (1 << 20), flash.volume.boot_epoch()));
+
+  flash.health.on_off([this] { tier_off(); });
+  tier_->evictor.on_progress([this] { tier_->demoter.kick(); });
+  tier_->evictor.give_up(recovery.surplus());
+  tier_->demoter.on_reading([this] { return tier_->loader.busy(); });
+  tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });
+  tier_->loader.on_promotion([this](const RecordKey& key) { return start_promotion(key); });
+  if (flash.volume.segments_wanted() < flash.segments.count()) return shrink(why);
+  tier_->evictor.maintain();
+  return {};
+}
+
+// The store was opened smaller than it is: segments beyond the new size are given up, as in eviction, then cut off.
+Status StoreImpl::shrink(std::string& why) {
+  Flash& flash = tier_->flash;
+  log_.warn(fmt::format("store {}: shrinking from {} to {} segments", options_.dir, flash.segments.count(),
+                        flash.volume.segments_wanted()));
+  tier_->demoter.flush_always();
+  flash.segments.retire_from(flash.volume.segments_wanted());
+  tier_->evictor.maintain();
+  for (std::uint32_t s = flash.volume.segments_wanted(); s < flash.segments.count(); ++s) {
+    if (flash.segments.at(s).state == SegmentState::kSealed) tier_->evictor.evict(s, true);
+    while (flash.health.on() && flash.segments.at(s).state != SegmentState::kRetired) loop_.run_once(Duration::max());
+  }
+  tier_->demoter.flush_always(false);
+  const auto shrunk = flash.health.on() ? flash.volume.shrink(loop_, log_) : fail(Code::kIo, "the flash tier is off");
+  if (shrunk) return {};
+  why = fmt::format("{}: could not be made smaller: {} (error {})", options_.dir, shrunk.error().what,
+                    shrunk.error().sys_errno);
+  return fail(shrunk.error());
+}
+
+std::array<std::byte, 16> StoreImpl::uuid() const noexcept {
+  return tier_ == nullptr ? uuid_ : tier_->flash.volume.superblock().uuid;
+}
+
+std::uint64_t StoreImpl::boot_epoch() const noexcept { return tier_ == nullptr ? 1 : tier_->flash.volume.boot_epoch(); }
+
+}  // namespace kvd::store

@@ -1,0 +1,27 @@
+#include "store/sync_queue.h"
+
+#include <utility>
+
+namespace kvd::store {
+
+void SyncQueue::request(Done done) {
+  waiting_.push_back(std::move(done));
+  if (!running_) start();
+}
+
+void SyncQueue::start() {
+  running_ = true;
+  finishing_ = std::exchange(waiting_, {});
+  op_.kind = io::DiskOp::Kind::kSync;
+  op_.on_done = [this](Status status) { finish(status); };
+  flash_.submit(op_);
+}
+
+void SyncQueue::finish(Status status) {
+  std::vector<Done> done = std::exchange(finishing_, {});
+  running_ = false;
+  if (!waiting_.empty()) start();
+  for (auto& callback : done) callback(status);
+}
+
+}  // namespace kvd::store

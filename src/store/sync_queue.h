@@ -1,0 +1,36 @@
+// SyncQueue: flushes of the device, shared: whoever asks while one is running waits for the next one together with
+// everybody else, so that any number of waiting acknowledgements costs at most two flushes.
+//
+// Belongs to the store's loop. Bounded by its callers, which bound what they have waiting.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "base/result.h"
+#include "store/flash.h"
+
+namespace kvd::store {
+
+class SyncQueue {
+ public:
+  using Done = std::move_only_function<void(Status)>;
+
+  explicit SyncQueue(Flash& flash) : flash_(flash) {}
+
+  // Calls `done` from the loop when everything that had completed before this call is durable, or with kIo. A failed
+  // flush is never repeated on its own: the kernel may have dropped the pages it could not write.
+  void request(Done done);
+
+ private:
+  void start();
+  void finish(Status status);
+
+  Flash& flash_;
+  io::DiskOp op_;
+  bool running_ = false;
+  std::vector<Done> waiting_;    // for the next flush
+  std::vector<Done> finishing_;  // for the one that runs
+};
+
+}  // namespace kvd::store

@@ -1,0 +1,183 @@
+#include "store/testing/store_kit.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/check.h"
+#include "block/checksum.h"
+
+namespace kvd::store {
+namespace {
+
+constexpr Duration kLimit = std::chrono::minutes(5);
+
+std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58'476D'1CE4'E5B9;
+  x = (x ^ (x >> 27)) * 0x94D0'49BB'1331'11EB;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t slab_seed(std::uint64_t number, std::uint64_t version, std::uint32_t layer) {
+  return mix(number * 1'000'003 + version * 1'009 + layer + 1);
+}
+
+}  // namespace
+
+TempDir::TempDir() {
+  std::string path = (std::filesystem::temp_directory_path() / "kvdepot-store-XXXXXX").string();
+  KVD_CHECK(::mkdtemp(path.data()) != nullptr);
+  path_ = path;
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+void fill_slab(MutableBytes slab, std::uint64_t number, std::uint64_t version, std::uint32_t layer) {
+  const std::uint64_t seed = slab_seed(number, version, layer);
+  for (std::size_t at = 0; at < slab.size(); at += 8) {
+    const std::uint64_t word = seed + at * 0x9E37'79B9'7F4A'7C15;
+    std::memcpy(slab.data() + at, &word, std::min<std::size_t>(8, slab.size() - at));
+  }
+}
+
+bool slab_is(Bytes slab, std::uint64_t number, std::uint64_t version, std::uint32_t layer) {
+  const std::uint64_t seed = slab_seed(number, version, layer);
+  for (std::size_t at = 0; at < slab.size(); at += 8) {
+    const std::uint64_t word = seed + at * 0x9E37'79B9'7F4A'7C15;
+    if (std::memcmp(slab.data() + at, &word, std::min<std::size_t>(8, slab.size() - at)) != 0) return false;
+  }
+  return true;
+}
+
+block::RecordId id_of(std::uint64_t number, std::uint16_t group) { return {{mix(number), number}, 0, group}; }
+
+std::vector<std::byte> foreign_of(std::uint64_t number) {
+  std::vector<std::byte> foreign(32);
+  fill_slab(foreign, number, 0, 0);
+  return foreign;
+}
+
+Namespace namespace_of(std::uint16_t layers, std::uint32_t slab_bytes, const std::string& fingerprint) {
+  Namespace ns;
+  ns.fingerprint = fingerprint;
+  ns.groups = {{0, layers, slab_bytes, 2, 128, HitRule::kAll, 0, "LBHNC"}};
+  return ns;
+}
+
+StoreKit::StoreKit(std::uint64_t seed) : disks(seed), name_space(namespace_of(4, 5'000)) {
+  options.dir = dir.path() + "/store";
+  options.pool_bytes = 1 << 20;
+  options.segment_bytes = 256 << 10;
+  options.flash_bytes = (4 << 20) + 8 * options.segment_bytes;
+  options.prefault = false;
+  options.small_sizes = true;
+}
+
+StoreKit::~StoreKit() { store.reset(); }
+
+Status StoreKit::open() {
+  auto opened = Store::open(loop, log, options, &why, &disks);
+  if (!opened) return fail(opened.error());
+  store = std::move(*opened);
+  const auto handle = store->open_namespace(name_space);
+  if (!handle) return fail(handle.error());
+  ns = *handle;
+  loop.run_for(Millis(10));  // segments become ready
+  return {};
+}
+
+void StoreKit::close() {
+  bool drained = false;
+  store->drain(after(loop.now(), kLimit), [&] { drained = true; });
+  KVD_CHECK(loop.run_until([&] { return drained; }, kLimit));
+  store.reset();
+}
+
+void StoreKit::kill(std::uint64_t seed) {
+  disks.kill({.seed = seed});
+  store.reset();
+}
+
+void StoreKit::lose_power(std::uint64_t seed, std::uint32_t keep_percent) {
+  disks.lose_power({.seed = seed, .keep_percent = keep_percent});
+  store.reset();
+}
+
+Status StoreKit::put(std::uint64_t number, std::uint64_t version, AckLevel level) {
+  const GroupSchema& schema = *store->schema(ns, 0);
+  const auto foreign = foreign_of(number);
+  auto put = store->begin_put(ns, id_of(number), foreign);
+  if (!put) return fail(put.error());
+  Status result = fail(Code::kTimeout, "never acknowledged");
+  bool done = false;
+  const auto on_ack = [&](Status status) {
+    result = status;
+    done = true;
+  };
+  if (!*put) {
+    store->await(ns, id_of(number), level, on_ack);
+  } else {
+    std::vector<std::uint64_t> checksums;
+    for (std::uint16_t layer = 0; layer < schema.layers; ++layer) {
+      fill_slab(put->slab(layer), number, version, layer);
+      checksums.push_back(block::slab_checksum(put->seed(), layer, put->slab(layer)));
+    }
+    store->complete_put(std::move(*put), checksums, level, on_ack);
+  }
+  loop.run_until([&] { return done; }, kLimit);
+  return result;
+}
+
+std::uint64_t StoreKit::get(std::uint64_t number, std::uint16_t first, std::uint16_t count) {
+  const auto foreign = foreign_of(number);
+  Get get;
+  get.ns = ns;
+  get.id = id_of(number);
+  get.foreign = foreign;
+  get.layer_first = first;
+  get.layer_count = count;
+  std::uint64_t version = 0;
+  bool done = false;
+  get.on_done = [&](Result<RecordView> view) {
+    done = true;
+    why_missed.reset();
+    if (view) {
+      version = version_of(*view, number, first, get.layer_count);
+    } else {
+      why_missed = view.error().code;
+    }
+  };
+  store->start_get(get);
+  KVD_CHECK(loop.run_until([&] { return done; }, kLimit));
+  return version;
+}
+
+std::uint64_t StoreKit::version_of(const RecordView& view, std::uint64_t number, std::uint16_t first,
+                                   std::uint16_t count) {
+  const std::uint32_t bytes = store->schema(ns, 0)->slab_bytes;
+  for (std::uint64_t version = 1; version <= versions_max; ++version) {
+    bool all = true;
+    for (std::uint16_t i = 0; all && i < count; ++i)
+      all = slab_is({view.first_slab + std::size_t{i} * view.slab_stride, bytes}, number, version, first + i);
+    if (all) return version;
+  }
+  KVD_CHECK(wrong != nullptr);  // bytes that nobody put
+  ++*wrong;
+  return ~std::uint64_t{0};
+}
+
+void StoreKit::settle() {
+  KVD_CHECK(loop.run_until([&] { return stats().dirty_records.value() == 0; }, kLimit));
+  loop.run_for(std::chrono::milliseconds(200));
+}
+
+Status StoreKit::reopen() {
+  close();
+  return open();
+}
+
+}  // namespace kvd::store

@@ -1,0 +1,89 @@
+// StoreKit: a store on a simulated machine: virtual time, a disk in memory that fails on purpose, records whose bytes
+// follow from their number and version. For tests; everything belongs to the calling thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "io/sim/sim_disk.h"
+#include "io/sim/sim_loop.h"
+#include "store/store.h"
+
+namespace kvd::store {
+
+// A directory that is removed with everything in it.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// The bytes of one slab of record `number`, version `version`.
+void fill_slab(MutableBytes slab, std::uint64_t number, std::uint64_t version, std::uint32_t layer);
+bool slab_is(Bytes slab, std::uint64_t number, std::uint64_t version, std::uint32_t layer);
+
+// The key of record `number`, and its foreign key (32 bytes).
+block::RecordId id_of(std::uint64_t number, std::uint16_t group = 0);
+std::vector<std::byte> foreign_of(std::uint64_t number);
+
+// A namespace with one group: `layers` slabs of `slab_bytes`.
+Namespace namespace_of(std::uint16_t layers, std::uint32_t slab_bytes, const std::string& fingerprint = "model");
+
+class StoreKit {
+ public:
+  // Small sizes: segments of 256 KiB, 8 of them, a pool of 1 MiB, records of 4 layers of 5,000 bytes (36 KiB images).
+  explicit StoreKit(std::uint64_t seed = 1);
+  ~StoreKit();
+
+  // Opens the store and its namespace. On failure `why` has the reason.
+  Status open();
+  // Ends the store as SIGTERM does: everything is written first.
+  void close();
+  // Ends the process or the machine now, and the store object with it.
+  void kill(std::uint64_t seed = 1);
+  void lose_power(std::uint64_t seed = 1, std::uint32_t keep_percent = 50);
+
+  // Stores record `number` as `version`; the acknowledgement, or why there is none. Runs the loop until it is there.
+  Status put(std::uint64_t number, std::uint64_t version = 1, AckLevel level = AckLevel::kPooled);
+  // The version of the record's layers [first, first + count), 0 for a miss (`why_missed` tells which); aborts on wrong
+  // bytes unless `wrong` is given, which then counts them. Runs the loop until it is there.
+  std::uint64_t get(std::uint64_t number, std::uint16_t first = 0, std::uint16_t count = 0);
+  bool remove(std::uint64_t number) { return store->remove(ns, id_of(number)); }
+  [[nodiscard]] Tier lookup(std::uint64_t number) const { return store->lookup(ns, id_of(number)); }
+  // Time passes until everything dirty is on flash (idle demotion).
+  void settle();
+  // Ends the store orderly and opens it again: everything is on flash only.
+  Status reopen();
+
+  [[nodiscard]] const StoreStats& stats() const { return store->stats(); }
+  [[nodiscard]] io::SimDrive& drive() { return disks.drive(options.dir + "/flash.kvd"); }
+
+  io::SimClock clock;
+  io::SimLoop loop{clock};
+  io::SimDisks disks;
+  RecordingLog log;
+  TempDir dir;
+  StoreOptions options;
+  Namespace name_space;
+  std::unique_ptr<Store> store;
+  NamespaceHandle ns = 0;
+  std::string why;
+  std::optional<Code> why_missed;
+  std::uint64_t versions_max = 8;  // that get() recognises
+  std::uint64_t* wrong = nullptr;  // counts gets with bytes that nobody put
+
+ private:
+  std::uint64_t version_of(const RecordView& view, std::uint64_t number, std::uint16_t first, std::uint16_t count);
+};
+
+}  // namespace kvd::store

@@ -1,0 +1,70 @@
+// Tombstones: removals that must be on flash as long as the removed record's segment is.
+//
+// A tombstone is pending until a frame with it is written, then lives in that segment (its holder). It dies with the
+// segment it names. When its holder is given up first it becomes pending again and is written elsewhere before the
+// holder is overwritten. All of them are kept in memory: 64 bytes each, at most about kLiveMax (beyond that the
+// segment with the most of them is given up, which ends them). One owner, no locking, no I/O.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "store/namespaces.h"
+#include "store/segments.h"
+
+namespace kvd::store {
+
+struct Tombstone {
+  RecordKey key;
+  std::uint64_t put_seq = 0;
+  std::uint32_t segment = 0;  // that holds the removed record
+  std::uint64_t generation = 0;
+  std::uint32_t holder = 0;             // segment that holds this tombstone
+  std::uint64_t holder_generation = 0;  // 0 = not written
+  std::uint32_t from = UINT32_MAX;      // segment being given up that it is carried away from
+};
+
+class Tombstones {
+ public:
+  static constexpr std::size_t kLiveMax = 262'144;  // 16 MiB; removals are rare and mostly of whole segments
+
+  explicit Tombstones(Segments& segments) : segments_(segments), carried_(segments.count(), 0) {}
+
+  // A record of a live (or just being given up) segment was removed. Written with the next frame.
+  void add(const Tombstone& tombstone);
+  // One that recovery found; its holder is filled in.
+  void restore(const Tombstone& tombstone);
+
+  [[nodiscard]] bool pending() const noexcept { return !pending_.empty(); }
+  [[nodiscard]] std::size_t pending_count() const noexcept { return pending_.size(); }
+  [[nodiscard]] const Tombstone& next_pending() const { return pending_.front(); }
+  Tombstone take_pending();
+  // What became of a taken one.
+  void written(Tombstone tombstone, std::uint32_t holder, std::uint64_t holder_generation);
+  void failed(const Tombstone& tombstone);
+
+  // `segment` is being given up: what it holds for other segments becomes pending. carried() counts those of them that
+  // are not written yet.
+  void carry_from(std::uint32_t segment);
+  [[nodiscard]] std::uint32_t carried(std::uint32_t segment) const { return carried_[segment]; }
+  [[nodiscard]] bool carrying() const noexcept { return carried_total_ > 0; }
+  // `segment` holds nothing any more: tombstones that name it have done their work.
+  void forget(std::uint32_t segment);
+
+  [[nodiscard]] std::size_t size() const noexcept { return live_.size() + pending_.size(); }
+  // The segment that most tombstones name, when there are more than kLiveMax; otherwise nothing.
+  [[nodiscard]] std::optional<std::uint32_t> overfull() const;
+
+ private:
+  [[nodiscard]] bool obsolete(const Tombstone& tombstone) const;
+  void done_carrying(Tombstone& tombstone);
+
+  Segments& segments_;
+  std::vector<Tombstone> live_;
+  std::deque<Tombstone> pending_;
+  std::vector<std::uint32_t> carried_;  // by segment
+  std::uint64_t carried_total_ = 0;
+};
+
+}  // namespace kvd::store

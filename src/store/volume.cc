@@ -1,0 +1,224 @@
+#include "store/volume.h"
+
+#include <errno.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "store/aligned_buffer.h"
+#include "store/blocking_disk.h"
+
+namespace kvd::store {
+namespace {
+
+double gib(std::uint64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(1u << 30); }
+
+// What the superblock copies of an existing file say.
+struct Found {
+  enum class Kind : std::uint8_t { kStore, kEmpty, kLost, kForeign, kNewer };
+  Kind kind = Kind::kEmpty;
+  Superblock superblock;
+  std::uint32_t copies = 0;  // that agree with it
+};
+
+bool all_zero(Bytes bytes) {
+  return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
+}
+
+// See "Superblock" in docs/formats/flash-log.md for the rules.
+Found judge(const std::array<Result<Superblock>, kSuperblockCopies>& copies, bool any_magic, bool zeros) {
+  Found found;
+  std::uint32_t newer = 0, valid = 0;
+  for (const auto& copy : copies) {
+    if (!copy) {
+      newer += copy.error().code == Code::kStale ? 1 : 0;
+      continue;
+    }
+    ++valid;
+    const auto agree = static_cast<std::uint32_t>(std::ranges::count_if(
+        copies, [&](const auto& other) { return other && other->generation == copy->generation; }));
+    const bool quorum = agree >= 2;
+    const bool have_quorum = found.copies >= 2;
+    const bool newest = copy->generation > found.superblock.generation;
+    if (found.copies == 0 || (quorum && !have_quorum) || (quorum == have_quorum && newest)) {
+      found.superblock = *copy;
+      found.copies = agree;
+    }
+  }
+  // One copy that claims to be newer is damage when others are fine; nothing but such copies is a newer store.
+  if (newer >= 2 || (newer == 1 && valid == 0)) {
+    found.kind = Found::Kind::kNewer;
+  } else if (valid > 0) {
+    found.kind = Found::Kind::kStore;
+  } else {
+    found.kind = zeros ? Found::Kind::kEmpty : any_magic ? Found::Kind::kLost : Found::Kind::kForeign;
+  }
+  return found;
+}
+
+Result<Found> inspect(io::Loop& loop, io::Disk& disk) {
+  if (disk.size() == 0) return Found{};
+  BlockingDisk blocking(loop, disk);
+  const AlignedBuffer page(kPageBytes);
+  std::array<Result<Superblock>, kSuperblockCopies> copies;
+  bool any_magic = false, zeros = true;
+  for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) {
+    copies[i] = fail(Code::kCorrupt, "copy is missing");
+    if ((i + 1) * kSuperblockStride > disk.size() && i * kSuperblockStride + kPageBytes > disk.size()) continue;
+    // An unreadable copy counts as a damaged one: that is what the other three are for.
+    if (auto status = blocking.read(i * kSuperblockStride, page.span()); !status) {
+      zeros = false;
+      continue;
+    }
+    copies[i] = parse_superblock(page.span(), i);
+    any_magic = any_magic || has_superblock_magic(page.span());
+    zeros = zeros && all_zero(page.span());
+  }
+  return judge(copies, any_magic, zeros);
+}
+
+// Looks at an existing file without changing it.
+Result<Found> inspect_file(io::Loop& loop, io::DiskFactory& disks, const std::string& path, bool force_threads,
+                           std::string& why) {
+  io::DiskOptions look;
+  look.read_only = true;
+  look.force_threads = force_threads;
+  look.depth_max = 8;
+  NullLog quiet;
+  auto disk = disks.open(loop, quiet, path, look);
+  if (!disk) {
+    if (disk.error().code == Code::kNotFound) return Found{};
+    why = fmt::format("{}: cannot be read: {} (error {})", path, disk.error().what, disk.error().sys_errno);
+    return fail(disk.error());
+  }
+  auto found = inspect(loop, **disk);
+  if (!found) return found;
+  if (found->kind == Found::Kind::kNewer) {
+    why =
+        fmt::format("{}: was written by a newer version of kvdepot: run that version, or give another directory", path);
+    return fail(Code::kStale, "the store was written by a newer version");
+  }
+  if (found->kind == Found::Kind::kForeign) {
+    why = fmt::format("{}: is not a kvdepot store: move it away, or give another directory", path);
+    return fail(Code::kInvalid, "the flash file is not a store");
+  }
+  return found;
+}
+
+// Number of segments that `options` ask for, given their size.
+Result<std::uint32_t> segments_for(const VolumeOptions& options, std::uint64_t segment_bytes, std::string& why) {
+  const std::uint64_t room = options.flash_bytes > kHeadBytes ? options.flash_bytes - kHeadBytes : 0;
+  const std::uint64_t segments = room / segment_bytes;
+  if (segments < options.segments_min) {
+    why = fmt::format("flash size {:.2f} GiB is too small: {} segments of {} MiB and 4 MiB are needed",
+                      gib(options.flash_bytes), options.segments_min, segment_bytes >> 20);
+    return fail(Code::kInvalid, "the flash size is too small");
+  }
+  if (segments > kSegmentsMax) {
+    why = fmt::format("flash size {:.0f} GiB is too large: at most {:.0f} GiB with segments of {} MiB",
+                      gib(options.flash_bytes), gib(std::uint64_t{kSegmentsMax} * segment_bytes), segment_bytes >> 20);
+    return fail(Code::kInvalid, "the flash size is too large");
+  }
+  return static_cast<std::uint32_t>(segments);
+}
+
+Superblock new_superblock(std::uint64_t segment_bytes, std::uint32_t segments) {
+  Superblock block;
+  block.uuid = random_uuid();
+  block.segment_bytes = segment_bytes;
+  block.segments = segments;
+  return block;
+}
+
+}  // namespace
+
+Uuid random_uuid() {
+  Uuid uuid;
+  KVD_CHECK(::getrandom(uuid.data(), uuid.size(), 0) == static_cast<ssize_t>(uuid.size()));
+  return uuid;
+}
+
+std::uint64_t default_segment_bytes(std::uint64_t flash_bytes) noexcept {
+  std::uint64_t bytes = kSegmentBytesMax;
+  while (bytes > kSegmentBytesMin && flash_bytes / bytes < 32) bytes /= 2;
+  return bytes;
+}
+
+Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, const std::string& path,
+                            const VolumeOptions& options, std::string& why) {
+  auto found = inspect_file(loop, disks, path, options.force_threads, why);
+  if (!found) return fail(found.error());
+  const bool exists = found->kind == Found::Kind::kStore;
+  std::uint64_t segment_bytes =
+      options.segment_bytes == 0 ? default_segment_bytes(options.flash_bytes) : options.segment_bytes;
+  if (exists && found->superblock.segment_bytes != segment_bytes) {
+    if (options.segment_bytes != 0)
+      log.warn(fmt::format("store {}: keeps its segments of {} KiB", path, found->superblock.segment_bytes >> 10));
+    segment_bytes = found->superblock.segment_bytes;
+  }
+  const auto wanted = segments_for(options, segment_bytes, why);
+  if (!wanted) return fail(wanted.error());
+  if (found->kind == Found::Kind::kLost)
+    log.error(fmt::format("store {}: all superblocks are damaged, its content is lost; starting empty", path));
+  if (exists && found->copies < kSuperblockCopies)
+    log.warn(fmt::format("store {}: only {} of {} superblock copies agree", path, found->copies, kSuperblockCopies));
+
+  Superblock block = exists ? found->superblock : new_superblock(segment_bytes, *wanted);
+  block.segments = std::max<std::uint64_t>(block.segments, *wanted);
+  io::DiskOptions disk_options;
+  disk_options.bytes = kHeadBytes + block.segments * segment_bytes;
+  disk_options.force_threads = options.force_threads;
+  auto disk = disks.open(loop, log, path, disk_options);
+  if (!disk) {
+    why = fmt::format("{}: cannot be made {:.2f} GiB large: {} (error {}){}", path, gib(disk_options.bytes),
+                      disk.error().what, disk.error().sys_errno,
+                      disk.error().code == Code::kNoSpace ? ": free space or ask for less flash" : "");
+    return fail(disk.error());
+  }
+  block.boot_epoch += 1;
+  Volume volume(std::move(*disk), block, !exists, *wanted, path);
+  if (auto written = volume.write_superblocks(loop); !written) {
+    why = fmt::format("{}: the superblocks cannot be written: {} (error {})", path, written.error().what,
+                      written.error().sys_errno);
+    return fail(written.error());
+  }
+  return volume;
+}
+
+// Two copies at a time with a flush between, so that a torn write never leaves fewer than two that agree.
+Status Volume::write_superblocks(io::Loop& loop) {
+  superblock_.generation += 1;
+  BlockingDisk blocking(loop, *disk_);
+  const AlignedBuffer page(kPageBytes);
+  for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) {
+    Superblock copy = superblock_;
+    copy.copy = i;
+    encode_superblock(page.span(), copy);
+    if (auto written = blocking.write(i * kSuperblockStride, page.span()); !written) return written;
+    if (i % 2 == 1)
+      if (auto synced = blocking.sync(); !synced) return synced;
+  }
+  return {};
+}
+
+Status Volume::shrink(io::Loop& loop, Log& log) {
+  if (segments_wanted_ == segments()) return {};
+  superblock_.segments = segments_wanted_;
+  if (auto written = write_superblocks(loop); !written) return written;
+  // The file is cut last; a crash before that leaves it too long, which the next shrink or nothing puts right.
+  const auto bytes = static_cast<off_t>(offset_of(segments_wanted_));
+  struct stat info{};
+  if (::stat(path_.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_size > bytes &&
+      ::truncate(path_.c_str(), bytes) != 0)
+    log.warn(fmt::format("store {}: shrunk, but the file keeps its length (error {})", path_, errno));
+  return {};
+}
+
+}  // namespace kvd::store

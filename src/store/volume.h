@@ -1,0 +1,81 @@
+// Volume: the file flash.kvd of a store: its geometry, identity and superblocks. Knows where segments and pages lie,
+// nothing of their content.
+//
+// Belongs to the store's loop. open() and resize() block (they run the loop); everything else is arithmetic.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/log.h"
+#include "base/result.h"
+#include "io/disk.h"
+#include "io/loop.h"
+#include "store/format.h"
+
+namespace kvd::store {
+
+struct VolumeOptions {
+  std::uint64_t flash_bytes = 0;    // of the file, head area included
+  std::uint64_t segment_bytes = 0;  // for a new store; an existing one keeps its own. 0 = by flash_bytes
+  std::uint32_t segments_min = 4;
+  bool force_threads = false;
+};
+
+// Segment size for a store of this size: the largest power of two in 16..256 MiB that gives at least 32 segments, so
+// that giving one up loses at most 3 % of what is stored.
+std::uint64_t default_segment_bytes(std::uint64_t flash_bytes) noexcept;
+
+class Volume {
+ public:
+  // Opens or creates the file, and marks a new opening in its superblocks. On error, `why` is one line that says what
+  // is wrong and what to do. kStale: a newer format; kInvalid: impossible sizes, or not our file; kNoSpace; kIo.
+  static Result<Volume> open(io::Loop& loop, Log& log, io::DiskFactory& disks, const std::string& path,
+                             const VolumeOptions& options, std::string& why);
+
+  [[nodiscard]] io::Disk& disk() const noexcept { return *disk_; }
+  [[nodiscard]] const Superblock& superblock() const noexcept { return superblock_; }
+  [[nodiscard]] const FormatSeeds& seeds() const noexcept { return seeds_; }
+  [[nodiscard]] bool created() const noexcept { return created_; }
+  [[nodiscard]] std::uint64_t boot_epoch() const noexcept { return superblock_.boot_epoch; }
+  [[nodiscard]] std::uint64_t segment_bytes() const noexcept { return superblock_.segment_bytes; }
+  [[nodiscard]] std::uint32_t segment_pages() const noexcept {
+    return static_cast<std::uint32_t>(superblock_.segment_bytes / kPageBytes);
+  }
+  // Segments on flash now, and how many the options ask for: fewer when the store is to shrink.
+  [[nodiscard]] std::uint32_t segments() const noexcept { return static_cast<std::uint32_t>(superblock_.segments); }
+  [[nodiscard]] std::uint32_t segments_wanted() const noexcept { return segments_wanted_; }
+  [[nodiscard]] std::uint64_t offset_of(std::uint32_t segment, std::uint32_t page = 0) const noexcept {
+    return kHeadBytes + segment * superblock_.segment_bytes + std::uint64_t{page} * kPageBytes;
+  }
+
+  // Ends the disk: waits for operations in flight, whose callbacks do not run. Their buffers must still be there.
+  void close() noexcept { disk_.reset(); }
+
+  // Gives up the segments from segments_wanted() on, which hold nothing any more, and cuts the file. Blocks.
+  Status shrink(io::Loop& loop, Log& log);
+
+ private:
+  Volume(std::unique_ptr<io::Disk> disk, const Superblock& superblock, bool created, std::uint32_t wanted,
+         std::string path)
+      : disk_(std::move(disk)),
+        superblock_(superblock),
+        seeds_(superblock.uuid),
+        created_(created),
+        segments_wanted_(wanted),
+        path_(std::move(path)) {}
+  Status write_superblocks(io::Loop& loop);
+
+  std::unique_ptr<io::Disk> disk_;
+  Superblock superblock_;
+  FormatSeeds seeds_;
+  bool created_;
+  std::uint32_t segments_wanted_;
+  std::string path_;
+};
+
+// Random bytes for a new store's identity.
+Uuid random_uuid();
+
+}  // namespace kvd::store

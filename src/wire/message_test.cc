@@ -1,0 +1,343 @@
+#include "wire/message.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+namespace kvd::wire {
+namespace {
+
+Buffer from_hex(std::string_view text) {
+  Buffer bytes;
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
+    while (text[i] == ' ') ++i;
+    bytes.push_back(static_cast<std::byte>(std::stoi(std::string(text.substr(i, 2)), nullptr, 16)));
+  }
+  return bytes;
+}
+
+// n native keys with different bytes.
+Buffer some_keys(std::size_t n, std::size_t key_bytes = 16) {
+  Buffer bytes(n * key_bytes);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 256);
+  return bytes;
+}
+
+struct Parsed {
+  Header header;
+  Bytes meta;     // in buffer
+  Buffer buffer;  // keeps its bytes in place when moved
+};
+
+Parsed parse(Buffer bytes) {
+  const auto header = decode_header(bytes);
+  EXPECT_TRUE(header.has_value());
+  const Bytes meta = Bytes(bytes).subspan(kHeaderBytes);
+  EXPECT_TRUE(check_meta(*header, meta).has_value());
+  return {*header, meta, std::move(bytes)};
+}
+
+template <class M>
+Code decode_error(const Header& header, Bytes meta) {
+  const auto decoded = decode<M>(header, meta);
+  return decoded ? Code::kOk : decoded.error().code;
+}
+
+// Every shorter and every longer structure is malformed, whatever the message.
+template <class M>
+void expect_exact_length(const Buffer& bytes) {
+  const Parsed p = parse(bytes);
+  EXPECT_EQ(decode_error<M>(p.header, p.meta), Code::kOk);
+  for (std::size_t n = 0; n < p.meta.size(); ++n) {
+    EXPECT_EQ(decode_error<M>(p.header, p.meta.first(n)), Code::kCorrupt) << "cut at " << n;
+  }
+  Buffer longer(p.meta.begin(), p.meta.end());
+  longer.push_back(std::byte{0});
+  EXPECT_EQ(decode_error<M>(p.header, longer), Code::kCorrupt);
+}
+
+// The two worked examples of docs/formats/wire.md, made by an independent encoder.
+TEST(WireFormat, HelloHasItsGoldenBytes) {
+  const Buffer golden = from_hex(
+      "4b 56 44 31 01 01 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 16 00 00 00 00 00 00 00 "
+      "16 00 00 00 00 00 00 00 00 00 00 00 38 84 ea bf 00 00 00 00 00 00 00 00 00 00 00 00 96 dd 43 31 "
+      "01 00 01 00 00 00 00 00 00 00 00 00 08 00 65 6e 67 69 6e 65 2d 61");
+  EXPECT_EQ(frame({}, Hello{.name = "engine-a"}), golden);
+}
+
+TEST(WireFormat, GetHasItsGoldenBytes) {
+  const Buffer golden = from_hex(
+      "4b 56 44 31 01 04 00 00 88 77 66 55 44 33 22 11 02 00 00 00 03 00 02 00 2c 00 00 00 00 00 00 00 "
+      "2c 00 00 00 fa 00 00 00 00 00 00 00 94 65 4c dd 00 00 00 00 00 00 00 00 00 00 00 00 8c e7 fe fe "
+      "05 00 00 00 01 00 00 00 10 00 01 01 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f "
+      "0f 0e 0d 0c 0b 0a 09 08 07 06 05 04 03 02 01 00");
+  Buffer keys(32);
+  for (std::size_t i = 0; i < 16; ++i) keys[i] = keys[31 - i] = static_cast<std::byte>(i);
+  const Get get{.ns = 5, .shard = 1, .group = 0, .stop_at_first_failure = true, .keys = {keys, 16, true}};
+  const Header header{.request_id = 0x1122334455667788, .layer_first = 3, .layer_count = 2, .deadline_ms = 250};
+  EXPECT_EQ(frame(header, get), golden);
+}
+
+TEST(WireMessage, HelloRoundTrips) {
+  const Buffer bytes = frame({}, Hello{.version_min = 1, .version_max = 3, .features = 9, .name = "engine"});
+  const Parsed p = parse(bytes);
+  const auto m = decode<Hello>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->version_max, 3);
+  EXPECT_EQ(m->features, 9U);
+  EXPECT_EQ(m->name, "engine");
+  expect_exact_length<Hello>(bytes);
+  const Buffer empty_range = frame({}, Hello{.version_min = 2, .version_max = 1});
+  EXPECT_EQ(decode_error<Hello>(p.header, Bytes(empty_range).subspan(kHeaderBytes)), Code::kCorrupt);
+}
+
+TEST(WireMessage, HelloReplyRoundTrips) {
+  HelloReply reply{.features = 4, .boot_epoch = 77, .keys_max = 4096, .ops_max = 256, .server = "kvdepot 1"};
+  reply.store_uuid[15] = std::byte{0xEE};
+  const Buffer bytes = frame({.flags = kFlagLast}, reply);
+  const Parsed p = parse(bytes);
+  const auto m = decode<HelloReply>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->store_uuid, reply.store_uuid);
+  EXPECT_EQ(m->boot_epoch, 77U);
+  EXPECT_EQ(m->keys_max, 4096U);
+  EXPECT_EQ(m->ops_max, 256U);
+  EXPECT_EQ(m->server, "kvdepot 1");
+  expect_exact_length<HelloReply>(bytes);
+}
+
+TEST(WireMessage, OpenRoundTripsAWholeNamespace) {
+  Namespace ns{.tenant = "default", .fingerprint = std::string("\0\1bytes", 7), .groups = {}};
+  ns.groups.push_back({.group = 0, .layers = 30, .slab_bytes = 98304, .block_tokens = 128, .order = "LBHNC"});
+  ns.groups.push_back({.group = 4,
+                       .layers = 2,
+                       .slab_bytes = 512,
+                       .parts = 1,
+                       .block_tokens = 16,
+                       .rule = HitRule::kTrailing,
+                       .hit_blocks = 8,
+                       .order = ""});
+  const Buffer bytes = frame({.request_id = 1}, Open{ns});
+  const Parsed p = parse(bytes);
+  const auto m = decode<Open>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->ns.tenant, ns.tenant);
+  EXPECT_EQ(m->ns.fingerprint, ns.fingerprint);
+  EXPECT_EQ(m->ns.groups, ns.groups);
+  expect_exact_length<Open>(bytes);
+}
+
+TEST(WireMessage, OpenRefusesTooManyGroupsWithoutReadingThem) {
+  const Parsed p = parse(frame({.request_id = 1}, Open{.ns = {.fingerprint = "f", .groups = {}}}));
+  EXPECT_EQ(decode_error<Open>(p.header, p.meta), Code::kInvalid);
+  Namespace many{.fingerprint = "f", .groups = {}};
+  many.groups.resize(kGroupsMax + 1);
+  const Buffer bytes = frame({.request_id = 1}, Open{many});
+  EXPECT_EQ(decode_error<Open>(p.header, Bytes(bytes).subspan(kHeaderBytes)), Code::kInvalid);
+}
+
+TEST(WireMessage, MatchRoundTrips) {
+  const Buffer keys = some_keys(6, 32);
+  const Match match{.ns = 3,
+                    .promote = true,
+                    .lease_ms = 2000,
+                    .blocks = 3,
+                    .shards = {0, 5},
+                    .groups = {1, 2},
+                    .keys = {keys, 32, false}};
+  const Buffer bytes = frame({.request_id = 2, .deadline_ms = 100}, match);
+  const Parsed p = parse(bytes);
+  EXPECT_EQ(p.header.items, 6U);
+  const auto m = decode<Match>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->blocks, 3U);
+  EXPECT_EQ(m->shards, match.shards);
+  EXPECT_EQ(m->groups, match.groups);
+  EXPECT_TRUE(m->promote);
+  EXPECT_EQ(m->lease_ms, 2000U);
+  EXPECT_FALSE(m->keys.native);
+  EXPECT_EQ(m->keys.count(), 6U);
+  EXPECT_TRUE(std::ranges::equal(m->keys.bytes, keys));
+  expect_exact_length<Match>(bytes);
+}
+
+TEST(WireMessage, MatchBeyondItsLimitsIsInvalid) {
+  const auto error_of = [](std::size_t shards, std::size_t groups, std::uint32_t blocks, std::uint16_t key_bytes) {
+    const Buffer keys = some_keys(groups * blocks, key_bytes);
+    Match match{.blocks = blocks, .keys = {keys, key_bytes, false}};
+    match.shards.resize(shards);
+    match.groups.resize(groups);
+    const Buffer bytes = frame({.request_id = 2}, match);
+    const Parsed p = parse(bytes);
+    return decode_error<Match>(p.header, p.meta);
+  };
+  EXPECT_EQ(error_of(64, 16, 4096, 16), Code::kOk);
+  EXPECT_EQ(error_of(65, 1, 1, 16), Code::kInvalid);
+  EXPECT_EQ(error_of(0, 1, 1, 16), Code::kInvalid);
+  EXPECT_EQ(error_of(1, 17, 1, 16), Code::kInvalid);
+  EXPECT_EQ(error_of(1, 0, 0, 16), Code::kInvalid);
+  EXPECT_EQ(error_of(1, 1, 4097, 16), Code::kInvalid);
+  EXPECT_EQ(error_of(1, 1, 0, 16), Code::kInvalid);
+  EXPECT_EQ(error_of(1, 1, 1, 256), Code::kOk);
+  EXPECT_EQ(error_of(1, 1, 1, 257), Code::kInvalid);
+}
+
+TEST(WireMessage, MatchReplyRoundTrips) {
+  const std::array tiers{std::byte{1}, std::byte{2}, std::byte{0}};
+  const Buffer bytes = frame({.request_id = 2}, MatchReply{.prefix_blocks = 2, .lease = 99, .tiers = tiers});
+  const Parsed p = parse(bytes);
+  EXPECT_EQ(p.header.items, 3U);
+  const auto m = decode<MatchReply>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->prefix_blocks, 2U);
+  EXPECT_EQ(m->lease, 99U);
+  EXPECT_TRUE(std::ranges::equal(m->tiers, tiers));
+  expect_exact_length<MatchReply>(bytes);
+}
+
+TEST(WireMessage, MatchReplyBeyondItsBlocksIsMalformed) {
+  const std::array tiers{std::byte{1}, std::byte{2}};
+  const Parsed longer = parse(frame({}, MatchReply{.prefix_blocks = 3, .tiers = tiers}));
+  EXPECT_EQ(decode_error<MatchReply>(longer.header, longer.meta), Code::kCorrupt);
+  const std::array unknown{std::byte{3}};
+  const Parsed odd = parse(frame({}, MatchReply{.prefix_blocks = 1, .tiers = unknown}));
+  EXPECT_EQ(decode_error<MatchReply>(odd.header, odd.meta), Code::kCorrupt);
+}
+
+TEST(WireMessage, GetRoundTrips) {
+  const Buffer keys = some_keys(54);
+  const Get get{.ns = 1, .shard = 2, .group = 3, .stop_at_first_failure = true, .keys = {keys, 16, true}};
+  const Buffer bytes = frame({.request_id = 4, .layer_first = 2, .layer_count = 5}, get);
+  const Parsed p = parse(bytes);
+  const auto m = decode<Get>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(p.header.layer_first, 2);
+  EXPECT_EQ(p.header.items, 54U);
+  EXPECT_EQ(m->shard, 2);
+  EXPECT_EQ(m->group, 3);
+  EXPECT_TRUE(m->stop_at_first_failure);
+  EXPECT_TRUE(m->keys.native);
+  EXPECT_EQ(m->keys.count(), 54U);
+  expect_exact_length<Get>(bytes);
+}
+
+TEST(WireMessage, NativeKeysHaveSixteenBytes) {
+  const Buffer keys = some_keys(2, 8);
+  const Parsed p = parse(frame({.request_id = 4}, Get{.keys = {keys, 8, true}}));
+  EXPECT_EQ(decode_error<Get>(p.header, p.meta), Code::kCorrupt);
+}
+
+TEST(WireMessage, GetDataCarriesChecksumsOfTheKeysThatHaveNotFailed) {
+  std::array<std::byte, 2> failed{};
+  set_bit(failed, 1);
+  set_bit(failed, 9);
+  EXPECT_TRUE(bit(failed, 9));
+  EXPECT_FALSE(bit(failed, 8));
+  EXPECT_EQ(count_bits(failed), 2U);
+  std::vector<std::uint64_t> checksums(3 * 8);
+  std::iota(checksums.begin(), checksums.end(), 100);
+  const GetData data{.failed = failed, .checksums = U64View(checksums)};
+  const Header header{.request_id = 5, .items = 10, .layer_first = 4, .layer_count = 3};
+  const Buffer bytes = frame(header, data, std::uint64_t{4096} * 24);
+  const Parsed p = parse(bytes);
+  const auto m = decode<GetData>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->checksums.size(), 24U);
+  EXPECT_EQ(m->checksums[23], 123U);
+  EXPECT_TRUE(check_get_payload(p.header, *m, 4096).has_value());
+  EXPECT_FALSE(check_get_payload(p.header, *m, 4095).has_value());
+  expect_exact_length<GetData>(bytes);
+}
+
+TEST(WireMessage, BitsBeyondTheLastKeyAreMalformed) {
+  const std::array failed{std::byte{0x08}};
+  const Parsed p = parse(frame({.request_id = 5, .items = 3}, PutReply{failed}));
+  EXPECT_EQ(decode_error<PutReply>(p.header, p.meta), Code::kCorrupt);
+  const Parsed data = parse(frame({.request_id = 5, .items = 3}, GetData{.failed = failed, .checksums = {}}));
+  EXPECT_EQ(decode_error<GetData>(data.header, data.meta), Code::kCorrupt);
+}
+
+TEST(WireMessage, PutAndItsDataRoundTrip) {
+  const Buffer keys = some_keys(2, 20);
+  const Buffer bytes = frame({.request_id = 6},
+                             Put{.ns = 9, .shard = 1, .group = 2, .ack = AckLevel::kSynced, .keys = {keys, 20, false}});
+  const Parsed p = parse(bytes);
+  const auto m = decode<Put>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->ns, 9U);
+  EXPECT_EQ(m->ack, AckLevel::kSynced);
+  EXPECT_EQ(m->keys.count(), 2U);
+  expect_exact_length<Put>(bytes);
+
+  const std::array<std::uint64_t, 4> checksums{1, 2, 3, 4};
+  const Header header{.request_id = 6, .items = 2, .layer_first = 0, .layer_count = 2};
+  const Buffer data = frame(header, PutData{U64View(checksums)}, 400);
+  const Parsed d = parse(data);
+  const auto decoded = decode<PutData>(d.header, d.meta);
+  ASSERT_TRUE(decoded.has_value());
+  EXPECT_EQ(decoded->checksums[3], 4U);
+  EXPECT_TRUE(check_put_payload(d.header, 100).has_value());
+  EXPECT_FALSE(check_put_payload(d.header, 101).has_value());
+  expect_exact_length<PutData>(data);
+}
+
+TEST(WireMessage, PutReplyRoundTrips) {
+  const std::array failed{std::byte{0x05}};
+  const Buffer bytes = frame({.request_id = 6, .items = 3}, PutReply{failed});
+  const Parsed p = parse(bytes);
+  const auto m = decode<PutReply>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_TRUE(bit(m->failed, 0));
+  EXPECT_FALSE(bit(m->failed, 1));
+  expect_exact_length<PutReply>(bytes);
+}
+
+TEST(WireMessage, RemoveRoundTrips) {
+  const Buffer keys = some_keys(4);
+  const Buffer bytes =
+      frame({.request_id = 7}, Remove{.ns = 1, .shards = {0}, .groups = {0, 1}, .keys = {keys, 16, true}});
+  const Parsed p = parse(bytes);
+  const auto m = decode<Remove>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->groups.size(), 2U);
+  EXPECT_EQ(m->keys.count(), 4U);
+  expect_exact_length<Remove>(bytes);
+}
+
+TEST(WireMessage, SmallMessagesRoundTrip) {
+  const Buffer open = frame({.request_id = 1}, OpenReply{5});
+  EXPECT_EQ(decode<OpenReply>(parse(open).header, parse(open).meta)->ns, 5U);
+  const Buffer removed = frame({.request_id = 1}, RemoveReply{8});
+  EXPECT_EQ(decode<RemoveReply>(parse(removed).header, parse(removed).meta)->removed, 8U);
+  const Buffer unpin = frame({.request_id = 1}, Unpin{1ULL << 40});
+  EXPECT_EQ(decode<Unpin>(parse(unpin).header, parse(unpin).meta)->lease, 1ULL << 40);
+  const Buffer stats = frame({.request_id = 1}, StatsReply{"{}"});
+  EXPECT_EQ(decode<StatsReply>(parse(stats).header, parse(stats).meta)->json, "{}");
+  expect_exact_length<OpenReply>(open);
+  expect_exact_length<RemoveReply>(removed);
+  expect_exact_length<Unpin>(unpin);
+  expect_exact_length<Cancel>(frame({.request_id = 1}, Cancel{}));
+  expect_exact_length<Ping>(frame({.request_id = 1}, Ping{}));
+  expect_exact_length<PingReply>(frame({.request_id = 1}, PingReply{}));
+  expect_exact_length<Stats>(frame({.request_id = 1}, Stats{}));
+  expect_exact_length<UnpinReply>(frame({.request_id = 1}, UnpinReply{}));
+}
+
+TEST(WireMessage, ErrorsCarryAPrintableReason) {
+  const Buffer bytes = error_frame(Opcode::kOpenReply, 12, Code::kInvalid, "another schema");
+  const Parsed p = parse(bytes);
+  EXPECT_EQ(p.header.status, Code::kInvalid);
+  EXPECT_EQ(p.header.request_id, 12U);
+  EXPECT_TRUE(p.header.last());
+  EXPECT_EQ(error_text(p.meta), "another schema");
+  EXPECT_EQ(error_text({}), "");
+  const Buffer odd = error_frame(Opcode::kOpenReply, 12, Code::kInvalid, "a\x1b[31m\nb");
+  EXPECT_EQ(error_text(Bytes(odd).subspan(kHeaderBytes)), "a?[31m?b");
+  const Buffer long_text = error_frame(Opcode::kOpenReply, 12, Code::kInvalid, std::string(500, 'x'));
+  EXPECT_EQ(error_text(Bytes(long_text).subspan(kHeaderBytes)).size(), kNameBytesMax);
+}
+
+}  // namespace
+}  // namespace kvd::wire

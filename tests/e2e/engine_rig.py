@@ -1,0 +1,127 @@
+"""vLLM with the real model as a child process, for end-to-end tests: prompts, engines with our connector, digests.
+
+Engines are bench/engine_worker.py processes; depots are tests/e2e/depot_process.py. Times are judged against the engine
+itself on the same machine in the same minute, with a factor of three.
+"""
+
+import json
+import shutil
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import kvdepot
+from bench import engine_process, prompts
+from bench.engine_process import Engine, EngineError, EngineSpec
+from bench.harness import ROOT
+
+BLOCK = 128             # tokens of a block on vLLM's CPU back end
+SLACK = 3.0             # of bounds in time: the machine is shared with whatever else runs on it
+
+
+def connector(address, **settings):
+    """vLLM's kv_transfer_config for a depot, as the README has it."""
+    return {"kv_connector": "KvDepotConnector", "kv_connector_module_path": "kvdepot.vllm", "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {"depot": address, **settings}}
+
+
+class Rig:
+    """Owns the engines of a test and a folder for what they write. `close()` ends and removes all."""
+
+    def __init__(self):
+        self._stack = ExitStack()
+        self.work = Path(tempfile.mkdtemp(prefix="kvd-vllm-"))
+        self._stack.callback(shutil.rmtree, self.work, ignore_errors=True)
+        env = engine_process.model_of(ROOT / "build")
+        self.python, self.model, self.dtype = Path(env["python"]), Path(env["model"]), env["dtype"]
+        from tokenizers import Tokenizer
+        self._tokenizer = Tokenizer.from_file(str(self.model / "tokenizer.json"))
+
+    def close(self):
+        self._stack.close()
+
+    def engine(self, name, transfer, *, model=None, wait=True, **arguments):
+        """Starts an engine. wait=False: the caller waits, so that several start at once."""
+        engine = Engine(EngineSpec(
+            name=name, python=self.python, model=model or self.model, dtype=self.dtype, log_dir=self.work / "log",
+            connector=transfer, cache_gib=1, import_paths=[Path(kvdepot.__file__).parent.parent],
+            engine={"max_model_len": 4096, **arguments}))
+        self._stack.callback(engine.close)
+        if wait:
+            self.wait_ready(engine)
+        return engine
+
+    def wait_ready(self, engine):
+        """Waits for the start of an engine; when it fails, the end of its log is in the error."""
+        try:
+            engine.wait_ready()
+        except EngineError as error:
+            lines = [line for line in engine.log.read_text(errors="replace").splitlines() if "INFO" not in line]
+            raise EngineError(f"{error}\n" + "\n".join(lines[-60:])) from None
+
+    def prompt(self, seed, tokens):
+        """Token ids of prose; another seed gives another text from the first block on."""
+        return self._tokenizer.encode(prompts.prose(seed, tokens), add_special_tokens=False).ids[:tokens]
+
+    def copy_of_model(self, name):
+        folder = self.work / name
+        shutil.copytree(self.model, folder)
+        return folder
+
+
+def timed(ask):
+    """(answer, seconds) of a call."""
+    began = time.monotonic()
+    answer = ask()
+    return answer, time.monotonic() - began
+
+
+class Asking(threading.Thread):
+    """One request in a thread of its own, so that the test can do something to the depot meanwhile."""
+
+    def __init__(self, engine, ids, max_tokens=8):
+        super().__init__(daemon=True)
+        self._ask = lambda: timed(lambda: engine.ask(ids, max_tokens))
+        self._result, self._error = None, None
+        self.start()
+
+    def run(self):
+        try:
+            self._result = self._ask()
+        except Exception as error:      # raised again in result()
+            self._error = error
+
+    def result(self, seconds=300):
+        self.join(seconds)
+        if self._error is not None:
+            raise self._error
+        if self._result is None:
+            raise AssertionError(f"the request did not end within {seconds} s")
+        return self._result
+
+
+def wait_until(condition, what, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not within {seconds} s")
+        time.sleep(0.01)
+
+
+def wait_stored(depot, blocks, seconds=60):
+    """Waits until the depot has taken `blocks` records in all, and nothing waits to be written."""
+    def arrived():
+        metrics = depot.metrics()
+        return metrics["kvdepot_store_puts_total"] >= blocks and metrics["kvdepot_store_dirty_bytes"] == 0
+    wait_until(arrived, f"{blocks} blocks stored and written", seconds)
+
+
+def read_digests(path):
+    """(store, load): key -> set of digests that the connector's test hook saw."""
+    seen = {"store": {}, "load": {}}
+    for line in Path(path).read_text().splitlines():
+        row = json.loads(line)
+        seen[row["event"]].setdefault(row["key"], set()).add(row["digest"])
+    return seen["store"], seen["load"]

@@ -1,0 +1,122 @@
+"""The main job with real engines: what one stores another gets back, after a kill -9 as well, with equal tokens and KV.
+
+    python -m unittest -v tests.e2e.vllm_main_job_test
+
+Two engines on one depot, then one engine with the store inside it. About three minutes on two idle cores.
+"""
+
+import time
+import unittest
+
+from bench.engine_process import EngineError
+from tests.e2e.depot_process import DepotProcess
+from tests.e2e.engine_rig import BLOCK, Rig, connector, read_digests, wait_stored
+
+DOCUMENT = 6 * BLOCK
+ANSWER = 16
+
+
+class MainJob(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.rig = Rig()
+        cls.addClassCleanup(cls.rig.close)
+        cls.depot = cls.enterClassContext(DepotProcess(pool="512MiB", flash="2GiB"))
+        cls.digests = cls.rig.work / "digests.jsonl"
+        transfer = connector(cls.depot.address, digest_log=str(cls.digests))
+        cls.writer = cls.rig.engine("writer", transfer, wait=False)
+        cls.reader = cls.rig.engine("reader", transfer, wait=False)
+        cls.rig.wait_ready(cls.writer)
+        cls.rig.wait_ready(cls.reader)
+        cls.document = cls.rig.prompt("a document", DOCUMENT)
+        cls.first = cls.document + cls.rig.prompt("the first question", 9)
+        cls.second = cls.document + cls.rig.prompt("the second question", 11)
+
+    def stored(self):
+        return self.depot.metrics()["kvdepot_store_puts_total"]
+
+    def test_1_another_process_gets_what_one_has_stored(self):
+        before = self.stored()
+        self.assertEqual(self.writer.ask(self.first).cached, 0)
+        own = self.writer.ask(self.second, ANSWER)              # the oracle: the engine's own cache
+        self.assertEqual(own.cached, DOCUMENT)
+        wait_stored(self.depot, before + DOCUMENT // BLOCK)
+        hits = self.reader.external_hits()                      # not 0: the warm-up of one engine serves the other
+        loaded = self.reader.ask(self.second, ANSWER)
+        self.assertEqual(loaded.cached, DOCUMENT)
+        self.assertEqual(loaded.tokens, own.tokens)
+        self.assertEqual(self.reader.external_hits() - hits, DOCUMENT)
+
+    def test_2_a_whole_prompt_is_loaded_and_one_token_computed(self):
+        self.reader.reset_prefix_cache()
+        whole = self.reader.ask(self.document, ANSWER)
+        self.assertGreaterEqual(whole.cached, DOCUMENT - 1)
+
+    def test_3_blocks_made_while_answering_are_there_for_the_next_turn(self):
+        prompt = self.rig.prompt("a chat", BLOCK - 20)
+        before = self.stored()
+        answer = self.writer.ask(prompt, BLOCK + 30)            # fills the prompt's block and one of its own
+        wait_stored(self.depot, before + 2)
+        turn = prompt + answer.tokens + self.rig.prompt("and then", 7)
+        self.assertEqual(self.reader.ask(turn).cached, 2 * BLOCK)
+
+    def test_4_after_kill_minus_nine_it_comes_from_flash(self):
+        before = self.reader.ask(self.second, ANSWER)
+        self.depot.restart()
+        self.assertEqual(self.depot.metrics()["kvdepot_store_recovered_dropped"], 0)
+        self.wait_reconnected()
+        self.reader.reset_prefix_cache()
+        after = self.reader.ask(self.second, ANSWER)
+        self.assertEqual(after.cached, DOCUMENT)
+        self.assertEqual(after.tokens, before.tokens)
+        self.assertGreater(self.depot.metrics()["kvdepot_store_flash_hits_total"], 0)
+
+    def wait_reconnected(self):
+        primer = self.rig.prompt("a chat", BLOCK - 20) + [1] * 40
+        for _ in range(100):
+            self.reader.ask(primer)
+            if self.depot.metrics()["kvdepot_connections"] >= 4:    # two for each role
+                return
+            time.sleep(0.2)
+        self.fail("the engine did not reconnect")
+
+    def test_5_a_burst_that_shares_a_prefix_loads_it_once(self):
+        self.reader.reset_prefix_cache()
+        before = self.depot.metrics()["kvdepot_keys_got_total"]
+        tails = [self.rig.prompt(f"tail {i}", 20) for i in range(4)]
+        _, answers = self.reader.generate([{"ids": self.document + tail, "max_tokens": 4} for tail in tails])
+        self.assertEqual([answer.cached for answer in answers], [DOCUMENT] * 4)
+        self.assertEqual(self.depot.metrics()["kvdepot_keys_got_total"] - before, DOCUMENT // BLOCK)
+
+    def test_6_digests_before_store_and_after_load_are_equal(self):
+        stored, loaded = read_digests(self.digests)
+        self.assertGreater(len(loaded), DOCUMENT // BLOCK)
+        for key, digests in loaded.items():
+            self.assertEqual(digests, stored[key])
+
+    def test_7_counts_appear_in_the_engines_own_metrics(self):
+        self.assertGreater(self.reader.counter("vllm:kvdepot_blocks_loaded"), 0)
+        self.assertGreater(self.writer.counter("vllm:kvdepot_bytes_stored"), 0)
+        self.assertEqual(self.reader.counter("vllm:kvdepot_load_failures"), 0)
+
+
+class Embedded(unittest.TestCase):
+    def test_the_same_store_inside_the_engine_is_for_one_engine(self):
+        rig = Rig()
+        self.addCleanup(rig.close)
+        folder = rig.work / "kv"
+        address = f"file://{folder}?pool=256MiB&flash=2GiB"
+        engine = rig.engine("embedded", connector(address))
+        prompt = rig.prompt("embedded", 3 * BLOCK + 5)
+        self.assertEqual(engine.ask(prompt).cached, 0)
+        engine.ask(rig.prompt("another", 20), 4)                # lets the store end
+        engine.reset_prefix_cache()
+        self.assertEqual(engine.ask(prompt).cached, 3 * BLOCK)
+        self.assertEqual(folder.stat().st_mode & 0o777, 0o700)
+        with self.assertRaises(EngineError):
+            rig.engine("second", connector(address))
+        self.assertIn("kvdepot serve", (rig.work / "log" / "second.log").read_text())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,121 @@
+"""What the connector refuses at start, on vLLM's own configuration objects: one line that says what to do. No engine.
+
+    python -m unittest -v tests.e2e.vllm_refusals_test
+"""
+
+import unittest
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest import mock
+
+import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
+
+from kvdepot.vllm import KvDepotConnector, _compat
+from kvdepot.vllm.config import ConfigError, Settings
+
+SETTINGS = Settings("tcp://127.0.0.1:7070")
+SPEC = FullAttentionSpec(block_size=128, num_kv_heads=3, head_size=64, dtype=torch.float32)
+
+
+def config(**changes):
+    values = {"policy": "recompute", "caching": True, "algorithm": "sha256", "kv_dtype": "auto", "world": 1,
+              "context": 1, "speculative": None, "encoder_decoder": False} | changes
+    return SimpleNamespace(
+        kv_transfer_config=SimpleNamespace(kv_load_failure_policy=values["policy"]),
+        cache_config=SimpleNamespace(enable_prefix_caching=values["caching"], cache_dtype=values["kv_dtype"],
+                                     prefix_caching_hash_algo=values["algorithm"]),
+        parallel_config=SimpleNamespace(decode_context_parallel_size=values["context"],
+                                        prefill_context_parallel_size=1, world_size=values["world"]),
+        model_config=SimpleNamespace(model="a-model", is_encoder_decoder=values["encoder_decoder"]),
+        speculative_config=values["speculative"])
+
+
+def caches(*specs):
+    return SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec, is_eagle_group=False)
+                                            for spec in specs or (SPEC,)])
+
+
+class Refusals(unittest.TestCase):
+    def refused(self, words, *, cache=None, settings=SETTINGS, **changes):
+        with self.assertRaises(ConfigError) as caught:
+            _compat.check_supported(config(**changes), cache or caches(), settings)
+        self.assertIn(words, str(caught.exception))
+        self.assertNotIn("\n", str(caught.exception))
+
+    def test_what_is_supported_is_accepted(self):
+        _compat.check_supported(config(), caches(), SETTINGS)
+        _compat.check_supported(config(algorithm="sha256_cbor"), caches(), SETTINGS)
+
+    def test_failure_policy_that_would_end_requests(self):
+        self.refused('"kv_load_failure_policy":"recompute"', policy="fail")
+
+    def test_hashes_that_collide_or_differ_between_processes(self):
+        for name in ("xxhash", "xxhash_cbor"):
+            self.refused("use sha256 or sha256_cbor", algorithm=name)
+
+    def test_a_hash_seed_from_the_environment_unless_all_have_it(self):
+        with mock.patch.dict("os.environ", {"PYTHONHASHSEED": "0"}):
+            self.refused('"shared_hash_seed": true')
+            _compat.check_supported(config(), caches(), replace(SETTINGS, shared_hash_seed=True))
+
+    def test_prefix_caching_switched_off(self):
+        self.refused("without --no-enable-prefix-caching", caching=False)
+
+    def test_cache_dtypes_whose_scales_are_made_at_run_time(self):
+        self.refused("--kv-cache-dtype int8_per_token_head", kv_dtype="int8_per_token_head")
+
+    def test_models_that_are_not_plain_full_attention(self):
+        window = SlidingWindowSpec(block_size=128, num_kv_heads=3, head_size=64, dtype=torch.float32,
+                                   sliding_window=1024)
+        latent = MLAAttentionSpec(block_size=16, num_kv_heads=1, head_size=576, dtype=torch.float32)
+        self.refused("several KV-cache groups", cache=caches(SPEC, window))
+        self.refused("full causal attention only", cache=caches(window))
+        self.refused("full causal attention only", cache=caches(replace(SPEC, sliding_window=1024)))
+        self.refused("full causal attention only", cache=caches(replace(SPEC, non_causal=True)))
+        self.refused("MLA", cache=caches(latent))
+        self.refused("encoder-decoder", encoder_decoder=True)
+
+    def test_draft_models(self):
+        eagle = SimpleNamespace(use_eagle=lambda: True, uses_draft_model=lambda: False, method="eagle")
+        ngram = SimpleNamespace(use_eagle=lambda: False, uses_draft_model=lambda: False, method="ngram")
+        self.refused("draft model", speculative=eagle)
+        _compat.check_supported(config(speculative=ngram), caches(), SETTINGS)
+
+    def test_an_embedded_store_for_several_workers_names_the_server(self):
+        self.refused("kvdepot serve", settings=Settings("file:///kv"), world=2)
+
+    def test_context_parallelism(self):
+        self.refused("context parallelism", context=2)
+
+    def test_other_versions_of_vllm(self):
+        for version in ("0.31.9", "0.33.0", "1.0", "garbage"):
+            with self.assertRaisesRegex(ConfigError, "0.32"):
+                _compat.check_version(version)
+        for version in ("0.32.0", "0.32.1", "0.32.0+cpu"):
+            _compat.check_version(version)
+
+
+class Interface(unittest.TestCase):
+    """The methods that vLLM calls are the ones that are overridden: a rename in vLLM shows here."""
+
+    def test_every_hook_overrides_one_of_vllms(self):
+        base = _compat.KVConnectorBase_V1
+        ours = {name for name, value in vars(KvDepotConnector).items() if not name.startswith("_") and callable(value)}
+        self.assertEqual({name for name in ours if not hasattr(base, name)}, set())
+        self.assertFalse(KvDepotConnector.__abstractmethods__)
+
+    def test_weight_updates_are_noticed_before_and_after(self):
+        from vllm.v1.worker.gpu_worker import Worker
+
+        for name in ("reload_weights", "start_weight_update", "update_weights", "finish_weight_update"):
+            self.assertTrue(hasattr(Worker, name), name)
+        calls = []
+        with mock.patch.object(Worker, "reload_weights", lambda self: calls.append("reload")):
+            _compat.on_weights_changed(lambda: calls.append("changed"))
+            Worker.reload_weights(None)
+        self.assertEqual(calls, ["changed", "reload", "changed"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
