@@ -190,3 +190,9 @@ def expect_cold(answer: Answer, what: str) -> Answer:
     if answer.cached:
         raise BenchError(f"{what}: {answer.cached} tokens came from a cache, none expected")
     return answer
+
+
+def expect_all_loaded(engine: Engine, what: str) -> None:
+    """After a batch: nothing that our connector promised had to be computed after all."""
+    if engine.lost_blocks:
+        raise BenchError(f"{what}: {engine.lost_blocks:.0f} blocks were promised but not loaded")

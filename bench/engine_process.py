@@ -71,7 +71,7 @@ class EngineSpec:
 
 @dataclass
 class Answer:
-    """One request's outcome."""
+    """One request's outcome. `cached`: tokens whose KV came from a cache; in a batch, those that were promised."""
 
     times: list[float]
     tokens: list[int]
@@ -91,6 +91,7 @@ class Engine:
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
         self.facts: dict = {}
+        self.lost_blocks = 0        # of the last generate(): promised by our connector, but computed after all
         spec.log_dir.mkdir(parents=True, exist_ok=True)
         self.log = spec.log_dir / f"{spec.name}.log"
         self._buffer = b""
@@ -115,6 +116,7 @@ class Engine:
     def generate(self, requests: Sequence[dict], deadline_s: float = CALL_DEADLINE_S) -> tuple[float, list[Answer]]:
         """All requests at their times; the time until the last one's end, and their answers in the same order."""
         reply = self.call("generate", deadline_s, requests=list(requests))
+        self.lost_blocks = reply["lost_blocks"]
         for answer in reply["requests"]:
             if answer["reason"] != "length" or not answer["times"]:
                 raise self._failure(f"ended a request with {answer['reason']!r}")
@@ -122,7 +124,9 @@ class Engine:
 
     def ask(self, ids: Sequence[int], max_tokens: int = 1) -> Answer:
         """One request alone."""
-        return self.generate([{"ids": list(ids), "max_tokens": max_tokens}])[1][0]
+        (answer,) = self.generate([{"ids": list(ids), "max_tokens": max_tokens}])[1]
+        answer.cached = max(0, int(answer.cached - self.lost_blocks * self.facts["block_tokens"]))
+        return answer
 
     def reset_prefix_cache(self) -> None:
         self.call("reset_prefix_cache", 60.0)

@@ -37,6 +37,11 @@ class Protocol(WithFakeWorker):
         self.assertEqual(answer.intervals(), [0.25])
         self.assertEqual(engine.external_hits(), 3)
 
+    def test_what_was_promised_but_not_loaded_does_not_count_as_cached(self):
+        engine = self.engine("lossy")
+        self.assertEqual(engine.ask(range(300)).cached, 299 - 128)
+        self.assertEqual(engine.lost_blocks, 1)
+
     def test_a_failed_command_names_engine_reason_and_log_and_the_engine_goes_on(self):
         engine = self.engine()
         with self.assertRaisesRegex(EngineError, r"engine fake ValueError: not now: .*fake\.log"):

@@ -8,14 +8,16 @@ Runs in the engine environment; its parent is bench/engine_process.py.
 Commands on stdin, one reply each on stdout, in order ({"ok": true, ...} or {"ok": false, "error": "..."}):
 
     {"op": "generate", "requests": [{"ids": [...], "max_tokens": 1, "at": 0.0}]}
-        -> {"wall_s": s, "requests": [{"times": [s, ...], "tokens": [...], "cached": n, "reason": "length"}]}
+        -> {"wall_s": s, "lost_blocks": n,
+            "requests": [{"times": [s, ...], "tokens": [...], "cached": n, "reason": "length"}]}
     {"op": "reset_prefix_cache"}   -> {}            the engine's own cache only, never the connector's store
     {"op": "counters"}             -> {"counters": {"vllm:external_prefix_cache_hits": n, ...}}
     {"op": "collective_rpc", "method": "...", "args": [...]} -> {"result": [...]}   on the worker extension
     {"op": "quit"}
 
 Times are seconds since the request was submitted, taken in this process with one clock: times[0] is the time to first
-token, the differences are inter-token latencies. Whatever else writes to standard output goes to standard error.
+token, the differences are inter-token latencies. vLLM counts a token as cached when a connector has promised it, also
+when its load then failed; `lost_blocks` is what our connector counted as such meanwhile. Whatever else writes to standard output goes to standard error.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ class Worker:
         order = list(waiting)
         waiting.sort(key=lambda live: live.at)
         running: dict[str, Live] = {}
+        lost = self._lost_blocks()
         began = time.perf_counter()
         while waiting or running:
             while waiting and waiting[0].at <= time.perf_counter() - began:
@@ -90,7 +93,12 @@ class Worker:
                 self._step(running)
             else:
                 time.sleep(max(0.0, waiting[0].at - (time.perf_counter() - began)))
-        return {"wall_s": time.perf_counter() - began, "requests": [live.reply() for live in order]}
+        wall_s = time.perf_counter() - began
+        return {"wall_s": wall_s, "lost_blocks": self._lost_blocks() - lost,
+                "requests": [live.reply() for live in order]}
+
+    def _lost_blocks(self) -> float:
+        return self.counters()["counters"].get("vllm:kvdepot_blocks_failed", 0)
 
     def _submit(self, live: Live, running: dict[str, Live]) -> None:
         self.count += 1

@@ -37,6 +37,8 @@ def worker():
     made.sampling = lambda max_tokens: max_tokens
     made.engine = FakeEngine()
     made.count = 0
+    made.llm = SimpleNamespace(get_metrics=lambda: [
+        SimpleNamespace(name="vllm:kvdepot_blocks_failed", value=2 * made.count)])
     return made
 
 
@@ -48,14 +50,17 @@ class Generate(unittest.TestCase):
         self.assertEqual((len(first["times"]), len(second["times"])), (3, 1))
         self.assertEqual((first["cached"], second["cached"]), (0, 1))
         self.assertEqual(first["reason"], "length")
+        self.assertEqual(reply["lost_blocks"], 4)      # since the call, not in all
         self.assertEqual(first["times"], sorted(first["times"]))
         self.assertGreaterEqual(reply["wall_s"], first["times"][-1])
 
     def test_a_later_request_joins_those_that_run(self):
         made = worker()
+        made.count = 5
         reply = made.generate([{"ids": [1], "max_tokens": 1, "at": 0.01}, {"ids": [2], "max_tokens": 200_000 // 4000}])
         self.assertEqual([len(r["tokens"]) for r in reply["requests"]], [1, 50])
         self.assertGreaterEqual(reply["wall_s"], 0.01)
+        self.assertEqual(reply["lost_blocks"], 4)
 
 
 class Serve(unittest.TestCase):

@@ -6,7 +6,7 @@ import statistics
 
 from bench import stats
 from bench.depot import Depot
-from bench.engine_lab import BLOCK, Lab, expect_cached, ours
+from bench.engine_lab import BLOCK, Lab, expect_all_loaded, expect_cached, ours
 from bench.engine_process import Answer, Engine
 from bench.harness import Bench, BenchError
 
@@ -39,6 +39,7 @@ def burst(lab: Lab, bench: Bench, depot: Depot, writer: Engine, reader: Engine, 
             times.append(wall)
         for answer in answers:
             expect_cached(answer, PREFIX // BLOCK * BLOCK, "a shared prefix")
+        expect_all_loaded(reader, "shared prefixes")
     bench.ratio(MAKESPAN, ours=on, theirs=off, unit="s", form="theirs/ours", better="higher", goal=3,
                 peer="vLLM with its own prefix cache", command=depot.command)
 
@@ -78,6 +79,7 @@ def decode_beside(lab: Lab, depot: Depot, engine: Engine, prefix: list[int] | No
     if prefix is not None:
         requests.append({"ids": prefix, "max_tokens": 1, "at": LOAD_AT_S})
     _, answers = engine.generate(requests)
+    expect_all_loaded(engine, "the slow prefix")
     if prefix is not None:
         window_s = expect_cached(answers.pop(), LOADED - 1, "the slow prefix").first_s
     end = LOAD_AT_S + window_s

@@ -3,6 +3,7 @@
     echo     one token a request, each prompt counts as cached but for one token
     stubborn reads commands and never answers, nor ends when asked to
     broken   ends at once with an error on standard error
+    lossy    as echo, but says that one block which was promised was computed after all
     aborts   ends each request for another reason than its length
 """
 
@@ -28,7 +29,8 @@ def main() -> None:
             return
         if command["op"] == "generate":
             reason = "abort" if model == "aborts" else "length"
-            reply = {"ok": True, "wall_s": 0.5, "requests": [
+            lost = 1 if model == "lossy" else 0
+            reply = {"ok": True, "wall_s": 0.5, "lost_blocks": lost, "requests": [
                 {"times": [0.25, 0.5], "tokens": request["ids"][:2], "cached": len(request["ids"]) - 1,
                  "reason": reason} for request in command["requests"]]}
         elif command["op"] == "counters":

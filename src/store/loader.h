@@ -25,7 +25,7 @@ namespace kvd::store {
 
 class Loader {
  public:
-  static constexpr std::uint32_t kReadBytes = 1 << 20;       // per operation: NVMe saturates at 128 KiB to 1 MiB
+  static constexpr std::uint32_t kReadBytes = 1 << 19;       // per operation: NVMe saturates at 128 KiB to 1 MiB
   static constexpr std::size_t kOpsMax = 32;                 // in flight; a drive needs 16 of 1 MiB
   static constexpr std::size_t kPromotionsQueuedMax = 8192;  // two requests of kKeysPerRequestMax keys
   static constexpr std::uint64_t kPromotionBytesMax = std::uint64_t{256} << 20;

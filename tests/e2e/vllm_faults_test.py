@@ -3,8 +3,8 @@
     python -m unittest -v tests.e2e.vllm_faults_test
 
 One engine for all drills, a second one for the last. "The right answer" is what the engine said when nothing was wrong.
-The depot is slowed down (`--shape-read`) so that "in mid-load" lasts long enough to do something. About four minutes
-on two idle cores.
+The depot is slowed down (`--shape-read`) so that "in mid-load" lasts long enough to do something: a load then takes half
+the time of computing its blocks, a quarter of its deadline. About four minutes on two idle cores.
 """
 
 import os
@@ -18,7 +18,7 @@ BLOCKS = 6
 TOKENS = BLOCKS * BLOCK + 10
 ANSWER = 8
 SHARE = 2.0                                 # deadline: this share of the compute that is saved
-SLOW = "4MB"                                # bytes a second of a slowed depot
+SLOWNESS = 0.5                              # a slowed load over the compute that it saves
 PAGE = 4096
 
 
@@ -41,6 +41,8 @@ class Faults(unittest.TestCase):
             answer, seconds = timed(lambda p=prompt: cls.engine.ask(p, ANSWER))
             cls.right[name], cls.cold_s = answer.tokens, max(cls.cold_s, seconds)
             wait_stored(cls.depot, before + BLOCKS)
+        stored = cls.engine.counter("vllm:kvdepot_bytes_stored") / len(cls.prompts)
+        cls.slow = f"--shape-read={int(stored / (SLOWNESS * cls.cold_s))}"
 
     # ---- steps of drills -----------------------------------------------------------------------------------------
 
@@ -88,7 +90,7 @@ class Faults(unittest.TestCase):
     # ---- drills --------------------------------------------------------------------------------------------------
 
     def test_1_killed_in_mid_load(self):
-        self.restart(f"--shape-read={SLOW}")
+        self.restart(self.slow)
         answer, seconds = self.in_mid_load("kill", self.depot.kill)
         self.assert_right("kill", answer)
         self.assertLess(seconds, self.bound())
@@ -99,7 +101,7 @@ class Faults(unittest.TestCase):
         self.recover("kill")
 
     def test_2_stopped_in_mid_load_and_for_five_requests(self):
-        self.restart(f"--shape-read={SLOW}")
+        self.restart(self.slow)
         answer, first = self.in_mid_load("stop 0", self.depot.stop)
         self.assert_right("stop 0", answer)
         self.assertLess(first, self.bound())
