@@ -414,6 +414,34 @@ def test_a_request_without_stores_in_flight_frees_its_blocks_at_once():
     assert e.finish(request) is False
 
 
+def test_request_that_ends_with_its_layerwise_pass_keeps_the_blocks_that_are_being_stored():
+    """vLLM ends requests before it hands over the step's report: the load is still believed to be under way then."""
+    depot = warmed(PROMPT[:20])
+    e = engine(depot, "layerwise")
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    depot.held = True
+    wait = e.clients[1].wait
+    e.clients[1].wait = lambda *a, **k: (e.clients[1].deliver(("multiget",)), wait(*a, **k))[1]
+    e.step((request, 20), ending=(request,))
+    assert e.held == {request.request_id: True}
+    e.step()
+    assert not e.sent
+    e.clients[1].deliver()
+    e.step()
+    assert e.sent == {request.request_id}
+    assert not e.received
+    assert len(depot.records) == 10
+
+
+def test_request_that_ends_with_its_layerwise_pass_and_stores_nothing_is_not_held_for_long():
+    e = engine(warmed(), "layerwise")
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 1), ending=(request,))
+    assert e.held == {request.request_id: False}
+
+
 def test_layers_are_handed_over_as_they_are_computed():
     depot = FakeDepot(held=True)
     e = engine(depot)
@@ -484,6 +512,19 @@ def test_abort_in_mid_load_cancels_it_and_reports_the_request_once():
     e.received.clear()
     e.step()
     assert not e.received
+
+
+def test_abort_in_the_step_that_ends_its_load_is_reported_once():
+    e = engine(warmed())
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step(ending=(request,))
+    assert e.held == {request.request_id: False}     # vLLM frees them itself when the load is reported
+    assert e.received == {request.request_id}
+    e.received.clear()
+    e.step()
+    assert not e.received
+    assert not e.sent
 
 
 def test_abort_of_a_load_that_has_just_ended_is_not_reported_twice():

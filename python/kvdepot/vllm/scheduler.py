@@ -396,8 +396,9 @@ class SchedulerHalf:
         self._end_load(tracked)
         if self._desk is not None:
             self._desk.drop(tracked.lookup)
-        if loading is not None:
-            # vLLM keeps the blocks until the load is reported; ask the worker to end it now.
+        if loading is not None and not loading.layerwise:
+            # vLLM keeps the blocks until the load is reported; ask the worker to end it now. A layer-wise load has
+            # ended with its pass, also when its report is yet to come: vLLM ends requests before it hands that over.
             self._cancel.append(request.request_id)
             return False
         if tracked.stores_sent * max(len(self._identities), 1) <= tracked.stores_ended:

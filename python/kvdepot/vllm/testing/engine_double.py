@@ -110,6 +110,7 @@ class Engine:
         self.received: set[str] = set()
         self.sent: set[str] = set()
         self.errors: set[int] = set()
+        self.held: dict[str, bool] = {}     # requests that ended with a step -> what request_finished() said
         self._free = iter(range(1, 512))
         self.scheduler = SchedulerHalf(self.settings, self.clients[0], lambda _identity: self.choice,
                                        pass_tokens_max=4096, clock=self.tick,
@@ -146,8 +147,9 @@ class Engine:
         return tokens, is_async
 
     def step(self, *scheduled: tuple[Request, int], preempted: tuple[Request, ...] = (),
-             compute: bool = True) -> StepPlan:
-        """One step of the engine: plan, pass, report. `scheduled` are requests and their tokens in this pass."""
+             compute: bool = True, ending: tuple[Request, ...] = ()) -> StepPlan:
+        """One step of the engine: plan, pass, report. `scheduled` are requests and their tokens in this pass;
+        `ending` are requests that end with its result (a last token, an abort meanwhile)."""
         counts = {request.request_id: tokens for request, tokens in scheduled}
         output = SimpleNamespace(
             num_scheduled_tokens=counts, total_num_scheduled_tokens=sum(counts.values()),
@@ -160,7 +162,7 @@ class Engine:
             self.run_layer(layer, scheduled if compute else ())
         for request, tokens in scheduled:
             request.num_computed_tokens += tokens
-        self.end()
+        self.end(ending)
         return plan
 
     def begin(self, plan: StepPlan) -> None:
@@ -176,7 +178,7 @@ class Engine:
                 self.compute(request, layer, token)
         self.worker.save_layer(name)
 
-    def end(self) -> None:
+    def end(self, ending: tuple[Request, ...] = ()) -> None:
         self.worker.end_pass()
         sent, received = self.worker.finished()
         errors = self.worker.take_errors()
@@ -184,6 +186,8 @@ class Engine:
         self.received |= received
         self.errors |= errors
         self.truncate(errors)
+        for request in ending:      # vLLM's order: requests end before their connector is told what the step did
+            self.held[request.request_id] = self.finish(request)
         self.scheduler.on_output(self.worker.take_report(), received, self.evicted.update)
 
     def truncate(self, errors: set[int]) -> None:
