@@ -94,6 +94,8 @@ struct Completion {
   std::uint32_t flash_blocks = 0;   // of these, on flash
   LeaseId lease = 0;
   std::uint32_t removed = 0;  // remove only: records that were there
+  // kWholeOp only: from submission to the end, whenever the completion is looked at.
+  std::chrono::nanoseconds took{0};
 };
 
 struct ClientStats {

@@ -36,6 +36,9 @@ void add_completion(nb::module_& module) {
       .def_prop_ro("flash_blocks", [](const PyCompletion& self) { return self.done.flash_blocks; })
       .def_prop_ro("lease", [](const PyCompletion& self) { return self.done.lease; })
       .def_prop_ro("removed", [](const PyCompletion& self) { return self.done.removed; })
+      .def_prop_ro(
+          "seconds", [](const PyCompletion& self) { return std::chrono::duration<double>(self.done.took).count(); },
+          "Of the whole operation: from its submission to its end, whenever that is looked at.")
       .def("first_failed", &PyCompletion::first_failed,
            "Length of the usable prefix: index of the first failed key, keys when none failed, 0 when not ok.")
       .def("__repr__", [](const PyCompletion& self) {

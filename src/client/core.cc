@@ -181,6 +181,7 @@ void Core::end(Running& running, Code code) {
   running.id = 0;
   op.request.region.drop();
   op.results.whole.code = code;
+  op.results.whole.took = loop_.now() - op.request.submitted;
   switch (code) {
     case Code::kOk: state_.completed.add(); break;
     case Code::kTimeout: state_.timeouts.add(); break;

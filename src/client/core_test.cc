@@ -23,6 +23,18 @@ TEST(Core, MatchFindsThePrefixThatTheDepotHolds) {
   EXPECT_EQ(done.keys, 3U);
 }
 
+TEST(Core, AnOperationSaysHowLongItTookAndNotWhenItWasLookedAt) {
+  CoreRig rig;
+  rig.store_records();
+  const OpId op = rig.match({.total = Millis(70), .progress = {}});
+  rig.loop.settle();
+  EXPECT_LT(rig.ops->try_get(op, kWholeOp)->took, Millis(1));
+  rig.loop.run_for(Millis(50));
+  EXPECT_LT(rig.ops->try_get(op, kWholeOp)->took, Millis(1));
+  rig.depot->script.hung = true;
+  EXPECT_EQ(rig.finish(rig.match({.total = Millis(70), .progress = {}})).took, Millis(70));
+}
+
 TEST(Core, GetBringsEverySlabToItsPlaceInOneRequest) {
   CoreRig rig;
   rig.store_records();

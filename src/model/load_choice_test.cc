@@ -94,6 +94,21 @@ TEST(LoadChoice, FlashIsNeverFasterThanThePoolItPassesThrough) {
   EXPECT_LE(choice.load().flash_bytes_per_s(), choice.load().pool_bytes_per_s() * 1.001);
 }
 
+TEST(LoadChoice, OneGoodLoadEndsABeliefThatWasFarTooSlow) {
+  LoadChoice choice(kCost, true);
+  for (int i = 0; i < 5; ++i) choice.observe_load(40'000'000, 0, 15.0, true);
+  EXPECT_EQ(choice.choose(document()).mode, LoadMode::kNone);
+  choice.observe_load(40'000'000, 0, 0.04, true);
+  EXPECT_NE(choice.choose(document()).mode, LoadMode::kNone);
+  EXPECT_NEAR(choice.load().pool_bytes_per_s(), 1e9, 1e8);
+}
+
+TEST(LoadChoice, OneSlowLoadAmongGoodOnesIsNotBelieved) {
+  LoadChoice choice = measured(1e9);
+  choice.observe_load(1000 * kTokenBytes, 0, 0.23, true);  // ten times slower
+  EXPECT_GT(choice.load().pool_bytes_per_s(), 3e8);
+}
+
 TEST(LoadChoice, LearnsThatLoadAndComputeShareTheCores) {
   LoadChoice choice = measured(2e9, false);
   const LoadQuestion q = document(64);

@@ -8,7 +8,14 @@ namespace {
 
 constexpr double kWeight = 0.4;            // of a new observation
 constexpr double kWeightContended = 0.15;  // of one that shared the CPU with a pass
+constexpr double kStale = 2;               // so much faster than believed: the belief was wrong
 constexpr double kSecondsMin = 1e-12;      // a byte: 1 TB/s
+
+// A load may be slow by accident, but not fast: what was learnt from a slow one is dropped as soon as one shows better.
+void learn(double& believed, double seen, double weight) noexcept {
+  seen = std::max(seen, kSecondsMin);
+  believed += (seen * kStale < believed ? 1 : weight) * (seen - believed);
+}
 
 }  // namespace
 
@@ -22,10 +29,10 @@ void LoadCost::observe(std::uint64_t pool_bytes, std::uint64_t flash_bytes, doub
   // The tier that holds most of the bytes learns; the other one's share is subtracted as it is believed now.
   if (flash > pool) {
     const double rest = std::max(moving - pool * pool_s_, moving * flash / (pool + flash) / 4);
-    flash_s_ += weight * (std::max(rest / flash, kSecondsMin) - flash_s_);
+    learn(flash_s_, rest / flash, weight);
   } else {
     const double rest = std::max(moving - flash * flash_s_, moving * pool / (pool + flash) / 4);
-    pool_s_ += weight * (std::max(rest / pool, kSecondsMin) - pool_s_);
+    learn(pool_s_, rest / pool, weight);
   }
   ++observations_;
 }

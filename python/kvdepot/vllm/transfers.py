@@ -20,7 +20,12 @@ class LoadOp:
     open: set[int] = field(default_factory=set)          # operations that have not ended
     good: int = -1                                       # blocks in place, as far as known; -1 = no failure so far
     code: str = "ok"
-    ended: float = 0.0
+    ended: float = 0.0                                   # when it was taken note of, after a pass perhaps
+    took: float = 0.0                                    # from submission to the last byte, as the client saw it
+
+    @property
+    def seconds(self) -> float:
+        return self.took or self.ended - self.began
 
     @property
     def blocks(self) -> int:
@@ -40,7 +45,7 @@ class LoadOp:
 
     def report(self) -> LoadReport:
         return LoadReport(self.load.request_id, self.blocks, self.good_blocks, self.load.flash_blocks,
-                          self.ended - self.began, self.load.layerwise, self.code)
+                          self.seconds, self.load.layerwise, self.code)
 
 
 @dataclass(slots=True)

@@ -237,6 +237,8 @@ class WorkerHalf:
             damaged = self._client.stats()["corrupt_slabs"]
             op.fail(first + completion.first_failed(), "corrupt" if damaged > self._damaged else "missing")
             self._damaged = damaged
+        if completion.layer < 0:
+            op.took = max(op.took, completion.seconds)
 
     def _finish_layerwise(self, op: LoadOp) -> None:
         for number, first in list(op.ops.items()):
@@ -265,7 +267,7 @@ class WorkerHalf:
                 self._digests.loaded(op)
         counters.add(self.counts, "blocks_loaded", op.good_blocks)
         counters.add(self.counts, "bytes_loaded", op.good_blocks * self._identity.block_bytes)
-        counters.add_load_seconds(self.counts, op.ended - op.began)
+        counters.add_load_seconds(self.counts, op.seconds)
         if op.code != "ok":
             counters.add(self.counts, "blocks_failed", op.blocks - op.good_blocks)
             counters.add_code(self.counts, "load_failures", op.code)

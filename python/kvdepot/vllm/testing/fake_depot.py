@@ -31,6 +31,7 @@ class FakeDepot:
     down: bool = False                                  # submissions fail at once
     held: bool = False                                  # operations end only by deliver()
     full: bool = False                                  # stores are refused
+    load_s: float = 0.0                                 # what a load takes, as its completion says; 0: it does not
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Completion:
     prefix_blocks: int = 0
     flash_blocks: int = 0
     lease: int = 0
+    seconds: float = 0.0                # 0: not told
 
     @property
     def ok(self) -> bool:
@@ -170,7 +172,7 @@ class FakeClient:
             op.layers_done[layer] = Completion(number, layer, keys=len(keys), **failed)
             self._queue.append(op.layers_done[layer])
         if last == len(args["layers"]):
-            self._end(number, Completion(number, keys=len(keys), **failed))
+            self._end(number, Completion(number, keys=len(keys), seconds=self.depot.load_s, **failed))
 
     def _put(self, number: int, op: _Op, _layers: int | None) -> None:
         args, size = op.args, self._namespaces[op.args["ns"]][1]["slab_bytes"]

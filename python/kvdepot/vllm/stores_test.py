@@ -1,0 +1,162 @@
+"""What the connector stores of a request, how long blocks are held for it, and what becomes of stores that fail."""
+
+from __future__ import annotations
+
+from kvdepot.vllm.testing.engine_double import LAYERS, Request
+from kvdepot.vllm.testing.engines import PROMPT, engine, warmed
+from kvdepot.vllm.testing.fake_depot import FakeDepot
+
+
+def test_only_full_blocks_are_stored_chunk_by_chunk():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT + [1]))
+    e.admit(request)
+    firsts = []
+    for chunk in (10, 10, 21):
+        firsts += [(s.first_block, len(s.block_ids)) for s in e.step((request, chunk)).stores]
+    assert firsts == [(0, 2), (2, 3), (5, 5)]
+    e.step()
+    assert len(depot.records) == 10
+
+
+def test_blocks_made_while_decoding_are_stored_when_their_tokens_are_confirmed():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT[:7]))
+    e.admit(request)
+    e.step((request, 7))
+    for token in range(100, 106):
+        request.tokens.append(token)
+        e.step((request, 1))
+    e.step()
+    assert set(request.block_hashes) == {key for _, _, key in depot.records}
+    assert len(depot.records) == 3
+
+
+def test_tokens_that_are_not_confirmed_are_not_stored():
+    """A pass over drafts computes more tokens than are known: hashes exist for known ones only."""
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT[:7]))
+    e.admit(request)
+    plan = e.step((request, 9), compute=False)
+    assert [len(store.block_ids) for store in plan.stores] == [1]
+
+
+def test_what_the_depot_holds_is_not_stored_again():
+    depot = warmed()
+    e = engine(depot)
+    request = e.add(Request(PROMPT + [1, 2, 3, 4, 5]))
+    e.admit(request)
+    e.step()
+    plan = e.step((request, 5))
+    assert [(store.first_block, len(store.block_ids)) for store in plan.stores] == [(10, 1)]
+
+
+def test_blocks_are_held_until_their_store_has_ended_and_reported_once():
+    depot = FakeDepot(held=True)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.now += 0.2
+    e.admit(request)
+    e.step((request, 40))
+    assert e.finish(request) is True
+    e.step()
+    assert not e.sent
+    e.clients[1].deliver()
+    e.step()
+    assert e.sent == {request.request_id}
+    e.sent.clear()
+    e.step()
+    assert not e.sent
+
+
+def test_a_request_without_stores_in_flight_frees_its_blocks_at_once():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 40))
+    e.step((request, 1), compute=False)
+    assert e.finish(request) is False
+
+
+def test_request_that_ends_with_its_layerwise_pass_keeps_the_blocks_that_are_being_stored():
+    """vLLM ends requests before it hands over the step's report: the load is still believed to be under way then."""
+    depot = warmed(PROMPT[:20])
+    e = engine(depot, "layerwise")
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    depot.held = True
+    wait = e.clients[1].wait
+    e.clients[1].wait = lambda *a, **k: (e.clients[1].deliver(("multiget",)), wait(*a, **k))[1]
+    e.step((request, 20), ending=(request,))
+    assert e.held == {request.request_id: True}
+    e.step()
+    assert not e.sent
+    e.clients[1].deliver()
+    e.step()
+    assert e.sent == {request.request_id}
+    assert not e.received
+    assert len(depot.records) == 10
+
+
+def test_request_that_ends_with_its_layerwise_pass_and_stores_nothing_is_not_held_for_long():
+    e = engine(warmed(), "layerwise")
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 1), ending=(request,))
+    assert e.held == {request.request_id: False}
+
+
+def test_layers_are_handed_over_as_they_are_computed():
+    depot = FakeDepot(held=True)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.now += 0.2
+    e.admit(request)
+    seen = []
+    put_layer = e.clients[1].put_layer
+    e.clients[1].put_layer = lambda op, layer: (seen.append((layer, e.right_layer)), put_layer(op, layer))
+    e.right_layer = None
+    run_layer = e.run_layer
+
+    def noting(layer, scheduled):
+        e.right_layer = layer
+        run_layer(layer, scheduled)
+
+    e.run_layer = noting
+    e.step((request, 40))
+    assert seen == [(layer, layer) for layer in range(LAYERS)]
+
+
+def test_preempted_request_has_its_stores_cancelled_before_its_blocks_are_used_again():
+    depot = FakeDepot(held=True)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.now += 0.2
+    e.admit(request)
+    e.step((request, 40))
+    e.step(preempted=(request,))
+    assert "cancel" in e.clients[1].calls
+    assert not e.clients[1].ops
+    depot.held = False
+    request.num_preemptions, request.num_computed_tokens = 1, 0
+    del e.tables[request.request_id]
+    e.admit(request)
+    plan = e.step((request, 40))
+    assert [store.first_block for store in plan.stores] == [0]
+    e.step()
+    assert len(depot.records) == 10
+
+
+def test_full_depot_is_not_an_error_of_the_request():
+    depot = FakeDepot(full=True)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 40))
+    e.step()
+    assert not e.finish(request)
+    assert e.worker.counts["store_failures"] == {"no_space": 1}
