@@ -22,7 +22,7 @@ help:  ## List the commands
 
 demo:  ## The main job with real engines: installs, builds, runs, shows a table and a report (10 minutes)
 	@tools/setup.sh --engine
-	@$(MAKE) build PRESET=release
+	@$(MAKE) build PRESET=release TARGETS="kvdepot _kvdepot kvd_python_package"
 	@$(PYTHON_ENV) $(ENGINE_PYTHON) -m kvdepot.demo $(ARGS)
 
 test: PRESET := release
@@ -51,7 +51,7 @@ soak:  ## The long runs; the log goes to build/soak.log, docs/results/ holds the
 
 bench-engine:  ## Time to first token against the peers; ARGS="--quick", ARGS="--check"
 	@tools/setup.sh --bench --engine
-	@$(MAKE) build PRESET=release
+	@$(MAKE) build PRESET=release TARGETS="kvdepot _kvdepot kvd_python_package"
 	@$(PYTHON_ENV) $(ENGINE_PYTHON) -m bench.engine $(ARGS)
 
 fuzz:  ## Fuzz every parser for ARGS seconds in all (default 300)
@@ -73,9 +73,9 @@ setup:  ## Install what is missing, with all that contributors need
 	@tools/setup.sh --dev
 
 build: PRESET ?= release
-build:  ## Configure and build PRESET (default release)
+build:  ## Configure and build PRESET (default release), all of it or TARGETS
 	@test -f $(BUILD)/$(PRESET)/build.ninja || cmake --preset $(PRESET)
-	@cmake --build $(BUILD)/$(PRESET) -j $(JOBS)
+	@cmake --build $(BUILD)/$(PRESET) -j $(JOBS) $(if $(TARGETS),--target $(TARGETS))
 
 clean:  ## Remove what was built; Python environments and the model stay (rm -r build removes them too)
 	@rm -rf $(addprefix $(BUILD)/,dev release asan tsan fuzz test-results fuzz-corpus demo bench soak.log)

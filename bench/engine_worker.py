@@ -17,7 +17,8 @@ Commands on stdin, one reply each on stdout, in order ({"ok": true, ...} or {"ok
 
 Times are seconds since the request was submitted, taken in this process with one clock: times[0] is the time to first
 token, the differences are inter-token latencies. vLLM counts a token as cached when a connector has promised it, also
-when its load then failed; `lost_blocks` is what our connector counted as such meanwhile. Whatever else writes to standard output goes to standard error.
+when its load then failed; `lost_blocks` is what our connector counted as such meanwhile. Whatever else writes to
+standard output goes to standard error.
 """
 
 from __future__ import annotations
@@ -135,6 +136,8 @@ class Worker:
             value = getattr(metric, "value", None)
             if isinstance(value, (int, float)):
                 totals[metric.name] = totals.get(metric.name, 0) + value
+                if reason := (getattr(metric, "labels", None) or {}).get("reason"):
+                    totals[f'{metric.name}{{reason="{reason}"}}'] = value
         return {"counters": totals}
 
     def collective_rpc(self, method: str, args: list) -> dict:

@@ -34,7 +34,7 @@ struct ClientOptions {
   std::chrono::milliseconds connect_timeout{1000};  // for open() with `require_connection`
   bool require_connection = false;                  // false: open succeeds at once and connects in the background
   std::uint32_t ops_max = 256;                      // operations not released yet, 1..32768; more is Code::kBusy
-  std::uint32_t breaker_failures = 1;               // consecutive deadline or connection failures that open the breaker
+  std::uint32_t breaker_failures = 1;               // consecutive failures that open the breaker: docs/client.md
   std::chrono::milliseconds breaker_probe{1000};    // an open breaker probes the depot this often
   bool verify = true;                               // false only in tests that prove that verification matters
   std::string name = "kvdepot-client";              // shown in the depot's log
@@ -135,6 +135,9 @@ class Client {
   virtual Result<OpId> remove(NamespaceId ns, std::span<const std::uint16_t> shards,
                               std::span<const std::uint16_t> groups, const KeyList& keys, Deadline deadline) = 0;
   virtual Status unpin(LeaseId lease) = 0;
+  // Opens the breaker, as a failure of the depot does: for what another client of the same depot has found. From the
+  // return on submissions end with kUnavailable, until a probe is answered.
+  virtual Status open_breaker() = 0;
 
   // Ends `op` with kCancelled (or as it ended meanwhile). When it returns, no byte can land in its destination and
   // none is read from its source any more. Bounded: waits for at most one slab in flight.

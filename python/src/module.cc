@@ -78,6 +78,8 @@ void add_operations(nb::class_<PyClient>& client) {
       .def("remove", &PyClient::remove, "ns"_a, "keys"_a, "key_bytes"_a, nb::kw_only(), "native"_a = false,
            "shards"_a = zero, "groups"_a = zero, "total_ms"_a = 1000)
       .def("unpin", &PyClient::unpin, "lease"_a)
+      .def("open_breaker", &PyClient::open_breaker,
+           "Submissions end with 'unavailable' until a probe is answered: another client found the depot failing.")
       .def("cancel", &PyClient::cancel, "op"_a,
            "Ends an operation. When it returns, no byte can land in its destination or be read from its source.")
       .def("release", &PyClient::release, "op"_a, "Gives an operation's memory back; cancels it if it still runs.");

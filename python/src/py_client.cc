@@ -170,6 +170,8 @@ OpId PyClient::remove(std::uint32_t ns, const nb::bytes& keys, std::int64_t key_
 
 void PyClient::unpin(LeaseId lease) { take(open()->client->unpin(lease)); }
 
+void PyClient::open_breaker() { take(open()->client->open_breaker()); }
+
 void PyClient::cancel(OpId op) {
   const auto self = open();
   const Status cancelled = [&] {

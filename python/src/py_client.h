@@ -48,6 +48,7 @@ class PyClient {
   OpId remove(std::uint32_t ns, const nb::bytes& keys, std::int64_t key_bytes, bool native, nb::handle shards,
               nb::handle groups, std::int64_t total_ms);
   void unpin(LeaseId lease);
+  void open_breaker();
   void cancel(OpId op);
   void release(OpId op);
   std::vector<PyCompletion> poll(std::int64_t max);

@@ -86,6 +86,7 @@ class ThreadedClient final : public Client {
   Result<OpId> remove(NamespaceId ns, std::span<const std::uint16_t> shards, std::span<const std::uint16_t> groups,
                       const KeyList& keys, Deadline deadline) override;
   Status unpin(LeaseId lease) override;
+  Status open_breaker() override;
   Status cancel(OpId op) override;
   [[nodiscard]] int event_fd() const noexcept override;
   std::size_t poll(std::span<Completion> out) override { return forked() ? 0 : parts_->ops.poll(out); }
@@ -208,6 +209,14 @@ Status ThreadedClient::unpin(LeaseId lease) {
   if (lease == 0) return fail(Code::kInvalid, "no such lease");
   if (const Status ok = accepts(); !ok) return fail(ok.error());
   parts_->loop->post([parts = parts_.get(), lease] { parts->core.unpin(lease); });
+  return {};
+}
+
+Status ThreadedClient::open_breaker() {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  if (!accepts()) return {};
+  parts_->state.set_breaker_open(true);  // the very next submission must see it
+  parts_->loop->post([parts = parts_.get()] { parts->core.suspect(); });
   return {};
 }
 

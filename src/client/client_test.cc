@@ -234,6 +234,13 @@ TEST(Client, AfterADeadlineTheNextRequestIsUnavailableAtOnce) {
   bench.client->release(*op);
 }
 
+TEST(Client, ABreakerOpenedByTheCallerCountsForTheNextSubmission) {
+  Bench bench(2, 2, 4096);
+  ASSERT_TRUE(bench.client->open_breaker().has_value());
+  EXPECT_EQ(bench.get().error().code, Code::kUnavailable);
+  EXPECT_TRUE(bench.client->stats().breaker_open);
+}
+
 TEST(Client, ARegionInUseCannotBeUnregistered) {
   Bench bench(2, 2, 4096);
   bench.depot.run([](FakeDepot& depot) { depot.script.hung = true; });

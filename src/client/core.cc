@@ -220,7 +220,7 @@ void Core::on_deadline(std::uint32_t slot) {
   if (running.id == 0) return;
   if (!running.deadline.expired(loop_.now(), running.channel->moved_at())) return arm_deadline(running);
   // The breaker first: whoever learns of this end must find it open, or the next request pays a deadline, too.
-  if (running.deadline.owed()) fail_breaker();
+  if (running.deadline.stalled(loop_.now(), running.channel->moved_at())) fail_breaker();
   end_early(running, Code::kTimeout);
 }
 

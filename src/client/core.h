@@ -51,6 +51,8 @@ class Core final : private ChannelUser {
   void open_namespaces();
   // Gives a lease back. Dropped when the depot is away.
   void unpin(LeaseId lease);
+  // Opens the breaker at once: somebody else has found the depot failing.
+  void suspect();
   // Ends every op with kCancelled and both channels. Nothing lands after it.
   void stop();
 

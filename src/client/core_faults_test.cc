@@ -138,6 +138,39 @@ TEST(CoreFaults, FiveRequestsToAHungDepotTogetherPayOneDeadline) {
   EXPECT_EQ(rig.state.breaker_opened.value(), 1U);
 }
 
+TEST(CoreFaults, AnImpatientRequestToASlowDepotDoesNotShutTheOthersOut) {
+  CoreRig rig;
+  rig.store_records();
+  rig.proxy->limit_down(kControl, {.bytes = rig.proxy->forwarded_down(kControl), .then = Then::kHold});
+  EXPECT_EQ(rig.finish(rig.match({.total = Millis(25), .progress = Millis(100)})).code, Code::kTimeout);
+  EXPECT_FALSE(rig.state.breaker_open()) << "25 ms without an answer";
+  rig.proxy->limit_down(kControl, {});
+  EXPECT_EQ(rig.finish(rig.match({.total = Millis(25), .progress = Millis(100)})).code, Code::kOk);
+  EXPECT_EQ(rig.state.breaker_opened.value(), 0U);
+}
+
+TEST(CoreFaults, ALoadThatMovesButIsTooSlowDoesNotShutTheOthersOut) {
+  CoreRig rig({.slab_bytes = 65536});
+  rig.store_records();
+  hold_after(rig, 10'000);
+  const OpId op = rig.get({.total = Millis(500), .progress = Millis(100)});
+  for (int i = 0; i < 6; ++i) {
+    rig.loop.run_for(Millis(80));
+    hold_after(rig, 10'000);
+  }
+  EXPECT_EQ(rig.finish(op).code, Code::kTimeout);
+  EXPECT_FALSE(rig.state.breaker_open());
+}
+
+TEST(CoreFaults, WhatAnotherClientFoundOpensTheBreakerUntilAProbeIsAnswered) {
+  CoreRig rig({.breaker_failures = 3});
+  rig.core->suspect();
+  EXPECT_TRUE(rig.state.breaker_open());
+  rig.loop.run_for(Millis(1001));
+  EXPECT_EQ(rig.depot->seen[Opcode::kPing], 1U);
+  EXPECT_FALSE(rig.state.breaker_open());
+}
+
 TEST(CoreFaults, TheBreakerClosesWhenAProbeIsAnswered) {
   CoreRig rig;
   rig.store_records();

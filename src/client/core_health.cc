@@ -12,6 +12,10 @@ void Core::fail_breaker() {
   probe_timer_.arm(breaker_.probe_at());
 }
 
+void Core::suspect() {
+  while (!stopped_ && !breaker_.open()) fail_breaker();
+}
+
 void Core::close_breaker() {
   breaker_.on_probe_success();
   probe_sent_ = false;

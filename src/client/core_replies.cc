@@ -17,10 +17,10 @@ Status Core::on_message(Channel& channel, const wire::Header& header, Bytes meta
   Running* const running = running_of(header.request_id);
   if (running == nullptr) return on_stray(side_of(channel), header, meta);
   if (running->channel != &channel || !running->sent) return fail(Code::kCorrupt, "an answer nobody asked for");
-  // Before the op can end (see on_deadline()). The depot keeps the same deadlines: whose clock was first makes no
-  // difference.
+  // Before the op can end (see on_deadline()). The depot keeps the same total: whose clock was first makes no
+  // difference. With a progress limit a depot that says so is one that is there.
   if (header.status == Code::kTimeout) {
-    fail_breaker();
+    if (running->deadline.total_only() && running->deadline.owed()) fail_breaker();
   } else {
     breaker_.on_success();
   }

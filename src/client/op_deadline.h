@@ -33,10 +33,17 @@ class OpDeadline {
   // When to look again: the earliest time at which expired() could be true if nothing moves any more. `moved_at` is
   // when the connection last moved a byte. kNever without limits.
   [[nodiscard]] Time check_at(Time moved_at) const noexcept {
-    if (!owed_ || progress_ == Duration::max()) return total_at_;
+    if (!owed_ || total_only()) return total_at_;
     return std::min(total_at_, after(std::max(owed_since_, moved_at), progress_));
   }
   [[nodiscard]] bool expired(Time now, Time moved_at) const noexcept { return now >= check_at(moved_at); }
+
+  // Whether an expiry is the depot's failure. One that is merely slower than `total` allows has not failed: with a
+  // progress limit it has only when the connection was still for that long while the depot owed us something.
+  [[nodiscard]] bool stalled(Time now, Time moved_at) const noexcept {
+    return owed_ && (total_only() || now >= after(std::max(owed_since_, moved_at), progress_));
+  }
+  [[nodiscard]] bool total_only() const noexcept { return progress_ == Duration::max(); }
 
   // Milliseconds left of the total for the message header: at least 1, and 0 when there is no total.
   [[nodiscard]] std::uint32_t left_ms(Time now) const noexcept {

@@ -51,5 +51,22 @@ TEST(OpDeadline, TheEarlierLimitCounts) {
   EXPECT_EQ(other.check_at(at(0)), at(100));
 }
 
+TEST(OpDeadline, ADepotThatIsOnlySlowHasNotStalled) {
+  const OpDeadline short_total(at(0), Millis(20), Millis(100));
+  EXPECT_TRUE(short_total.expired(at(20), at(0)));
+  EXPECT_FALSE(short_total.stalled(at(20), at(0))) << "less than the progress limit has passed";
+  const OpDeadline long_total(at(0), Millis(500), Millis(100));
+  EXPECT_TRUE(long_total.expired(at(500), at(450)));
+  EXPECT_FALSE(long_total.stalled(at(500), at(450))) << "bytes moved";
+  EXPECT_TRUE(long_total.stalled(at(500), at(400)));
+}
+
+TEST(OpDeadline, WithoutAProgressLimitTheTotalJudges) {
+  OpDeadline deadline(at(0), Millis(20), Millis(0));
+  EXPECT_TRUE(deadline.stalled(at(20), at(19)));
+  deadline.set_owed(false, at(5));
+  EXPECT_FALSE(deadline.stalled(at(20), at(19)));
+}
+
 }  // namespace
 }  // namespace kvd::client

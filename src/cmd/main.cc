@@ -49,9 +49,11 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   serve.add_option("--config", flags.config, "TOML file with the same settings; flags win")
       ->type_name("FILE")
       ->take_last();
-  add("segment", "SIZE", "Segment of the flash log, 16MiB to 256MiB, a power of two [256MiB]");
+  add("segment", "SIZE", "Segment of a new flash log, 16MiB to 256MiB, a power of two [auto: 1/32 of the log]");
   add("demote-after", "TIME", "Longest time that a record is in memory only [30s]");
   add("shape-read", "SIZE", "Slow reads down to this many bytes per second, for benchmarks; 0 = off [0]");
+  add("verify", "on|off", "Verify what is read from flash; off only in tests that prove that it matters [on]");
+  serve.get_option("--verify")->group("");  // not in the help
   add("log-level", "LEVEL", "debug, info, warn or error, to stderr [info]");
   serve.add_flag("--json", flags.json, "Print what is ready as one JSON object");
   serve.footer(kServeFooter);

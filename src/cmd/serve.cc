@@ -24,6 +24,9 @@ namespace kvd::cmd {
 namespace {
 
 constexpr Duration kDrainLimit = std::chrono::seconds(20);
+// A supervisor and a terminal may both signal; what comes this soon after the first is no second wish.
+constexpr Duration kSignalRepeat = std::chrono::seconds(1);
+constexpr unsigned kExitSeconds = 10;
 
 // Written by the signal handler, read by the loop. The handler can't be given an object.
 int signal_fd = -1;
@@ -81,7 +84,7 @@ void preflight(Log& log, const ServeOptions& options) {
   for (const Finding& finding : judge(needs, read_offers(needs.dir))) log.write(finding.level, finding.line);
 }
 
-// Waits for signals on the loop: the first drains, the second ends at once.
+// Waits for signals on the loop: the first drains, a later one ends at once.
 class Shutdown {
  public:
   Shutdown(io::Loop& loop, Log& log, node::Node& node)
@@ -100,10 +103,13 @@ class Shutdown {
   void on_signal_seen() {
     std::uint64_t count = 0;
     if (::read(fd_.get(), &count, sizeof count) != sizeof count) return;
-    if (count > 1 || std::exchange(draining_, true)) {
+    if (draining_ && loop_.now() - began_ < kSignalRepeat) return;
+    if (draining_) {
       log_.warn("a second signal: ending at once, what is not on flash yet is lost");
       return loop_.stop();
     }
+    draining_ = true;
+    began_ = loop_.now();
     log_.info("shutting down: finishing requests and writing to flash, at most 20 s");
     node_.drain(kDrainLimit, [this] {
       drained_ = true;
@@ -116,6 +122,7 @@ class Shutdown {
   node::Node& node_;
   io::UniqueFd fd_;
   io::Watch watch_;
+  Time began_{};
   bool draining_ = false;
   bool drained_ = false;
 };
@@ -127,6 +134,7 @@ int serve(const ServeOptions& options, bool json) {
   ::signal(SIGPIPE, SIG_IGN);
   const std::unique_ptr<Log> log = make_stderr_log(options.log_level, wants_colour());
   preflight(*log, options);
+  if (!options.node.store.verify) log->warn("--verify off: what is read from flash is not verified; for tests only");
   Result<std::unique_ptr<io::Loop>> loop = io::make_real_loop();
   if (!loop) return report(loop.error(), "");
   std::string why;
@@ -136,6 +144,10 @@ int serve(const ServeOptions& options, bool json) {
   if (const Status started = shutdown.start(); !started) return report(started.error(), "");
   announce(**node, options, json);
   (*loop)->run();
+  // All that was acknowledged is on flash by now, or is meant to be lost: a device that hangs must not keep the process.
+  ::signal(SIGTERM, SIG_DFL);
+  ::signal(SIGINT, SIG_DFL);
+  ::alarm(kExitSeconds);
   if (!shutdown.drained()) return EXIT_FAILURE;
   log->info("drained, goodbye");
   return EXIT_SUCCESS;

@@ -67,6 +67,16 @@ class Reader {
   const Settings& settings_;
 };
 
+// 0 = the store chooses.
+Result<std::uint64_t> parse_segment(std::string_view text) {
+  return text == "auto" ? Result<std::uint64_t>(0) : parse_size(text);
+}
+
+Result<bool> parse_switch(std::string_view text) {
+  if (text == "on" || text == "off") return text == "on";
+  return fail(Code::kInvalid, "not on or off");
+}
+
 // HOST:PORT is short for tcp://HOST:PORT.
 std::string full_address(const std::string& written) {
   return written.find("://") == std::string::npos ? "tcp://" + written : written;
@@ -109,7 +119,8 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   store.dir = read.text("dir", "");
   store.pool_bytes = read.converted("pool", "1GiB", parse_size);
   store.flash_bytes = read.converted("flash", "10GiB", parse_size);
-  store.segment_bytes = read.converted("segment", "256MiB", parse_size);
+  store.segment_bytes = read.converted("segment", "auto", parse_segment);
+  store.verify = read.converted("verify", "on", parse_switch);
   store.demote_after = read.converted("demote-after", "30s", parse_duration);
   options.node.shape_read_bytes_per_s = read.converted("shape-read", "0", parse_size);
   options.log_level = read.converted("log-level", "info", parse_level);

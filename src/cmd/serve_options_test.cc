@@ -21,6 +21,8 @@ TEST(ServeOptions, FillInWhatIsNotSaid) {
   EXPECT_EQ(options->node.listen, std::vector<std::string>{"tcp://127.0.0.1:7070"});
   EXPECT_EQ(options->node.http, "127.0.0.1:7071");
   EXPECT_EQ(options->node.store.demote_after, std::chrono::seconds(30));
+  EXPECT_EQ(options->node.store.segment_bytes, 0U);  // the store chooses by the size of the log
+  EXPECT_TRUE(options->node.store.verify);
 }
 
 TEST(ServeOptions, TakeWhatIsSaid) {
@@ -32,6 +34,7 @@ TEST(ServeOptions, TakeWhatIsSaid) {
                                      {"segment", {"16MiB"}},
                                      {"demote-after", {"250ms"}},
                                      {"shape-read", {"50MB"}},
+                                     {"verify", {"off"}},
                                      {"log-level", {"debug"}}});
   ASSERT_TRUE(options.has_value());
   EXPECT_EQ(options->node.store.pool_bytes, std::uint64_t{8} << 30);
@@ -40,6 +43,8 @@ TEST(ServeOptions, TakeWhatIsSaid) {
   EXPECT_TRUE(options->node.http.empty());
   EXPECT_EQ(options->node.store.demote_after, Millis(250));
   EXPECT_EQ(options->node.shape_read_bytes_per_s, 50'000'000U);
+  EXPECT_EQ(options->node.store.segment_bytes, std::uint64_t{16} << 20);
+  EXPECT_FALSE(options->node.store.verify);
   EXPECT_EQ(options->log_level, Level::kDebug);
 }
 
@@ -51,6 +56,7 @@ TEST(ServeOptions, MemoryOnlyNeedsNoDirectory) {
 TEST(ServeOptions, ComplaintsNameTheFlagAndTheValue) {
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"pool", {"8 apples"}}}).find("--pool: '8 apples' is not a size"), 0U);
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"demote-after", {"soon"}}}).find("--demote-after: 'soon' is "), 0U);
+  EXPECT_EQ(complaint({{"dir", {"/d"}}, {"verify", {"maybe"}}}), "--verify: 'maybe' is not on or off");
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"log-level", {"loud"}}}).find("--log-level: 'loud' is "), 0U);
   EXPECT_EQ(complaint({{"dir", {"/d", "/e"}}}), "--dir: takes one value");
 }

@@ -189,6 +189,17 @@ class Life(ServeTest):
             self.assertEqual(process.wait(START_SECONDS_MAX), 0)
             self.assertLess(time.monotonic() - begin, 20)
 
+    def test_a_signal_that_comes_twice_at_once_drains_all_the_same(self):
+        process, _ = self.start("--dir", self.store, *SMALL)
+        process.terminate()
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(START_SECONDS_MAX), 0)
+        self.assertIn("drained", process.stderr.read())
+
+    def test_a_small_log_gets_small_segments(self):
+        self.start("--dir", self.store, "--pool", "64MiB", "--flash", "1GiB", "--listen", "127.0.0.1:0",
+                   "--http", "127.0.0.1:0")
+
     def test_it_starts_again_after_sigkill(self):
         process, printed = self.start("--dir", self.store, *SMALL)
         process.kill()

@@ -103,9 +103,48 @@ def test_lookup_is_given_up_at_its_deadline():
     request = e.add(Request(PROMPT))
     e.now += 0.2
     assert e.ask(request) == (0, False)
-    assert "cancel" in e.clients[0].calls
     e.step()
     assert e.scheduler.counts["lookup_failures"] == {"timeout": 1}
+
+
+def test_cheap_request_gives_its_lookup_up_sooner_than_the_depot_is_judged():
+    """The client goes on with it and opens its breaker when nothing moves; an answer that comes late frees its pins."""
+    depot = warmed()
+    depot.held = True
+    e = engine(depot)
+    e.choice.prompt_seconds = lambda **_work: 0.02
+    request = e.add(Request(PROMPT))
+    e.now += 0.03
+    assert e.ask(request) == (0, False)
+    assert "cancel" not in e.clients[0].calls
+    assert [op.args["total_ms"] > op.args["progress_ms"] for op in e.clients[0].ops.values()] == [True]
+    e.clients[0].deliver()
+    assert e.clients[0].leases
+    depot.held = False
+    e.ask(e.add(Request([1] * 8)))
+    assert not e.clients[0].leases
+    assert not e.clients[0].ops
+    assert e.scheduler.counts["lookups"] == 2
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_what_a_load_found_out_no_lookup_pays_for_again(away):
+    depot = warmed()
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    depot.held = True
+    e.admit(request)
+    e.step()
+    if away:
+        e.clients[1].open_breaker()     # as the client does before an operation ends for want of bytes
+    e.clients[1].fail("timeout", ("multiget",))
+    e.step()
+    asked = e.clients[0].calls.count("match")
+    depot.held = False
+    other = e.add(Request(PROMPT + [7, 8]))
+    assert e.ask(other) == ((0, False) if away else (40, True))
+    assert e.clients[0].stats()["breaker_open"] is away
+    assert e.clients[0].calls.count("match") == asked + 1
 
 
 def test_what_computing_beats_is_left_alone_and_not_stored_again():

@@ -3,6 +3,9 @@
 A lookup is submitted when a request arrives and answered by the time it is scheduled, usually. One that is not is
 waited for a few hundred microseconds, in all lookups of a step together; after that the request is passed over and
 asked for again in the next step, until the lookup's own deadline has passed.
+
+A request that is cheap to compute gives up sooner than a depot can be judged. Its lookup then goes on in the client,
+which opens its breaker only when nothing has moved for the progress limit.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from kvdepot._kvdepot import KvdepotError
 class Lookup:
     """One question. It covers blocks [first, first + asked) of a request."""
 
-    op: int                     # 0: nothing is in flight any more
+    op: int                     # 0: nothing is in flight any more, or nobody waits for it
     first: int
     asked: int
     expires: float              # the answer is given up then
@@ -58,16 +61,16 @@ class LookupDesk:
 
     def submit(self, keys: Sequence[bytes], first: int, total_s: float) -> Lookup | None:
         """Asks for `keys`, which begin at block `first`. None when the depot can't be asked: nothing was sent."""
-        total_ms = max(1, min(int(total_s * 1e3), self._progress_ms))
+        wait_ms = max(1, min(int(total_s * 1e3), self._progress_ms))
         try:
             op = self._client.match(self.namespace, b"".join(keys), len(keys[0]), shards=self._shards, groups=(0,),
-                                    lease_ms=self._lease_ms, promote=True, total_ms=total_ms,
+                                    lease_ms=self._lease_ms, promote=True, total_ms=2 * self._progress_ms,
                                     progress_ms=self._progress_ms)
         except KvdepotError as error:
             self._count(error.code)
             return None
-        # The client ends the operation at its deadline; ten more milliseconds cover a thread that gets no core.
-        lookup = Lookup(op, first, len(keys), self._clock() + total_ms / 1e3 + 0.01)
+        # The client ends a lookup of a depot that hangs; ten more milliseconds cover a thread that gets no core.
+        lookup = Lookup(op, first, len(keys), self._clock() + wait_ms / 1e3 + 0.01)
         self._open[op] = lookup
         return lookup
 
@@ -80,7 +83,6 @@ class LookupDesk:
             self._wait_left -= self._clock() - began
             self._collect()
         if lookup.op and self._clock() >= lookup.expires:
-            self._forget(lookup)
             self._end(lookup, "timeout")
         return lookup.op == 0
 
@@ -98,10 +100,13 @@ class LookupDesk:
                 lookup = self._open.pop(completion.op, None)
                 if lookup is None:
                     continue
+                self._client.release(completion.op)
+                if lookup.op == 0:
+                    self._unpin(completion.lease)      # too late for its request
+                    continue
                 if completion.ok:
                     lookup.found, lookup.on_flash = completion.prefix_blocks, completion.flash_blocks
                     lookup.lease = completion.lease
-                self._client.release(lookup.op)
                 self._end(lookup, completion.code)
 
     def _end(self, lookup: Lookup, code: str) -> None:
@@ -125,12 +130,16 @@ class LookupDesk:
         if lookup.op:
             self._forget(lookup)
             lookup.op = 0
-        if lookup.lease:
-            try:
-                self._client.unpin(lookup.lease)
-            except KvdepotError:
-                pass  # the connection is gone, and the lease with it
-            lookup.lease = 0
+        self._unpin(lookup.lease)
+        lookup.lease = 0
+
+    def _unpin(self, lease: int) -> None:
+        if not lease:
+            return
+        try:
+            self._client.unpin(lease)
+        except KvdepotError:
+            pass  # the connection is gone, and the lease with it
 
     def take_answers(self) -> int:
         answers, self._answers = self._answers, 0

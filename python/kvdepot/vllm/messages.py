@@ -75,11 +75,12 @@ class WorkerReport:
     stores_dropped: dict[str, int] = field(default_factory=dict)   # request -> first block that must be stored again
     store_failures: dict[str, int] = field(default_factory=dict)   # code -> operations
     weights_changed: bool = False
+    depot_away: bool = False            # a load failed and this worker's client does not ask any more
 
     @property
     def empty(self) -> bool:
         return not (self.loads or self.stores_ended or self.stores_dropped or self.store_failures
-                    or self.weights_changed)
+                    or self.weights_changed or self.depot_away)
 
     def aggregate(self, other: WorkerReport) -> WorkerReport:
         """Joins the reports of two workers about the same step: the worse counts."""
@@ -99,7 +100,7 @@ class WorkerReport:
         for request_id, block in other.stores_dropped.items():
             dropped[request_id] = min(dropped.get(request_id, block), block)
         return WorkerReport(list(loads.values()), ended, dropped, failures,
-                            self.weights_changed or other.weights_changed)
+                            self.weights_changed or other.weights_changed, self.depot_away or other.depot_away)
 
 
 @dataclass(slots=True)

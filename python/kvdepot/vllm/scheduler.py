@@ -327,6 +327,8 @@ class SchedulerHalf:
                                          pool_bytes=(blocks - flash) * block_bytes, flash_bytes=flash * block_bytes)
 
     def _take_report(self, report: WorkerReport, step: Step, evict: Callable[[set[int]], None]) -> None:
+        if report.depot_away:
+            self._client.open_breaker()     # the next lookup need not find out for itself, at the price of a deadline
         for load in report.loads:
             self._take_load(load, step, evict)
         for request_id, count in report.stores_ended.items():

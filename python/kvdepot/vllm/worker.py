@@ -271,6 +271,9 @@ class WorkerHalf:
         if op.code != "ok":
             counters.add(self.counts, "blocks_failed", op.blocks - op.good_blocks)
             counters.add_code(self.counts, "load_failures", op.code)
+        if op.code in ("timeout", "unavailable"):
+            stats = self._client.stats()
+            self._report.depot_away |= stats["breaker_open"] or not stats["connected"]
 
     # ---- stores --------------------------------------------------------------------------------------------------
 

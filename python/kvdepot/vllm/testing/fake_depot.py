@@ -77,7 +77,8 @@ class FakeClient:
         self._regions: list[tuple[int, int]] = []
         self._queue: list[Completion] = []
         self._next = 1
-        self._stats = {"corrupt_slabs": 0, "bytes_loaded": 0, "bytes_stored": 0}
+        self._stats = {"corrupt_slabs": 0, "bytes_loaded": 0, "bytes_stored": 0, "breaker_open": False,
+                       "connected": True}
 
     # ---- set-up --------------------------------------------------------------------------------------------------
 
@@ -93,7 +94,7 @@ class FakeClient:
 
     def _submit(self, kind: str, **args: Any) -> int:
         self.calls.append(kind)
-        if self.depot.down:
+        if self.depot.down or self._stats["breaker_open"]:
             raise error("unavailable")
         op = self._next
         self._next += 1
@@ -104,7 +105,8 @@ class FakeClient:
 
     def match(self, ns: int, keys: bytes, key_bytes: int, *, shards: Any = (0,), groups: Any = (0,), lease_ms: int = 0,
               promote: bool = True, total_ms: int = 0, progress_ms: int = 100) -> int:
-        return self._submit("match", ns=ns, keys=_split(keys, key_bytes), shards=shards, lease_ms=lease_ms)
+        return self._submit("match", ns=ns, keys=_split(keys, key_bytes), shards=shards, lease_ms=lease_ms,
+                            total_ms=total_ms, progress_ms=progress_ms)
 
     def multiget(self, ns: int, keys: bytes, key_bytes: int, region: int, layer_offsets: Any, block_offsets: Any, *,
                  shard: int = 0, stop_at_first_failure: bool = True, total_ms: int = 0, progress_ms: int = 100) -> int:
@@ -228,6 +230,9 @@ class FakeClient:
 
     def unpin(self, lease: int) -> None:
         self.leases.discard(lease)
+
+    def open_breaker(self) -> None:
+        self._stats["breaker_open"] = True
 
     def stats(self) -> dict[str, int]:
         return dict(self._stats)
