@@ -16,6 +16,8 @@ from bench.service import Service, http_text, prometheus_sum
 WRITE_OUT_DEADLINE_S = 120.0    # demotion starts when the device is idle, at the latest after 30 s
 STORED_QUIET_S = 0.3            # no new byte for this long: what an engine stores behind its answer has arrived
 BYTES_PUT = "kvdepot_store_bytes_put_total"
+KEYS_GOT = "kvdepot_keys_got_total"
+FLASH_READ = "kvdepot_store_flash_bytes_read_total"
 DIRTY_BYTES = "kvdepot_store_dirty_bytes"
 UNFINISHED_PUTS = "kvdepot_store_unfinished_puts"
 

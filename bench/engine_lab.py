@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import engine_process, prompts
-from bench.depot import Depot, binary
+from bench.depot import KEYS_GOT, Depot, binary
 from bench.engine_process import Answer, Engine, EngineSpec
 from bench.harness import ROOT, Bench, BenchError
 
@@ -148,12 +148,13 @@ class Lab:
             depot.wait_written()
         time.sleep(SETTLE_S)
 
-    def reconnect(self, engine: Engine, primer: Sequence[int], deadline_s: float = 30.0) -> None:
+    def reconnect(self, depot: Depot, engine: Engine, primer: Sequence[int], deadline_s: float = 30.0) -> None:
         """After a restart of the depot: asks for something it holds until the engine gets it from there again."""
         end = time.monotonic() + deadline_s
         while True:
             engine.reset_prefix_cache()
-            if engine.ask(primer).cached >= len(primer) - BLOCK:
+            got = depot.metric(KEYS_GOT)
+            if engine.ask(primer).cached >= len(primer) - BLOCK and depot.metric(KEYS_GOT) > got:
                 return
             if time.monotonic() > end:
                 raise BenchError(f"engine {engine.spec.name} does not get anything from the restarted depot "
@@ -183,6 +184,17 @@ def expect_cached(answer: Answer, least: int, what: str) -> Answer:
     """A miss is not a hit: a figure counts only if at least that many tokens came from a cache."""
     if answer.cached < least:
         raise BenchError(f"{what}: {answer.cached} tokens came from a cache, {least} expected")
+    return answer
+
+
+def ask_depot(depot: Depot, engine: Engine, prompt: Sequence[int], least: int, what: str,
+              max_tokens: int = 1) -> Answer:
+    """A request whose first `least` tokens must come from the depot, proven by the depot's own counter."""
+    before = depot.metric(KEYS_GOT)
+    answer = expect_cached(engine.ask(prompt, max_tokens), least, what)
+    blocks, got = -(-least // BLOCK), depot.metric(KEYS_GOT) - before
+    if got < blocks:
+        raise BenchError(f"{what}: the depot has sent {got:.0f} blocks, {blocks} expected")
     return answer
 
 

@@ -15,9 +15,11 @@ class Sweep(unittest.TestCase):
         self.assertEqual([sweep.blocks_of(share) for share in sweep.SHARES], [0, 14, 27, 41, 49, 54])
 
     def test_a_point_over_its_longest_part_and_over_their_sum(self):
-        point = sweep.Point(blocks=27, total=11.0, load=10.0, compute=8.0, store=2.0)
-        self.assertAlmostEqual(point.over_max, 1.1)
-        self.assertAlmostEqual(point.over_sum, 0.55)
+        point = sweep.Point(27, [sweep.Sample(total=11.0, load=10.0, compute=8.0, store=2.0),
+                                 sweep.Sample(total=24.0, load=10.0, compute=20.0, store=2.0),
+                                 sweep.Sample(total=50.0, load=10.0, compute=8.0, store=2.0)])
+        self.assertAlmostEqual(point.over_max, 1.2)
+        self.assertAlmostEqual(point.over_sum, 0.75)
 
 
 class Batch(unittest.TestCase):

@@ -144,6 +144,7 @@ class Bench:
         ratios = stats.pair_ratios(*pairs)
         interval = stats.median_interval(ratios)
         return self._add(name, statistics.median(ratios), "ratio", better, goal, {
+            "met": meets(judged(statistics.median(ratios), interval, better, goal), better, goal),
             "ours": stats.summary(ours, unit), "theirs": stats.summary(theirs, unit), "runs": len(ratios),
             "interval": list(interval) if interval else None, "form": form, "command": command, "peer": peer, **extra})
 
@@ -230,6 +231,13 @@ def meets(value: float, better: str, goal: float | None) -> bool | None:
     if goal is None:
         return None
     return value >= goal if better == "higher" else value <= goal
+
+
+def judged(median: float, interval: tuple[float, float] | None, better: str, goal: float | None) -> float:
+    """What is held against a goal: the median; where the goal is within 10 % of 1, the worse end of the interval."""
+    if goal is None or interval is None or abs(goal - 1.0) > 0.1:
+        return median
+    return interval[0] if better == "higher" else interval[1]
 
 
 def figure(value: float | None) -> str:

@@ -22,6 +22,12 @@ class Alternation(unittest.TestCase):
 
 
 class Goals(unittest.TestCase):
+    def test_close_goals_are_judged_by_the_worse_end_of_the_interval(self):
+        self.assertEqual(harness.judged(1.02, (0.97, 1.07), "lower", 1.05), 1.07)
+        self.assertEqual(harness.judged(1.02, (0.97, 1.07), "higher", 1.0), 0.97)
+        self.assertEqual(harness.judged(1.02, None, "lower", 1.05), 1.02)
+        self.assertEqual(harness.judged(2.0, (1.0, 3.0), "lower", 2.2), 2.0)
+
     def test_at_least_and_at_most(self):
         self.assertTrue(harness.meets(50.0, "higher", 50))
         self.assertFalse(harness.meets(49.9, "higher", 50))

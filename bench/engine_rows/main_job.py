@@ -3,22 +3,28 @@
 Per round, with fresh content: the writer reads document and question; the plain engine answers another question cold
 and, asked again, from its own prefix cache; the reader (another process) answers it from the depot; the depot is
 killed, once nothing waits to be written, and restarted; a third engine answers from flash. Beside it a whole prompt of
-4,096 tokens asked again. Figures are times to first token.
+4,096 tokens asked again, and a short document during which the depot is killed: what of it survives. Figures are times
+to first token.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
+import threading
 
-from bench.engine_lab import DOCUMENT, QUESTION, Lab, expect_cached, expect_cold, ours
+from bench.depot import FLASH_READ
+from bench.engine_lab import DOCUMENT, QUESTION, Lab, ask_depot, expect_cached, expect_cold, ours
 from bench.engine_process import Engine
-from bench.harness import Bench
+from bench.harness import Bench, BenchError
 
 PROMPT = DOCUMENT + QUESTION
 WHOLE = 4096
+SHORT = 1024            # the document during which the depot is killed
+ANSWER = 8
 PRIMER = 512
 NAMES = ("cold_over_depot_6920", "cold_over_depot_after_kill_6920", "depot_over_prefix_cache_6920",
-         "same_prompt_4096_s")
+         "same_prompt_4096_s", "survived_random_kill_share")
 PREFIX_CACHE = "vLLM's own prefix cache"
 
 
@@ -34,6 +40,8 @@ class MainJob:
         self.figures: dict[str, list[float]] = {name: [] for name in (
             "cold", "cold_storing", "own", "depot", "killed", "own_whole", "depot_whole")}
         self.same_tokens = 0
+        self.survived: list[float] = []
+        self.survivors_wrong = 0
 
     def measure(self, rounds: int) -> None:
         (self.third,) = self.lab.engines(self.lab.spec("third", ours(self.depot)))
@@ -64,11 +72,13 @@ class MainJob:
         self.lab.settle()
         own = expect_cached(self.plain.ask(document + second), DOCUMENT, "own prefix cache")
         self.lab.settle()
-        depot = expect_cached(self.reader.ask(document + second), DOCUMENT, "depot")
+        depot = ask_depot(self.depot, self.reader, document + second, DOCUMENT, "depot")
         self.same_tokens += own.tokens == depot.tokens
         own_whole, depot_whole = self._whole(whole)
         note(f"main job, round {index + 1}: after SIGKILL of the depot")
         killed = self._after_kill(document + second)
+        note(f"main job, round {index + 1}: SIGKILL at a random moment")
+        self._killed_at_random(index)
         for name, value in (("cold", cold.first_s), ("cold_storing", storing.first_s), ("own", own.first_s),
                             ("depot", depot.first_s), ("killed", killed), ("own_whole", own_whole),
                             ("depot_whole", depot_whole)):
@@ -79,15 +89,38 @@ class MainJob:
         self.lab.settle()
         own = expect_cached(self.plain.ask(whole), WHOLE - 128, "own prefix cache, whole prompt")
         self.lab.settle()
-        depot = expect_cached(self.reader.ask(whole), WHOLE - 1, "depot, whole prompt")
+        depot = ask_depot(self.depot, self.reader, whole, WHOLE - 1, "depot, whole prompt")
         return own.first_s, depot.first_s
 
     def _after_kill(self, prompt: list[int]) -> float:
         self.depot.wait_written()
         self.depot.crash_and_restart()
-        self.lab.reconnect(self.third, self.primer)
+        self.lab.reconnect(self.depot, self.third, self.primer)
         self.lab.settle()
-        return expect_cached(self.third.ask(prompt), DOCUMENT, "depot after the crash").first_s
+        before = self.depot.metric(FLASH_READ)
+        answer = ask_depot(self.depot, self.third, prompt, DOCUMENT, "depot after the crash")
+        if self.depot.metric(FLASH_READ) - before < DOCUMENT * self.lab.model.kv_bytes_per_token:
+            raise BenchError("after the crash: not all of the document was read from flash")
+        return answer.first_s
+
+    def _killed_at_random(self, index: int) -> None:
+        """SIGKILL at a random moment while a document is computed and stored: what survives, and is it right?"""
+        prompt = self.lab.prompt(f"random kill {index}", SHORT) + self.lab.question(f"random kill {index}")
+        self.plain.reset_prefix_cache()
+        right = expect_cold(self.plain.ask(prompt, ANSWER), "the plain engine's short document")
+        moment = random.Random(f"random kill {index}").uniform(0.2, 1.2) * right.first_s
+        timer = threading.Timer(moment, self.depot.kill)
+        timer.start()
+        self.writer.ask(prompt, ANSWER)
+        timer.join()
+        self.depot.start()
+        for engine in (self.writer, self.third):
+            self.lab.reconnect(self.depot, engine, self.primer)
+        answer = self.third.ask(prompt, ANSWER)
+        self.survived.append(answer.cached / SHORT)
+        self.survivors_wrong += answer.tokens != right.tokens
+        if self.depot.corrupt():
+            raise BenchError(f"after the kill at {moment:.2f} s the depot found {self.depot.corrupt():.0f} bad records")
 
     def report(self, bench: Bench) -> None:
         f, command = self.figures, self.depot.command
@@ -98,6 +131,8 @@ class MainJob:
                     goal=40, peer="cold, no connector", command=command, **(note | {"tier": "flash, direct I/O"}))
         bench.ratio(NAMES[2], ours=f["depot"], theirs=f["own"], unit="s", form="ours/theirs", better="lower",
                     goal=2.2, peer=PREFIX_CACHE, command=command, **note)
+        bench.value(NAMES[4], statistics.median(self.survived), "of the document", better="higher", goal=None,
+                    command=command, each=self.survived, answers_differ_from_cold=self.survivors_wrong)
         bench.value(NAMES[3], statistics.median(f["depot_whole"]), "s", better="lower",
                     goal=statistics.median(f["own_whole"]), ours=f["depot_whole"], theirs=f["own_whole"],
                     peer=PREFIX_CACHE, command=command, **note)

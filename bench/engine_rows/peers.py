@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from bench.engine_lab import GIB, Lab, expect_cached, expect_cold, ours
+from bench.engine_lab import BLOCK, GIB, Lab, ask_depot, expect_cached, expect_cold, ours
 from bench.engine_process import Engine
 from bench.harness import Bench, BenchError
 from bench.peers import Peer, all_peers
@@ -105,7 +105,7 @@ class Comparison:
 
     def _ours(self, prompt: list[int]) -> float:
         self.lab.settle()
-        return expect_cached(self.reader.ask(prompt), len(prompt) - CHUNK_MAX, "depot").first_s
+        return ask_depot(self.depot, self.reader, prompt, len(prompt) // BLOCK * BLOCK - 1, "depot").first_s
 
     def _theirs(self, peer: Peer, reader: Engine, prompt: list[int]) -> float:
         """A hit counts when the engine got the tokens from outside and the peer's own counter has grown."""

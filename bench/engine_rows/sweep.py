@@ -2,7 +2,7 @@
 
 A share of a prompt of 6,912 tokens is in the depot, the rest is new; the depot's bandwidth is shaped so that one token
 takes e times longer to compute than to load. If load, compute and store overlap, time to first token follows the
-longest of the three and not their sum. Each is measured alone, beside each point:
+longest of the three and not their sum. Each is measured alone, beside each sample of each point:
 
     compute   the plain engine with the same share in its own prefix cache: it loads and stores nothing
     load      a client without engine gets that many blocks from the same depot
@@ -18,7 +18,7 @@ import statistics
 from dataclasses import dataclass
 
 from bench.bare_client import BareClient
-from bench.engine_lab import BLOCK, DOCUMENT, GIB, Lab, expect_cached, ours
+from bench.engine_lab import BLOCK, DOCUMENT, GIB, Lab, ask_depot, expect_cached, ours
 from bench.harness import Bench
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -33,10 +33,9 @@ UNSHAPED = "pipeline_over_max_unshaped"
 
 
 @dataclass
-class Point:
-    """One share of the sweep, in seconds."""
+class Sample:
+    """One share of the sweep in one round, in seconds."""
 
-    blocks: int
     total: float
     load: float
     compute: float
@@ -49,6 +48,26 @@ class Point:
     @property
     def over_sum(self) -> float:
         return self.total / (self.load + self.compute + self.store)
+
+
+@dataclass
+class Point:
+    """One share of the sweep in all rounds; ratios are medians of the rounds' ratios."""
+
+    blocks: int
+    samples: list[Sample]
+
+    @property
+    def over_max(self) -> float:
+        return statistics.median(sample.over_max for sample in self.samples)
+
+    @property
+    def over_sum(self) -> float:
+        return statistics.median(sample.over_sum for sample in self.samples)
+
+    def shown(self) -> dict:
+        return {"blocks": self.blocks, "over_max": self.over_max, "over_sum": self.over_sum,
+                "samples": [vars(sample) for sample in self.samples]}
 
 
 def names() -> list[str]:
@@ -70,7 +89,8 @@ class Sweep:
     def __init__(self, lab: Lab, bench: Bench) -> None:
         self.lab, self.bench = lab, bench
         self.shares = SHARES_QUICK if bench.quick else SHARES
-        self.depot = lab.depot("sweep", flash_bytes=16 * GIB)
+        # Document and what the clients without engine store must stay in the pool: one tier in all parts.
+        self.depot = lab.depot("sweep", pool_bytes=2 * GIB, flash_bytes=16 * GIB)
         self.plain, self.reader = lab.engines(
             lab.spec("sweep-plain", cache_gib=2, engine=BATCH),
             lab.spec("sweep-reader", ours(self.depot, deadline_share=PATIENCE), engine=BATCH))
@@ -84,21 +104,20 @@ class Sweep:
             engine.ask(self.primer)
             engine.ask(self.document)
         self.lab.settle(self.depot)
-        compute = {share: self._compute(share) for share in self.shares}
         if self.bench.wants(UNSHAPED):
-            points = self._points(compute)
+            points = self._points()
             worst = max(points, key=lambda point: point.over_max)
             self.bench.value(UNSHAPED, worst.over_max, "ratio", better="lower", goal=None, command=self.depot.command,
-                             curve=[vars(point) for point in points], worst_blocks=worst.blocks)
-        per_token = compute[0.0] / DOCUMENT
+                             curve=[point.shown() for point in points], worst_blocks=worst.blocks)
+        per_token = self._compute(0.0) / DOCUMENT
         for e in balances:
             self.depot.wait_written()
             self.depot.restart([f"--shape-read={int(e * self.lab.model.kv_bytes_per_token / per_token)}"])
-            self.lab.reconnect(self.reader, self.primer, 120.0)
-            self._report(e, self._points(compute))
+            self.lab.reconnect(self.depot, self.reader, self.primer, 120.0)
+            self._report(e, self._points())
 
     def _report(self, e: int, points: list[Point]) -> None:
-        curve = [vars(point) for point in points]
+        curve = [point.shown() for point in points]
         worst = max(points, key=lambda point: point.over_max)
         self.bench.value(f"pipeline_over_max_e{e}", worst.over_max, "ratio", better="lower", goal=GOAL_MAX,
                          command=self.depot.command, curve=curve, worst_blocks=worst.blocks)
@@ -106,15 +125,18 @@ class Sweep:
         self.bench.value(f"pipeline_over_sum_e{e}", balanced.over_sum, "ratio", better="lower",
                          goal=GOAL_SUM if e in (1, 3) else None, command=self.depot.command, blocks=balanced.blocks)
 
-    def _points(self, compute: dict[float, float]) -> list[Point]:
+    def _points(self) -> list[Point]:
         points = []
         for share in self.shares:
             self.bench.progress.tick(f"sweep: {share:.0%} of the prompt is stored")
-            blocks = blocks_of(share)
-            load, store = self._alone(blocks)
-            totals = [self._total(blocks) for _ in range(self.bench.rounds(3, 1))]
-            points.append(Point(blocks, statistics.median(totals), load, compute[share], store))
+            points.append(Point(blocks_of(share), [self._sample(share) for _ in range(self.bench.rounds(2, 1))]))
         return points
+
+    def _sample(self, share: float) -> Sample:
+        blocks = blocks_of(share)
+        load, store = self._alone(blocks)
+        compute = self._compute(share)
+        return Sample(self._total(blocks), load, compute, store)
 
     def _alone(self, blocks: int) -> tuple[float, float]:
         """Seconds to load the stored blocks and to store the new ones, both without an engine."""
@@ -139,8 +161,8 @@ class Sweep:
     def _total(self, blocks: int) -> float:
         self.reader.reset_prefix_cache()
         self.lab.settle(self.depot)
-        answer = self.reader.ask(self.document[:blocks * BLOCK] + self._tail(DOCUMENT - blocks * BLOCK))
-        return expect_cached(answer, max(0, blocks * BLOCK - 1), f"{blocks} stored blocks").first_s
+        prompt = self.document[:blocks * BLOCK] + self._tail(DOCUMENT - blocks * BLOCK)
+        return ask_depot(self.depot, self.reader, prompt, max(0, blocks * BLOCK - 1), f"{blocks} stored blocks").first_s
 
     def _tail(self, tokens: int) -> list[int]:
         """New content."""

@@ -14,15 +14,15 @@ import random
 from pathlib import Path
 
 from bench.depot import Depot
-from bench.engine_lab import BLOCK, Lab, expect_cached, expect_cold, ours
+from bench.engine_lab import BLOCK, Lab, ask_depot, expect_all_loaded, expect_cached, expect_cold, ours
 from bench.engine_process import Engine
+from bench.engine_rows.batch import PREFIX, PREFIXES, shared_prefixes
 from bench.harness import Bench, BenchError
 
 PROMPTS = 200
 PROMPTS_QUICK = 10
 LENGTHS = (140, 900)    # tokens; cold they cost 1.2 s on average on two AVX2 cores
 ANSWER = 32
-BURST, BURST_PREFIX, BURST_SUFFIX = 6, 1000, 40
 NAME, DIGESTS = "tokens_identical", "kv_digests_equal"
 
 
@@ -33,30 +33,35 @@ def run(lab: Lab, bench: Bench, depot: Depot, plain: Engine) -> None:
     writer, reader = lab.engines(*(
         lab.spec(f"digest-{half}", ours(depot, digest_log=str(log))) for half, log in logs.items()))
     count = bench.rounds(PROMPTS, PROMPTS_QUICK)
-    same, differing = 0, []
+    same, differing, blocks = 0, [], 0
     for index in range(count):
         bench.progress.tick(f"tokens: prompt {index + 1} of {count}, {len(differing)} differ")
-        if one(lab, depot, writer, reader, plain, index):
+        prompt = prompt_of(lab, index)
+        blocks += len(prompt) // BLOCK
+        if one(depot, writer, reader, plain, prompt, index):
             same += 1
         else:
             differing.append(index)
-    burst(lab, depot, writer, reader)
+    blocks += burst(lab, depot, writer, reader)
     if depot.corrupt():
         raise BenchError(f"the depot counted {depot.corrupt():.0f} corrupt records")
     loaded, equal = compare(logs["writer"], logs["reader"])
+    if loaded < blocks:
+        raise BenchError(f"digests of {loaded} loaded blocks, {blocks} expected")
     bench.value(DIGESTS, equal / loaded, "ratio", better="higher", goal=1.0, command=depot.command, blocks=loaded)
     bench.value(NAME, same / count, "ratio", better="higher", goal=1.0, command=depot.command,
                 peer="vLLM's own prefix cache, same number of cached tokens", prompts=count, differing=differing)
 
 
-def burst(lab: Lab, depot: Depot, writer: Engine, reader: Engine) -> None:
-    """Several requests at once that load the same prefixes; only their digests count."""
-    prefixes = [lab.prompt(f"digest burst {which}", BURST_PREFIX) for which in "ab"]
+def burst(lab: Lab, depot: Depot, writer: Engine, reader: Engine) -> int:
+    """The burst of the makespan row once more; here only its digests count. Returns the blocks to be loaded."""
+    prefixes, requests = shared_prefixes(lab, "digest burst")
     for prefix in prefixes:
         writer.ask(prefix)
     lab.settle(depot)
-    reader.generate([{"ids": prefixes[k % 2] + lab.prompt(f"digest burst suffix {k}", BURST_SUFFIX), "max_tokens": 4}
-                     for k in range(BURST)])
+    reader.generate(requests)
+    expect_all_loaded(reader, "digest burst")
+    return PREFIXES * (PREFIX // BLOCK)
 
 
 def compare(stored: Path, loaded: Path) -> tuple[int, int]:
@@ -78,19 +83,21 @@ def events(log: Path) -> list[dict]:
         raise BenchError(f"{log} can't be read: {error}") from None
 
 
-def one(lab: Lab, depot: Depot, writer: Engine, reader: Engine, plain: Engine, index: int) -> bool:
-    """Whether the 32 tokens after a depot hit are those after an own hit."""
-    rng = random.Random(f"tokens {index}")
-    length = rng.randrange(*LENGTHS)
+def prompt_of(lab: Lab, index: int) -> list[int]:
+    length = random.Random(f"tokens {index}").randrange(*LENGTHS)
     if length % BLOCK == 0:     # an asynchronous hit would cover the last block, the own cache never does
         length += 1
-    prompt = lab.prompt(f"tokens {index}", length)
-    full = length // BLOCK * BLOCK
+    return lab.prompt(f"tokens {index}", length)
+
+
+def one(depot: Depot, writer: Engine, reader: Engine, plain: Engine, prompt: list[int], index: int) -> bool:
+    """Whether the 32 tokens after a depot hit are those after an own hit."""
+    full = len(prompt) // BLOCK * BLOCK
     writer.ask(prompt)
     expect_cold(plain.ask(prompt), "plain engine")
     own = expect_cached(plain.ask(prompt, ANSWER), full, "own prefix cache")
     depot.wait_stored()
-    hit = expect_cached(reader.ask(prompt, ANSWER), full, "depot")
+    hit = ask_depot(depot, reader, prompt, full, "depot", ANSWER)
     if own.cached != hit.cached:
         raise BenchError(f"prompt {index}: {own.cached} tokens from the own cache, {hit.cached} from the depot")
     return own.tokens == hit.tokens

@@ -144,7 +144,7 @@ int serve(const ServeOptions& options, bool json) {
   if (const Status started = shutdown.start(); !started) return report(started.error(), "");
   announce(**node, options, json);
   (*loop)->run();
-  // All that was acknowledged is on flash by now, or is meant to be lost: a device that hangs must not keep the process.
+  // What was acknowledged is on flash by now, or is meant to be lost: a device that hangs must not keep the process.
   ::signal(SIGTERM, SIG_DFL);
   ::signal(SIGINT, SIG_DFL);
   ::alarm(kExitSeconds);

@@ -76,7 +76,8 @@ class Faults(unittest.TestCase):
 
     def timeouts(self):
         """Operations of the engine that waited for their deadline."""
-        return sum(self.engine.counter(f'vllm:kvdepot_{what}_failures{{reason="timeout"}}') for what in ("lookup", "load"))
+        return sum(self.engine.counter(f'vllm:kvdepot_{what}_failures{{reason="timeout"}}')
+                   for what in ("lookup", "load"))
 
     def assert_right(self, name, answer):
         self.assertEqual(answer.tokens, self.right[name], name)
