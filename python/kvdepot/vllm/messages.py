@@ -28,10 +28,14 @@ class Store:
     """Blocks of one request that this step's pass completes, to be written to the depot behind it."""
 
     request_id: str
-    first_block: int            # index of the first in the request
+    first_block: int            # index of the first in the request; -1: those of an earlier store that failed
     keys: bytes
     block_ids: list[int]
     guarded: bool               # computed from blocks that this very pass loads: worthless if that load fails
+
+    def hashes(self) -> list[bytes]:
+        size = len(self.keys) // len(self.block_ids)
+        return [self.keys[i:i + size] for i in range(0, len(self.keys), size)]
 
 
 @dataclass(slots=True)
@@ -72,14 +76,15 @@ class WorkerReport:
 
     loads: list[LoadReport] = field(default_factory=list)
     stores_ended: dict[str, int] = field(default_factory=dict)     # request -> operations that ended, well or not
-    stores_dropped: dict[str, int] = field(default_factory=dict)   # request -> first block that must be stored again
+    stores_failed: dict[str, int] = field(default_factory=dict)    # request -> first block that must be stored again
+    keys_failed: list[bytes] = field(default_factory=list)         # of stores that failed: their block hashes
     store_failures: dict[str, int] = field(default_factory=dict)   # code -> operations
     weights_changed: bool = False
     depot_away: bool = False            # a load failed and this worker's client does not ask any more
 
     @property
     def empty(self) -> bool:
-        return not (self.loads or self.stores_ended or self.stores_dropped or self.store_failures
+        return not (self.loads or self.stores_ended or self.stores_failed or self.store_failures
                     or self.weights_changed or self.depot_away)
 
     def aggregate(self, other: WorkerReport) -> WorkerReport:
@@ -92,14 +97,14 @@ class WorkerReport:
                 if load.good_blocks < mine.good_blocks:
                     mine.good_blocks, mine.code = load.good_blocks, load.code
         ended, failures = dict(self.stores_ended), dict(self.store_failures)
-        dropped = dict(self.stores_dropped)
+        failed = dict(self.stores_failed)
         for request_id, count in other.stores_ended.items():
             ended[request_id] = ended.get(request_id, 0) + count
         for code, count in other.store_failures.items():
             failures[code] = failures.get(code, 0) + count
-        for request_id, block in other.stores_dropped.items():
-            dropped[request_id] = min(dropped.get(request_id, block), block)
-        return WorkerReport(list(loads.values()), ended, dropped, failures,
+        for request_id, block in other.stores_failed.items():
+            failed[request_id] = min(failed.get(request_id, block), block)
+        return WorkerReport(list(loads.values()), ended, failed, self.keys_failed + other.keys_failed, failures,
                             self.weights_changed or other.weights_changed, self.depot_away or other.depot_away)
 
 

@@ -23,11 +23,12 @@ def test_loads_that_only_one_worker_reports_are_kept():
 
 
 def test_ends_of_stores_add_up_and_the_first_dropped_block_counts():
-    joined = WorkerReport(stores_ended={"a": 1, "b": 1}, stores_dropped={"a": 5}, store_failures={"busy": 1}).aggregate(
-        WorkerReport(stores_ended={"a": 1}, stores_dropped={"a": 3}, store_failures={"busy": 1},
+    joined = WorkerReport(stores_ended={"a": 1, "b": 1}, stores_failed={"a": 5}, store_failures={"busy": 1}).aggregate(
+        WorkerReport(stores_ended={"a": 1}, stores_failed={"a": 3}, keys_failed=[b"k"], store_failures={"busy": 1},
                      weights_changed=True, depot_away=True))
     assert joined.stores_ended == {"a": 2, "b": 1}
-    assert joined.stores_dropped == {"a": 3}
+    assert joined.stores_failed == {"a": 3}
+    assert joined.keys_failed == [b"k"]
     assert joined.store_failures == {"busy": 2}
     assert joined.weights_changed
     assert joined.depot_away

@@ -23,6 +23,13 @@ from kvdepot.vllm.notices import Notices
 # loads nothing would ever correct a prediction that is wrong. At a deadline of half of what it saves, it costs 3 %.
 PROBE_EVERY = 16
 
+# Nothing is stored for so long after a store failed for one of these reasons; twice as long after each that a depot
+# refused because it is full: its bytes were sent in vain.
+PAUSE_CODES = frozenset(("timeout", "unavailable", "no_space"))
+STORE_PAUSE_S, STORE_PAUSE_S_MAX = 1.0, 64.0
+# Blocks whose store failed and that are stored when a request finds them in vLLM's own cache: 6 MB of hashes.
+UNSTORED_MAX = 65_536
+
 
 @dataclass(slots=True)
 class LoadPlan:
@@ -48,6 +55,7 @@ class Tracked:
     next_store: int = -1               # first block that has not been handed to the worker for storing; -1 = not known
     stores_sent: int = 0
     stores_ended: int = 0
+    mended: bool = False               # its prefix in vLLM's own cache was searched for blocks that are not stored
     declined: bool = False             # computing its hit was predicted to be faster
     no_load: bool = False
     no_store: bool = False
@@ -56,6 +64,7 @@ class Tracked:
         """After a preemption: the request has no blocks any more."""
         self.plan = self.loading = None
         self.next_store = -1
+        self.mended = False
 
 
 @dataclass(slots=True)
@@ -98,6 +107,9 @@ class SchedulerHalf:
         self._cancel: list[str] = []
         self._void: list[str] = []
         self._hold: list[str] = []
+        self._unstored: dict[bytes, None] = {}     # hashes of blocks whose store failed, oldest first
+        self._store_pause_s = 0.0                  # the last pause for a full depot, if no store went well since
+        self._store_at = 0.0                       # no store before that
         self._declined = 0                         # requests since the last load
         self._undecided = 0                        # lookups that this step's requests still wait for
         self._decoding = (0, 0)                    # tokens and pairs of the last step's decoding requests
@@ -265,8 +277,15 @@ class SchedulerHalf:
             if tokens == 1:
                 decoding_tokens += 1
                 decoding_pairs += pairs
-            if (computed + tokens) // self._block_tokens > tracked.next_store and not tracked.no_store:
-                self._store(plan, tracked, computed, tokens, output.kv_connector_block_state, loading)
+            if tracked.next_store < 0:
+                # What vLLM's own cache held was stored when it was computed, or is in _unstored; what the depot holds
+                # need not be.
+                tracked.next_store = max(computed // self._block_tokens, tracked.lookup.end if tracked.lookup else 0)
+            if not tracked.no_store and (self._store_at == 0 or self._may_store_again()):
+                if self._unstored and not tracked.mended:
+                    self._mend(plan, tracked, computed, output.kv_connector_block_state, loading)
+                if (computed + tokens) // self._block_tokens > tracked.next_store:
+                    self._store(plan, tracked, computed, tokens, output.kv_connector_block_state, loading)
             if loading:
                 step.tables[request_id] = output.kv_connector_block_state.get_block_ids(request_id)[0]
         self._decoding = (decoding_tokens, decoding_pairs)
@@ -280,18 +299,57 @@ class SchedulerHalf:
                loading: set[int]) -> None:
         """Adds the blocks that this step completes: full ones, whose tokens are confirmed."""
         request = tracked.request
-        if tracked.next_store < 0:
-            # What vLLM's own cache held was stored when it was computed; what the depot holds need not be.
-            tracked.next_store = max(computed // self._block_tokens, tracked.lookup.end if tracked.lookup else 0)
         end = min((computed + tokens) // self._block_tokens, len(request.block_hashes))
         first = tracked.next_store
         if end <= first:
             return
         tracked.next_store = end
-        table = state.get_block_ids(request.request_id)[0]
-        plan.stores.append(Store(request.request_id, first, b"".join(request.block_hashes[first:end]),
-                                 list(table[first:end]), bool(loading) and not loading.isdisjoint(table)))
+        self._add_store(plan, tracked, first, range(first, end), state, loading)
+
+    def _mend(self, plan: StepPlan, tracked: Tracked, computed: int, state: Any, loading: set[int]) -> None:
+        """Adds blocks that vLLM's own cache held for this request and whose store failed once. Without them nobody else
+        could use what comes behind them."""
+        tracked.mended = True
+        lookup, hashes = tracked.lookup, tracked.request.block_hashes
+        end = lookup.first if lookup is not None and lookup.found else computed // self._block_tokens
+        end = min(end, tracked.next_store)      # what comes behind is stored in any case
+        missing = [i for i, block_hash in enumerate(hashes[:end]) if block_hash in self._unstored]
+        if missing:
+            self._add_store(plan, tracked, -1, missing, state, loading)
+
+    def _add_store(self, plan: StepPlan, tracked: Tracked, first: int, blocks: Sequence[int], state: Any,
+                   loading: set[int]) -> None:
+        request = tracked.request
+        table, hashes = state.get_block_ids(request.request_id)[0], request.block_hashes
+        if self._unstored:
+            for i in blocks:
+                self._unstored.pop(hashes[i], None)
+        plan.stores.append(Store(request.request_id, first, b"".join([hashes[i] for i in blocks]),
+                                 [table[i] for i in blocks], bool(loading) and not loading.isdisjoint(table)))
         tracked.stores_sent += 1
+
+    def _may_store_again(self) -> bool:
+        if self._clock() < self._store_at:
+            return False
+        self._store_at = 0.0
+        return True
+
+    def _pause_stores(self, full: bool) -> None:
+        pause = STORE_PAUSE_S
+        if full:
+            pause = self._store_pause_s = min(max(2 * self._store_pause_s, STORE_PAUSE_S), STORE_PAUSE_S_MAX)
+        self._store_at = self._clock() + pause
+
+    def _remember_unstored(self, hashes: Iterable[bytes]) -> None:
+        for block_hash in hashes:
+            self._unstored[block_hash] = None
+        while len(self._unstored) > UNSTORED_MAX:
+            del self._unstored[next(iter(self._unstored))]
+
+    def _remember_rest(self, tracked: Tracked) -> None:
+        """The request's blocks are about to go, and a pause may have kept some of them from being stored."""
+        if self._store_at and tracked.next_store >= 0 and not tracked.no_store:
+            self._remember_unstored(tracked.request.block_hashes[tracked.next_store:])
 
     def on_output(self, report: WorkerReport | None, received: Iterable[str],
                   evict: Callable[[set[int]], None]) -> None:
@@ -299,19 +357,25 @@ class SchedulerHalf:
         step, self._step = self._step or Step(), None
         if step.tokens > 0:
             self._learn(step, report)
+        self._take_lookups()
         if report is not None:
             self._take_report(report, step, evict)
         for request_id in received:
             tracked = self._tracked.get(request_id)
             if tracked is not None:
                 self._end_load(tracked)
-        if self._desk is not None:
-            failures = self._desk.take_failures()
-            for code, count in failures.items():
-                counters.add_code(self.counts, "lookup_failures", code, count)
-            self.notices.failures("lookups", failures)
-            if self._desk.take_answers() and not failures:
-                self.notices.success()
+
+    def _take_lookups(self) -> None:
+        if self._desk is None:
+            return
+        failures = self._desk.take_failures()
+        for code, count in failures.items():
+            counters.add_code(self.counts, "lookup_failures", code, count)
+        self.notices.failures("lookups", failures)
+        if self._desk.take_answers() and not failures:
+            self.notices.success()
+            if self._store_pause_s == 0:
+                self._store_at = 0.0        # the depot is back
 
     def _learn(self, step: Step, report: WorkerReport | None) -> None:
         if self._choice is None:
@@ -335,10 +399,15 @@ class SchedulerHalf:
             tracked = self._tracked.get(request_id)
             if tracked is not None:
                 tracked.stores_ended += count
-        for request_id, block in report.stores_dropped.items():
+        self._remember_unstored(report.keys_failed)
+        for request_id, block in report.stores_failed.items():
             tracked = self._tracked.get(request_id)
             if tracked is not None and tracked.next_store > block:
                 tracked.next_store = block
+        if not PAUSE_CODES.isdisjoint(report.store_failures):
+            self._pause_stores("no_space" in report.store_failures)
+        elif report.stores_ended:
+            self._store_pause_s = 0.0
         self.notices.failures("stores", report.store_failures)
         if report.stores_ended and not report.store_failures:
             self.notices.success()
@@ -405,6 +474,7 @@ class SchedulerHalf:
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
             return False
+        self._remember_rest(tracked)
         loading = tracked.loading
         self._end_load(tracked)
         if self._desk is not None:
@@ -422,6 +492,7 @@ class SchedulerHalf:
     def new_epoch(self, reason: str) -> None:
         """Nothing stored so far may be used any more, nor anything computed so far be stored."""
         self._epoch = os.urandom(16)
+        self._unstored.clear()
         for tracked in self._tracked.values():
             tracked.no_load = tracked.no_store = True
             if tracked.loading is not None:
@@ -447,6 +518,7 @@ class SchedulerHalf:
             tracked.no_store |= not self._may_store
         elif tracked.preemptions != request.num_preemptions:
             tracked.preemptions = request.num_preemptions
+            self._remember_rest(tracked)
             tracked.restart()
         return tracked
 

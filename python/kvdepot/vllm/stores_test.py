@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvdepot.vllm.scheduler import STORE_PAUSE_S
 from kvdepot.vllm.testing.engine_double import LAYERS, Request
 from kvdepot.vllm.testing.engines import PROMPT, engine, warmed
 from kvdepot.vllm.testing.fake_depot import FakeDepot
@@ -160,3 +161,135 @@ def test_full_depot_is_not_an_error_of_the_request():
     e.step()
     assert not e.finish(request)
     assert e.worker.counts["store_failures"] == {"no_space": 1}
+
+
+# ---- stores that failed --------------------------------------------------------------------------------------------
+
+
+def test_chunk_whose_store_failed_is_stored_with_a_later_one():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    depot.down = True
+    e.step((request, 12))
+    depot.down = False
+    assert not e.step((request, 12)).stores          # nothing is stored behind the gap
+    e.now += STORE_PAUSE_S
+    assert [(s.first_block, len(s.block_ids)) for s in e.step((request, 16)).stores] == [(0, 10)]
+    e.step()
+    assert len(depot.records) == 10
+
+
+def test_request_that_begins_in_a_pause_is_stored_whole_after_it():
+    depot = FakeDepot(down=True)
+    e = engine(depot)
+    other = e.add(Request([3] * 8))
+    e.admit(other)
+    e.step((other, 8))
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    depot.down = False
+    assert not e.step((request, 12)).stores
+    e.now += STORE_PAUSE_S
+    assert [(s.first_block, len(s.block_ids)) for s in e.step((request, 28)).stores] == [(0, 10)]
+
+
+def test_pause_ends_when_the_depot_answers():
+    depot = FakeDepot(down=True)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 12))
+    depot.down = False
+    e.ask(e.add(Request([4] * 8)))
+    e.step((request, 12))
+    assert [s.first_block for s in e.step((request, 16)).stores] == [0]
+
+
+def test_blocks_that_were_not_stored_are_when_the_engines_own_cache_gives_them_to_a_request():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    depot.down = True
+    e.step((request, 12))
+    depot.down = False
+    e.step((request, 28), ending=(request,))
+    assert not depot.records
+    e.now += STORE_PAUSE_S
+    again = Request(PROMPT + [1, 2])
+    e.local[again.request_id] = 10
+    e.tables[again.request_id] = e.tables[request.request_id][:10]
+    e.add(again)
+    assert e.admit(again, 40) == (0, False)
+    plan = e.step((again, 2), ending=(again,))
+    assert [(s.first_block, len(s.block_ids)) for s in plan.stores] == [(-1, 10)]
+    assert e.held[again.request_id]
+    e.step()
+    assert again.request_id in e.sent
+    assert len(depot.records) == 10
+    reader = engine(depot)
+    loaded = reader.add(Request(PROMPT))
+    assert reader.admit(loaded) == (40, True)
+    reader.step()
+    assert reader.right(loaded, 0, 40)
+
+
+def test_only_what_is_missing_is_stored_again_and_only_once():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 12))
+    depot.held = True
+    e.step((request, 8))
+    e.clients[1].fail("timeout", ("multiput",))
+    depot.held = False
+    e.step((request, 20), ending=(request,))
+    firsts = []
+    for _ in range(2):
+        e.now += STORE_PAUSE_S
+        again = Request(PROMPT + [1, 2])
+        e.local[again.request_id] = 10
+        e.tables[again.request_id] = e.tables[request.request_id][:10]
+        e.add(again)
+        e.admit(again, 40)
+        firsts.append([len(s.block_ids) for s in e.step((again, 2)).stores])
+        e.step(ending=(again,))
+    assert firsts == [[2], []]
+    assert len(depot.records) == 10
+
+
+def test_pauses_grow_while_stores_fail_and_end_with_one_that_works():
+    depot = FakeDepot(full=True)
+    e = engine(depot)
+    pauses = []
+    for _ in range(3):
+        request = e.add(Request(PROMPT))
+        e.admit(request)
+        while not (plan := e.step((request, 1), compute=False)).stores or plan.stores[0].first_block > 0:
+            request.num_computed_tokens = 39
+            e.now += 0.1
+        e.step()
+        pauses.append(round(e.scheduler._store_at - e.now))
+        e.finish(request)
+    assert pauses == [1, 2, 4]
+
+
+def test_what_failed_before_a_reset_is_not_stored_after_it():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    depot.down = True
+    e.step((request, 40), ending=(request,))
+    depot.down = False
+    e.scheduler.new_epoch("test")
+    e.now += STORE_PAUSE_S
+    again = Request(PROMPT + [1, 2])
+    e.local[again.request_id] = 10
+    e.tables[again.request_id] = e.tables[request.request_id][:10]
+    e.add(again)
+    e.admit(again, 40)
+    assert not e.step((again, 2)).stores

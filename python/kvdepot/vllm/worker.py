@@ -284,7 +284,7 @@ class WorkerHalf:
         op = StoreOp(store, [], set())
         self._pending[store.request_id] = self._pending.get(store.request_id, 0) + 1
         if self._void:
-            self._end_store(op, "cancelled")
+            self._end_store(op, "cancelled", again=False)
             return None
         try:
             for first, n in parts(count):
@@ -316,8 +316,9 @@ class WorkerHalf:
         if op.released == self._layers:
             op.expires = self._clock() + self._settings.store_deadline_ms / 1e3
 
-    def _end_store(self, op: StoreOp, code: str) -> None:
-        """Ends a store; what is still in flight of it is cancelled: afterwards its blocks are not read any more."""
+    def _end_store(self, op: StoreOp, code: str, *, again: bool = True) -> None:
+        """Ends a store; what is still in flight of it is cancelled: afterwards its blocks are not read any more.
+        `again`: when it failed, its blocks are worth storing later."""
         for number in op.ops:
             self._stores.pop(number, None)
             if number in op.open:
@@ -330,10 +331,13 @@ class WorkerHalf:
             del self._pending[store.request_id]
         self._report.stores_ended[store.request_id] = self._report.stores_ended.get(store.request_id, 0) + 1
         good = len(store.block_ids) - op.failed_blocks if code == "ok" else 0
+        if again and (code != "ok" or op.failed_blocks):
+            self._report.keys_failed += store.hashes()
+            if store.first_block >= 0 and code != "ok":
+                failed = self._report.stores_failed
+                failed[store.request_id] = min(failed.get(store.request_id, store.first_block), store.first_block)
         if code == "cancelled":
             counters.add(self.counts, "stores_cancelled")
-            dropped = self._report.stores_dropped
-            dropped[store.request_id] = min(dropped.get(store.request_id, store.first_block), store.first_block)
         elif code != "ok":
             failures = self._report.store_failures
             failures[code] = failures.get(code, 0) + 1
@@ -342,9 +346,9 @@ class WorkerHalf:
         counters.add(self.counts, "blocks_stored", good)
         counters.add(self.counts, "bytes_stored", good * self._identity.block_bytes)
 
-    def _drop_stores(self, chosen: Callable[[StoreOp], bool], code: str) -> None:
+    def _drop_stores(self, chosen: Callable[[StoreOp], bool], code: str, *, again: bool = True) -> None:
         for op in {id(op): op for op in self._stores.values() if chosen(op)}.values():
-            self._end_store(op, code)
+            self._end_store(op, code, again=again)
 
     # ---- collecting ----------------------------------------------------------------------------------------------
 
@@ -410,7 +414,7 @@ class WorkerHalf:
     def _give_up(self, code: str) -> None:
         for request_id in {op.load.request_id for op in self._loads.values()}:
             self._cancel_load(request_id)
-        self._drop_stores(lambda _s: True, code)
+        self._drop_stores(lambda _s: True, code, again=False)     # they belong to an epoch that is over
 
     def close(self) -> None:
         """Ends everything; afterwards no byte moves and the client may be closed."""
