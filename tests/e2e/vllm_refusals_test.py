@@ -20,13 +20,15 @@ SPEC = FullAttentionSpec(block_size=128, num_kv_heads=3, head_size=64, dtype=tor
 
 def config(**changes):
     values = {"policy": "recompute", "caching": True, "algorithm": "sha256", "kv_dtype": "auto", "world": 1,
-              "context": 1, "speculative": None, "encoder_decoder": False} | changes
+              "context": 1, "stages": 1, "batches": 1, "speculative": None, "encoder_decoder": False} | changes
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(kv_load_failure_policy=values["policy"]),
         cache_config=SimpleNamespace(enable_prefix_caching=values["caching"], cache_dtype=values["kv_dtype"],
                                      prefix_caching_hash_algo=values["algorithm"]),
         parallel_config=SimpleNamespace(decode_context_parallel_size=values["context"],
-                                        prefill_context_parallel_size=1, world_size=values["world"]),
+                                        prefill_context_parallel_size=1, world_size=values["world"],
+                                        pipeline_parallel_size=values["stages"]),
+        max_concurrent_batches=values["batches"],
         model_config=SimpleNamespace(model="a-model", is_encoder_decoder=values["encoder_decoder"]),
         speculative_config=values["speculative"])
 
@@ -87,6 +89,10 @@ class Refusals(unittest.TestCase):
 
     def test_context_parallelism(self):
         self.refused("context parallelism", context=2)
+
+    def test_several_steps_in_flight(self):
+        self.refused("--pipeline-parallel-size", stages=2, batches=2, world=2)
+        self.refused("--async-scheduling", batches=2)
 
     def test_other_versions_of_vllm(self):
         for version in ("0.31.9", "0.33.0", "1.0", "garbage"):

@@ -96,6 +96,10 @@ def _check_parallel(config: Any, settings: Settings) -> None:
     parallel = config.parallel_config
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
         raise ConfigError("kvdepot does not support context parallelism")
+    if config.max_concurrent_batches > 1:
+        asked = "--pipeline-parallel-size" if parallel.pipeline_parallel_size > 1 else "--async-scheduling"
+        raise ConfigError("kvdepot supports one step in flight, so that what a load has damaged is known before the next "
+                          f"step is scheduled: start without {asked}; --tensor-parallel-size is an alternative")
     if settings.embedded and parallel.world_size > 1:
         raise ConfigError(f'depot "{settings.depot}" is embedded in one worker, but this engine has '
                           f"{parallel.world_size}: start `kvdepot serve` and use its address")
