@@ -102,6 +102,28 @@ class Refusals(unittest.TestCase):
             _compat.check_version(version)
 
 
+class Facts(unittest.TestCase):
+    """What the fingerprint is made of."""
+
+    def facts(self, *, length=4096, rope="default"):
+        hf = SimpleNamespace(to_dict=lambda: {"rope_parameters": {"rope_type": rope}, "_name_or_path": "a"})
+        model = SimpleNamespace(hf_config=hf, hf_overrides={}, max_model_len=length, revision=None, seed=0,
+                                quantization=None, dtype=torch.float32)
+        return _compat.model_facts(
+            SimpleNamespace(
+                model_config=model, cache_config=SimpleNamespace(cache_dtype="auto", block_size=128),
+                parallel_config=SimpleNamespace(pipeline_parallel_size=1, tensor_parallel_size=1),
+                compilation_config=SimpleNamespace(static_forward_context={}),
+                load_config=SimpleNamespace(load_format="auto")),
+            SimpleNamespace(kv_cache_layout="LBHNC"))
+
+    def test_equal_engines_have_equal_facts(self):
+        self.assertEqual(self.facts(), self.facts())
+
+    def test_longrope_takes_other_factors_for_another_length(self):
+        self.assertNotEqual(self.facts(rope="longrope"), self.facts(rope="longrope", length=32768))
+
+
 class Interface(unittest.TestCase):
     """The methods that vLLM calls are the ones that are overridden: a rename in vLLM shows here."""
 

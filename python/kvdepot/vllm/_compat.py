@@ -98,8 +98,8 @@ def _check_parallel(config: Any, settings: Settings) -> None:
         raise ConfigError("kvdepot does not support context parallelism")
     if config.max_concurrent_batches > 1:
         asked = "--pipeline-parallel-size" if parallel.pipeline_parallel_size > 1 else "--async-scheduling"
-        raise ConfigError("kvdepot supports one step in flight, so that what a load has damaged is known before the next "
-                          f"step is scheduled: start without {asked}; --tensor-parallel-size is an alternative")
+        raise ConfigError("kvdepot supports one step in flight, so that what a load has damaged is known before the "
+                          f"next step is scheduled: start without {asked}; --tensor-parallel-size is an alternative")
     if settings.embedded and parallel.world_size > 1:
         raise ConfigError(f'depot "{settings.depot}" is embedded in one worker, but this engine has '
                           f"{parallel.world_size}: start `kvdepot serve` and use its address")
@@ -145,6 +145,9 @@ def model_facts(config: Any, kv_cache_config: Any) -> dict[str, Any]:
         "bytes": BYTES_ID,
         "config": hf,                                   # with rope and other overrides applied
         "overrides": model.hf_overrides if isinstance(model.hf_overrides, dict) else {},
+        # Which factors a rope takes (longrope), whether queries are scaled (llama4), how media are cut: each of these
+        # asks for the length that the engine was started with.
+        "max_model_len": model.max_model_len,
         "revision": model.revision,
         "load_format": str(config.load_config.load_format),
         "seed": model.seed if str(config.load_config.load_format) == "dummy" else None,
