@@ -270,6 +270,33 @@ def test_what_was_computed_on_a_failed_load_is_neither_stored_nor_found():
     assert len(depot.records) == len(stored) + 2
 
 
+def test_stores_that_do_not_rest_on_a_failed_load_go_on():
+    depot = warmed()
+    other = [9, *PROMPT]
+    writer = engine(depot)
+    filled = writer.add(Request(other[:20]))
+    writer.admit(filled)
+    writer.step((filled, 20))
+    writer.step()
+    depot.damaged.add(Request(PROMPT).block_hashes[6])
+    stored = set(depot.records)
+    e = engine(depot, "layerwise")
+    earlier = e.add(Request(other[:20] + [1] * 8))
+    e.admit(earlier)
+    put = e.clients[1]._put
+    e.clients[1]._put = lambda *_: None                  # what is stored stays in flight
+    e.step((earlier, 8))
+    bad, good = e.add(Request(PROMPT + [5] * 8)), e.add(Request(other[:20] + [6] * 8))
+    assert e.admit(bad) == (40, False)
+    assert e.admit(good) == (20, False)
+    e.step((bad, 8), (good, 8))
+    e.clients[1]._put = put
+    e.clients[1].deliver()
+    e.step()
+    assert len(depot.records) == len(stored) + 4
+    assert e.worker.counts["stores_cancelled"] == 1
+
+
 def test_a_request_that_shared_a_failed_load_computes_for_itself():
     depot = warmed()
     depot.damaged.add(Request(PROMPT).block_hashes[6])

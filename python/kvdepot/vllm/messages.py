@@ -31,7 +31,8 @@ class Store:
     first_block: int            # index of the first in the request; -1: those of an earlier store that failed
     keys: bytes
     block_ids: list[int]
-    guarded: bool               # computed from blocks that this very pass loads: worthless if that load fails
+    guards: list[str]           # requests whose blocks this very pass loads and these are computed from: worthless if
+                                # one of those loads fails
 
     def hashes(self) -> list[bytes]:
         size = len(self.keys) // len(self.block_ids)

@@ -261,7 +261,7 @@ class SchedulerHalf:
         self._undecided = 0
         if output.preempted_req_ids:
             plan.drop_stores = [r for r in output.preempted_req_ids if r in self._tracked]
-        loading = {i for load in plan.loads if load.layerwise for i in load.block_ids}
+        loading = {i: load.request_id for load in plan.loads if load.layerwise for i in load.block_ids}
         step = Step()
         step.layerwise = {load.request_id: self._tracked[load.request_id].loading
                           for load in plan.loads if load.layerwise}
@@ -296,7 +296,7 @@ class SchedulerHalf:
         return plan
 
     def _store(self, plan: StepPlan, tracked: Tracked, computed: int, tokens: int, state: Any,
-               loading: set[int]) -> None:
+               loading: dict[int, str]) -> None:
         """Adds the blocks that this step completes: full ones, whose tokens are confirmed."""
         request = tracked.request
         end = min((computed + tokens) // self._block_tokens, len(request.block_hashes))
@@ -306,7 +306,7 @@ class SchedulerHalf:
         tracked.next_store = end
         self._add_store(plan, tracked, first, range(first, end), state, loading)
 
-    def _mend(self, plan: StepPlan, tracked: Tracked, computed: int, state: Any, loading: set[int]) -> None:
+    def _mend(self, plan: StepPlan, tracked: Tracked, computed: int, state: Any, loading: dict[int, str]) -> None:
         """Adds blocks that vLLM's own cache held for this request and whose store failed once. Without them nobody else
         could use what comes behind them."""
         tracked.mended = True
@@ -318,14 +318,15 @@ class SchedulerHalf:
             self._add_store(plan, tracked, -1, missing, state, loading)
 
     def _add_store(self, plan: StepPlan, tracked: Tracked, first: int, blocks: Sequence[int], state: Any,
-                   loading: set[int]) -> None:
+                   loading: dict[int, str]) -> None:
         request = tracked.request
         table, hashes = state.get_block_ids(request.request_id)[0], request.block_hashes
         if self._unstored:
             for i in blocks:
                 self._unstored.pop(hashes[i], None)
         plan.stores.append(Store(request.request_id, first, b"".join([hashes[i] for i in blocks]),
-                                 [table[i] for i in blocks], bool(loading) and not loading.isdisjoint(table)))
+                                 [table[i] for i in blocks],
+                                 sorted({loading[i] for i in table if i in loading}) if loading else []))
         tracked.stores_sent += 1
 
     def _may_store_again(self) -> bool:

@@ -221,7 +221,7 @@ class WorkerHalf:
             else:
                 self._take_completion(op, first, completion)
             if op.code != "ok":
-                self._drop_stores(lambda s: s.store.guarded, "cancelled")
+                self._drop_guarded(op)
                 if op.good_blocks == 0:
                     self._abandon(op)
                     break
@@ -250,7 +250,7 @@ class WorkerHalf:
             op.open.discard(number)
             self._take_completion(op, first, completion)
         if op.code != "ok":
-            self._drop_stores(lambda s: s.store.guarded, "cancelled")
+            self._drop_guarded(op)
         if not op.ended:
             self._abandon(op)
 
@@ -349,6 +349,11 @@ class WorkerHalf:
     def _drop_stores(self, chosen: Callable[[StoreOp], bool], code: str, *, again: bool = True) -> None:
         for op in {id(op): op for op in self._stores.values() if chosen(op)}.values():
             self._end_store(op, code, again=again)
+
+    def _drop_guarded(self, load: LoadOp) -> None:
+        """What this pass computes from the blocks of a load that failed is worthless."""
+        stores = {id(op) for op in self.storing if load.load.request_id in op.store.guards}
+        self._drop_stores(lambda s: id(s) in stores, "cancelled")
 
     # ---- collecting ----------------------------------------------------------------------------------------------
 
