@@ -126,7 +126,7 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         began = time.monotonic()
         weights = self._settings.weights_id.encode()
         if not weights and (path := _compat.weights_path(config)) is not None:
-            weights = weights_digest(path)
+            weights = weights_digest(path, str(config.load_config.load_format))
         log.info("kvdepot: weights sampled in %.2f s", time.monotonic() - began)
         dtype = config.model_config.dtype
         left, right = torch.ones(128, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)

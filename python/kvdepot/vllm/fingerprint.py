@@ -2,10 +2,10 @@
 
 Two engines share blocks only when their fingerprints are equal. It is made of facts (configuration, layout,
 instruction set, ...) and of the content of the weights. Weights are sampled: every file's size and head, of a
-safetensors file the whole header and, of each tensor, all bytes when it is small (norms, scales) and otherwise pieces
-from its head, its tail and places between (of models with more than 6,000 tensors: of an even choice of them). That
-costs some thousand small reads, whatever the size of the model, and finds weights that were overwritten in place under
-the same name, size and time.
+safetensors file the whole header and, of each tensor, all bytes when it is small (norms, scales, routers of small
+models) and otherwise up to 16 pieces from its head, its tail and places between; at least its head. That costs some
+thousand small reads, or one for each tensor where there are more, whatever the size of the model, and finds weights
+that were overwritten in place under the same name, size and time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 IGNORED_NAMES = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state.pth")
 SMALL_BYTES = 8192          # a tensor of at most this many bytes is read whole
 PIECE_BYTES = 256
-PIECES_MAX = 6000           # of all files together: 2 s at 5 ms a read on a slow file system with 16 readers
+PIECES_MAX = 6000           # of all files together, 2 s at 5 ms a read on a slow file system with 16 readers; more only
+                            # where there are more tensors
+READ_ONLY = {"pt": (".pt",), "npcache": (".bin",)}     # load formats of vLLM that ignore safetensors beside them
 READERS = 16
 HEADER_BYTES_MAX = 64 << 20
 
@@ -41,12 +43,14 @@ class Piece:
     length: int
 
 
-def weight_files(path: Path) -> list[Path]:
-    """The files that hold weights, in a fixed order. Safetensors win over other formats, as in vLLM."""
+def weight_files(path: Path, load_format: str = "auto") -> list[Path]:
+    """The files that hold weights, in a fixed order. Safetensors win over other formats unless vLLM's load format says
+    otherwise."""
     if path.is_file():
         return [path]
+    suffixes = READ_ONLY.get(load_format, WEIGHT_SUFFIXES)
     found = sorted(p for p in path.iterdir()
-                   if p.suffix in WEIGHT_SUFFIXES and p.name not in IGNORED_NAMES and p.is_file())
+                   if p.suffix in suffixes and p.name not in IGNORED_NAMES and p.is_file())
     chosen = [p for p in found if p.suffix == ".safetensors"] or found
     if not chosen:
         raise FingerprintError(f"{path} holds no weights that can be read (files *{', *'.join(WEIGHT_SUFFIXES)}); "
@@ -54,9 +58,9 @@ def weight_files(path: Path) -> list[Path]:
     return chosen
 
 
-def weights_digest(path: Path) -> bytes:
+def weights_digest(path: Path, load_format: str = "auto") -> bytes:
     """32 bytes that change when the weights below `path` (a folder or one file) change. Raises FingerprintError."""
-    files = weight_files(path)
+    files = weight_files(path, load_format)
     try:
         tasks = [(file, chunk) for file in files for chunk in _chunks(_plan(file, max(PIECES_MAX // len(files), 16)))]
         with ThreadPoolExecutor(READERS, thread_name_prefix="kvdepot-weights") as pool:
@@ -96,10 +100,9 @@ def _plan(file: Path, pieces_max: int) -> list[Piece]:
         return _spread(0, size, pieces_max)
     begin = min((offset for offset, _ in tensors), default=size)
     plan = [Piece(0, begin)]
-    chosen = tensors[::-(-len(tensors) // pieces_max) or 1]      # all of them, except in files of very many
-    each = pieces_max // max(len(chosen), 1)
-    for offset, length in chosen:
-        plan += [Piece(offset, length)] if length <= SMALL_BYTES else _spread(offset, length, min(each, 16))
+    each = min(max(pieces_max // max(len(tensors), 1), 1), 16)
+    for offset, length in tensors:
+        plan += [Piece(offset, length)] if length <= SMALL_BYTES else _spread(offset, length, each)
     return plan
 
 

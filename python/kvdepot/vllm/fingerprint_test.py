@@ -105,9 +105,31 @@ def test_reads_are_bounded_whatever_the_size(tmp_path, tensors):
         stream.write(struct.pack("<Q", len(text)) + text)
         stream.truncate((500 << 30) + len(text) + 8)        # sparse: 500 GiB
     plan = f._plan(file, f.PIECES_MAX)
-    assert len(plan) <= f.PIECES_MAX + 1
-    assert sum(piece.length for piece in plan) < 16 << 20
+    assert len(plan) <= max(f.PIECES_MAX, tensors) + 1
+    assert sum(piece.length for piece in plan) < 32 << 20
     assert len(f.weights_digest(file)) == 32
+
+
+def test_one_tensor_among_very_many_in_many_files_is_found(tmp_path):
+    """As of a large mixture of experts, of which a fine-tune has changed a few tensors."""
+    tensors = {f"t{i:03}": bytes([i % 251]) * (f.SMALL_BYTES + 1) for i in range(100)}
+    for part in range(f.PIECES_MAX // 16):
+        (tmp_path / f"model-{part:03}.safetensors").write_bytes(b"")
+    safetensors(tmp_path / "model-100.safetensors", tensors)
+    before = f.weights_digest(tmp_path)
+    for name in ("t000", "t001", "t050", "t099"):
+        safetensors(tmp_path / "model-100.safetensors", tensors | {name: b"\xff" * (f.SMALL_BYTES + 1)})
+        assert f.weights_digest(tmp_path) != before
+
+
+@pytest.mark.parametrize(("load_format", "name"), [("pt", "model.pt"), ("npcache", "model.bin")])
+def test_the_files_that_the_load_format_reads_are_sampled(tmp_path, load_format, name):
+    folder = model(tmp_path / "m")
+    (folder / name).write_bytes(random.Random(1).randbytes(1000))
+    before, beside = f.weights_digest(folder, load_format), f.weights_digest(folder)
+    (folder / name).write_bytes(random.Random(2).randbytes(1000))
+    assert f.weights_digest(folder, load_format) != before
+    assert f.weights_digest(folder) == beside
 
 
 def test_a_folder_without_weights_is_refused_with_the_way_out(tmp_path):
