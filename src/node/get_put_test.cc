@@ -1,4 +1,5 @@
 // GET and PUT through a node and its store: what was put is what comes back, and nothing is left behind.
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -345,6 +346,16 @@ TEST_F(GetPut, RecordsOnFlashComeBackAfterARestart) {
   for (const std::size_t i : {0U, 1U, 12U, 13U}) expected[i] = false;
   EXPECT_EQ(mixed.failed, expected);
   expect_records(mixed, records, 8, 4, 0, 6);
+  EXPECT_TRUE(clean());
+}
+
+// The second PUT receives nothing and is not complete either: it waits for a level that the first did not ask for.
+TEST_F(GetPut, DataOfAPutThatOnlyWaitsForItsLevelIsDropped) {
+  start(test_options(), true);
+  ASSERT_TRUE(rig->put_all(records, 0, 4, AckLevel::kPooled));
+  EXPECT_TRUE(rig->put_all(records, 0, 4, AckLevel::kWritten));
+  EXPECT_EQ(rig->stat("node", "keys_put_present"), 4U);
+  expect_records(get(0, 4), records, 0, 4, 0, 3);
   EXPECT_TRUE(clean());
 }
 

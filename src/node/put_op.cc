@@ -80,7 +80,8 @@ Status PutOp::begin_message(const wire::Header& header, wire::U64View checksums)
   if (Status checked = wire::check_put_payload(header, request_.shape.slab_bytes); !checked) return checked;
   layers_coming_ = header.layer_count;
   slab_ = slab_landed_ = 0;
-  for (std::size_t i = 0; i < checksums.size(); ++i) {
+  // With nothing to receive (all keys are here, and their acknowledgement is awaited) there is no table.
+  for (std::size_t i = 0; receiving_ > 0 && i < checksums.size(); ++i) {
     const std::size_t layer = header.layer_first + i / keys_->count();
     checksum(i % keys_->count(), layer) = checksums[i];
   }
