@@ -56,7 +56,11 @@ Result<NamespaceHandle> Namespaces::open(const Namespace& ns) {
     const GroupInfo* known = entry.group(info.schema.group);
     return known == nullptr ? !entry.opened : known->schema == info.schema;
   });
-  if (!equal || (entry.opened && entry.groups.size() != groups.size()))
+  // What flash holds counts, too: removals of its records must stay writable for as long as their segments live.
+  const bool covers = std::ranges::all_of(entry.groups, [&](const GroupInfo& known) {
+    return std::ranges::any_of(groups, [&](const auto& info) { return info.schema.group == known.schema.group; });
+  });
+  if (!equal || !covers)
     return fail(Code::kInvalid, "this namespace is stored with another schema: give it another fingerprint");
   if (entry.opened) return handle;
   if (opened_ == kOpenedMax) return fail(Code::kNoSpace, "65,535 namespaces are open");

@@ -55,7 +55,8 @@ class Namespaces {
   explicit Namespaces(std::uint64_t record_bytes_max) : record_bytes_max_(record_bytes_max) {}
 
   // Opens a namespace; the same handle for an equal one. kInvalid: bad names or geometry, a record too large for this
-  // store, or known here with another schema; kNoSpace: too many.
+  // store, or known here with another schema (also: without a group of which flash holds something); kNoSpace: too
+  // many.
   Result<NamespaceHandle> open(const Namespace& ns);
   // Notes a namespace found on flash with one of its groups, and returns its handle. An opened one is left as it is.
   NamespaceHandle learn(const NamespaceName& name, const GroupSchema& schema);

@@ -272,6 +272,28 @@ TEST_F(StoreTest, ANamespaceWithAnotherSchemaIsRefusedAlsoAfterARestart) {
   EXPECT_EQ(kit_.open().error().code, Code::kInvalid);
 }
 
+TEST_F(StoreTest, ANamespaceOpenedWithoutAGroupThatFlashHoldsIsRefused) {
+  kit_.name_space.groups.push_back({1, 2, 5'000, 2, 128, HitRule::kAll, 0, "LBHNC"});
+  open();
+  ASSERT_TRUE(kit_.put(1));
+  auto put = kit_.store->begin_put(kit_.ns, id_of(2, 1), {});
+  ASSERT_TRUE(put && *put);
+  std::vector<std::uint64_t> checksums;
+  for (std::uint16_t layer = 0; layer < 2; ++layer) {
+    fill_slab(put->slab(layer), 2, 1, layer);
+    checksums.push_back(block::slab_checksum(put->seed(), layer, put->slab(layer)));
+  }
+  kit_.store->complete_put(std::move(*put), checksums, AckLevel::kPooled, [](Status) {});
+  kit_.close();
+  const GroupSchema kept = kit_.name_space.groups[1];
+  kit_.name_space.groups.pop_back();
+  EXPECT_EQ(kit_.open().error().code, Code::kInvalid) << "tombstones of the other group could not be written";
+  kit_.name_space.groups.push_back(kept);
+  EXPECT_TRUE(kit_.store->open_namespace(kit_.name_space).has_value());
+  kit_.name_space.groups.push_back({2, 2, 5'000, 2, 128, HitRule::kAll, 0, "LBHNC"});
+  EXPECT_EQ(kit_.store->open_namespace(kit_.name_space).error().code, Code::kInvalid) << "open: as it is";
+}
+
 TEST_F(StoreTest, OneSlabRecordsWithNativeKeysHaveNoTableAndAreVerifiedAllTheSame) {
   kit_.name_space = namespace_of(1, 6'000);
   open();
