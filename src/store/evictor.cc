@@ -18,11 +18,11 @@ Evictor::Evictor(Flash& flash, SyncQueue& syncs)
 void Evictor::maintain() {
   if (const auto overfull = flash_.tombstones.overfull();
       overfull && flash_.segments.at(*overfull).state == SegmentState::kSealed && tasks_.size() < kTasksMax)
-    evict(*overfull, false);
+    evict(*overfull);
   while (!surplus_.empty() && tasks_.size() < kTasksMax) {
     const std::uint32_t segment = surplus_.back();
     surplus_.pop_back();
-    if (flash_.segments.at(segment).state == SegmentState::kSealed) evict(segment, false);
+    if (flash_.segments.at(segment).state == SegmentState::kSealed) evict(segment);
   }
   const auto unblocked = [this] {
     return static_cast<std::uint32_t>(std::ranges::count_if(
@@ -62,11 +62,11 @@ bool Evictor::make_index_room_now() {
   return tasks_.size() > before && make_index_room_now();
 }
 
-void Evictor::evict(std::uint32_t segment, bool retire) {
+void Evictor::evict(std::uint32_t segment) {
   flash_.segments.start_eviction_of(segment);
   flash_.stats.segments_evicted.add();
   Task& task = add_task(segment, true);
-  task.retire = retire;
+  task.retire = segment >= flash_.volume.segments_wanted();
   read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
 }
 

@@ -41,8 +41,8 @@ class Evictor {
   bool make_index_room_now();
   // Sealed segments to give up as soon as may be, a few at a time: recovery had no room for their records.
   void give_up(std::vector<std::uint32_t> segments) { surplus_ = std::move(segments); }
-  // Gives up this segment, which must be sealed; with `retire`, for good (its number is to disappear from the volume).
-  void evict(std::uint32_t segment, bool retire);
+  // Gives up this segment, which must be sealed; for good when its number is to disappear from the volume.
+  void evict(std::uint32_t segment);
   // A load has ended that read from `segment`; tombstones were written.
   void reader_gone(std::uint32_t segment);
   void tombstones_written();

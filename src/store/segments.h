@@ -42,6 +42,8 @@ class Segments {
     return generation != 0 && readable(segment) && segments_[segment].generation == generation;
   }
 
+  // Is not chosen as a victim any more: it goes by start_eviction_of().
+  void exclude(std::uint32_t segment) { policy_->remove(segment); }
   void touch(std::uint32_t segment) { policy_->touch(segment); }
   // The sealed segments that are the last to be given up, the very last first; at most `max`.
   [[nodiscard]] std::vector<std::uint32_t> recent(std::size_t max) const;

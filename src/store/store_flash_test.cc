@@ -413,5 +413,24 @@ TEST_F(FlashTest, ShrinksAndKeepsWhatFitsAndRemovals) {
   for (std::uint64_t n = 0; n < 4; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << "removed";
 }
 
+// Filled more than once around, the oldest segments may lie anywhere: in what stays and in what goes.
+TEST_F(FlashTest, ShrinksWhereverTheOldestSegmentsLie) {
+  for (std::uint64_t segments = 1; segments <= 8; ++segments) {
+    SCOPED_TRACE(segments);
+    StoreKit kit(segments);
+    ASSERT_TRUE(kit.open()) << kit.why;
+    std::uint64_t n = 0;
+    while (kit.stats().segments_evicted.value() < segments) {
+      const Status put = kit.put(n++, 1, AckLevel::kWritten);
+      ASSERT_TRUE(put || put.error().code == Code::kBusy);
+      kit.loop.run_for(Millis(2));
+    }
+    kit.close();
+    kit.options.flash_bytes = (4 << 20) + 4 * kit.options.segment_bytes;
+    ASSERT_TRUE(kit.open()) << kit.why;
+    for (std::uint64_t m = n; m < n + 40; ++m) ASSERT_TRUE(kit.put(m, 1, AckLevel::kWritten));
+  }
+}
+
 }  // namespace
 }  // namespace kvd::store

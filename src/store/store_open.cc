@@ -158,10 +158,12 @@ Status StoreImpl::shrink(std::string& why) {
   log_.warn(fmt::format("store {}: shrinking from {} to {} segments", options_.dir, flash.segments.count(),
                         flash.volume.segments_wanted()));
   tier_->demoter.flush_always();
-  flash.segments.retire_from(flash.volume.segments_wanted());
+  const std::uint32_t wanted = flash.volume.segments_wanted();
+  flash.segments.retire_from(wanted);
+  for (std::uint32_t s = wanted; s < flash.segments.count(); ++s) flash.segments.exclude(s);
   tier_->evictor.maintain();
-  for (std::uint32_t s = flash.volume.segments_wanted(); s < flash.segments.count(); ++s) {
-    if (flash.segments.at(s).state == SegmentState::kSealed) tier_->evictor.evict(s, true);
+  for (std::uint32_t s = wanted; s < flash.segments.count(); ++s) {
+    if (flash.segments.at(s).state == SegmentState::kSealed) tier_->evictor.evict(s);
     while (flash.health.on() && flash.segments.at(s).state != SegmentState::kRetired) loop_.run_once(Duration::max());
   }
   tier_->demoter.flush_always(false);
