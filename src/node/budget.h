@@ -46,13 +46,15 @@ class Budget {
     std::uint64_t bytes_ = 0;
   };
 
-  // A share of `bytes`, or an empty one when that is not to be had now; then on_room comes once after some is given
-  // back.
+  // Whether take(bytes) would succeed; when not, on_room comes once after some is given back.
+  [[nodiscard]] bool has_room(std::uint64_t bytes) {
+    if (used_bytes_ == 0 || (bytes <= bytes_max_ && used_bytes_ <= bytes_max_ - bytes)) return true;
+    wanted_ = true;
+    return false;
+  }
+  // A share of `bytes`, or an empty one when that is not to be had now: see has_room().
   Share take(std::uint64_t bytes) {
-    if (used_bytes_ != 0 && (bytes > bytes_max_ || used_bytes_ > bytes_max_ - bytes)) {
-      wanted_ = true;
-      return {};
-    }
+    if (!has_room(bytes)) return {};
     used_bytes_ += bytes;
     show();
     return Share(*this, bytes);

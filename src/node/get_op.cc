@@ -70,13 +70,11 @@ bool GetOp::ask_pool() {
       break;
   }
   if (present > 0) {
-    connection_share_ = connection_pins_.take(present * request_.record_bytes);
-    if (!connection_share_) return false;
-    share_ = context_.pinned.take(present * request_.record_bytes);
-    if (!share_) {
-      connection_share_.release();
-      return false;
-    }
+    // Not taken and given back: that would wake those who wait for the first of the two budgets, and they this one.
+    const std::uint64_t bytes = present * request_.record_bytes;
+    if (!connection_pins_.has_room(bytes) || !context_.pinned.has_room(bytes)) return false;
+    connection_share_ = connection_pins_.take(bytes);
+    share_ = context_.pinned.take(bytes);
   }
   started_ = true;
   records_.resize(count);

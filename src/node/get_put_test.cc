@@ -320,6 +320,40 @@ TEST_F(GetPut, GetsBeyondThePinBudgetWaitInLine) {
   EXPECT_TRUE(clean());
 }
 
+// One GET waits for its connection's budget and one behind it for the node's. As long as nothing becomes free neither
+// may wake the other.
+TEST_F(GetPut, GetsThatWaitForPinsDoNotKeepTheLoopBusy) {
+  NodeOptions options = test_options();
+  options.limits.pinned_percent_max = 1;         // 655 KiB, half of it for a connection
+  records = Records(small_namespace(4, 16384));  // 68 KiB of the pool each
+  start(options);
+  ASSERT_TRUE(rig->put_all(records, 0, 10));
+  // A client that asks and does not read.
+  const auto ask = [&](const std::vector<std::size_t>& gets) {
+    auto [near, far] = net::make_socket_pair();
+    const int small = 4096;
+    EXPECT_EQ(::setsockopt(far.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+    EXPECT_TRUE(rig->node->adopt(std::move(far)).has_value());
+    std::vector<wire::Buffer> requests = {wire::frame({}, wire::Hello{.name = "x"}),
+                                          wire::frame({.request_id = 1}, wire::Open{records.ns()})};
+    for (const std::size_t count : gets) requests.push_back(Records::get(requests.size() + 1, 0, 0, count));
+    for (const wire::Buffer& request : requests) {
+      EXPECT_EQ(::write(near.get(), request.data(), request.size()), static_cast<ssize_t>(request.size()));
+      for (int turn = 0; turn < 5; ++turn) rig->loop->run_once(Duration::zero());
+    }
+    return std::move(near);
+  };
+  io::UniqueFd first = ask({8});
+  io::UniqueFd second = ask({1, 4, 1});
+  ASSERT_EQ(rig->stat("node", "ops"), 4U);
+  int busy = 0;
+  for (int turn = 0; turn < 100; ++turn) busy += rig->loop->run_once(Duration::zero()) ? 1 : 0;
+  EXPECT_LE(busy, 10);
+  first.reset();
+  second.reset();
+  EXPECT_TRUE(clean());
+}
+
 TEST_F(GetPut, RemovedRecordsStayRemoved) {
   start();
   ASSERT_TRUE(rig->put_all(records, 0, 4));
