@@ -130,6 +130,20 @@ class OperationsTest(EmbeddedTest):
         self.assertEqual(done.removed, 2)
         self.assertEqual(self.finish(self.client.match(self.ns, KEYS, 8)).prefix_blocks, 0)
 
+    def test_an_operation_says_how_long_it_took(self):
+        self.fill()
+        op = self.put()
+        done = self.finish(op)
+        self.assertGreater(done.seconds, 0)
+        self.assertLess(done.seconds, 5)
+
+    def test_a_breaker_opened_by_hand_stops_the_very_next_submission(self):
+        self.client.open_breaker()
+        with self.assertRaises(kvdepot.KvdepotError) as caught:
+            self.client.match(self.ns, KEYS, 8)
+        self.assertEqual(caught.exception.code, "unavailable")
+        self.assertTrue(self.client.stats()["breaker_open"])
+
     def test_polling_by_the_descriptor(self):
         self.fill()
         self.finish(self.put())
