@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <barrier>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -116,6 +119,25 @@ TEST_F(EmbedTest, ASecondOwnerIsRefusedAndToldWhatToDo) {
   EXPECT_EQ(second.error().code, Code::kBusy);
   EXPECT_NE(std::string_view(second.error().what).find("kvdepot serve"), std::string_view::npos);
   EXPECT_EQ(put(**owner, prepare(**owner), AckLevel::kPooled).code, Code::kOk) << "the owner is undisturbed";
+}
+
+TEST_F(EmbedTest, OfTwoThatOpenAtOnceOneOwnsTheDirectory) {
+  for (int round = 0; round < 5; ++round) {
+    std::array<Result<std::unique_ptr<Client>>, 2> clients{fail(Code::kOk, ""), fail(Code::kOk, "")};
+    {
+      std::barrier start(2);
+      const auto open = [&](std::size_t i) {
+        start.arrive_and_wait();
+        clients[i] = open_any(address());
+      };
+      const std::jthread first(open, 0);
+      const std::jthread second(open, 1);
+    }
+    ASSERT_NE(clients[0].has_value(), clients[1].has_value()) << "round " << round;
+    const auto& [owner, other] = clients[0] ? std::tie(clients[0], clients[1]) : std::tie(clients[1], clients[0]);
+    EXPECT_EQ(other.error().code, Code::kBusy) << other.error().what;
+    EXPECT_EQ(put(**owner, prepare(**owner), AckLevel::kPooled).code, Code::kOk);
+  }
 }
 
 TEST_F(EmbedTest, DirectoryAndSocketArePrivate) {

@@ -1,6 +1,8 @@
 #include "net/listener.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +16,16 @@ namespace {
 constexpr int kBacklog = 128;
 constexpr int kAcceptsPerTurn = 16;
 constexpr Duration kRest = std::chrono::milliseconds(100);
+
+// Owns the name of a unix socket until the descriptor is closed.
+Result<io::UniqueFd> lock_name(const Address& address) {
+  const std::string path = address.path + ".lock";
+  io::UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+  if (!lock.ok()) return fail(Code::kIo, "make the unix socket's lock file", errno);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno == EWOULDBLOCK) return fail(Code::kBusy, "somebody has taken this unix socket");
+  return fail(Code::kIo, "lock the unix socket's name", errno);
+}
 
 // Makes room for a unix socket: removes a file that is a socket nobody listens on.
 Status clear_path(const Address& address, const Endpoint& endpoint) {
@@ -48,8 +60,9 @@ std::uint16_t port_of(int fd) noexcept {
 
 }  // namespace
 
-Listener::Listener(io::Loop& loop, Address address, io::UniqueFd socket)
+Listener::Listener(io::Loop& loop, Address address, io::UniqueFd name_lock, io::UniqueFd socket)
     : address_(std::move(address)),
+      name_lock_(std::move(name_lock)),
       socket_(std::move(socket)),
       watch_(loop, [this](std::uint32_t) { accept_some(); }),
       resume_(loop, [this] { static_cast<void>(watch_.set(io::Watch::kRead)); }) {}
@@ -70,7 +83,11 @@ Result<std::unique_ptr<Listener>> Listener::bind(io::Loop& loop, const Address& 
   io::UniqueFd socket(::socket(endpoint->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.ok()) return fail(Code::kIo, "make a socket", errno);
   const bool is_unix = address.kind == Address::Kind::kUnix;
+  io::UniqueFd name_lock;
   if (is_unix) {
+    Result<io::UniqueFd> locked = lock_name(address);
+    if (!locked) return fail(locked.error());
+    name_lock = std::move(*locked);
     if (const Status cleared = clear_path(address, *endpoint); !cleared) return fail(cleared.error());
     // The socket file is created with the mode of the socket itself: 0600 from its first moment.
     if (::fchmod(socket.get(), S_IRUSR | S_IWUSR) != 0) return fail(Code::kIo, "protect the unix socket", errno);
@@ -79,7 +96,7 @@ Result<std::unique_ptr<Listener>> Listener::bind(io::Loop& loop, const Address& 
     ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);  // a restart need not wait for TIME_WAIT
   }
   if (::bind(socket.get(), endpoint->get(), endpoint->bytes) != 0) return fail(bind_error(errno));
-  std::unique_ptr<Listener> listener(new Listener(loop, address, std::move(socket)));
+  std::unique_ptr<Listener> listener(new Listener(loop, address, std::move(name_lock), std::move(socket)));
   struct stat status{};
   if (is_unix && ::lstat(address.path.c_str(), &status) == 0) listener->inode_ = status.st_ino;
   if (!is_unix) listener->address_.port = port_of(listener->socket_.get());

@@ -2,6 +2,8 @@
 //
 // bind() takes the address at once, so that "in use" is known before a store is opened, but connections are refused
 // until start(). A unix socket has mode 0600; a socket file that nobody listens on is replaced, anything else is left.
+// Its name is owned through a lock on PATH.lock (flock, ends with the process), so that of several that start at once,
+// also over what a crash left behind, one gets it. The lock file stays: removing it would let two hold it.
 #pragma once
 
 #include <functional>
@@ -31,10 +33,11 @@ class Listener {
   [[nodiscard]] const Address& address() const noexcept { return address_; }
 
  private:
-  Listener(io::Loop& loop, Address address, io::UniqueFd socket);
+  Listener(io::Loop& loop, Address address, io::UniqueFd name_lock, io::UniqueFd socket);
   void accept_some();
 
   Address address_;
+  io::UniqueFd name_lock_;  // of a unix socket
   io::UniqueFd socket_;
   io::Watch watch_;
   io::Timer resume_;  // accepting rests for a moment when there are no descriptors left

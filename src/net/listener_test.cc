@@ -84,6 +84,17 @@ TEST_F(ListenerTest, AUnixSocketIsItsOwnersAlone) {
   EXPECT_FALSE(std::filesystem::exists(unix_address().path));
 }
 
+// Its owner recovers its store between the two, and a second one must not take the name meanwhile.
+TEST_F(ListenerTest, AUnixSocketIsTakenFromBindOnAndNotFromStartOn) {
+  auto listener = *Listener::bind(*loop_, unix_address());
+  EXPECT_EQ(bind_error(unix_address()), Code::kBusy);
+  int accepted = 0;
+  ASSERT_TRUE(listener->start([&](io::UniqueFd socket) { accepted += socket.ok(); }).has_value());
+  ASSERT_TRUE(dial(unix_address()).has_value()) << "the name is still its own";
+  listener.reset();
+  EXPECT_EQ(bind_error(unix_address()), Code::kOk);
+}
+
 TEST_F(ListenerTest, AStaleSocketFileIsReplacedAndAnotherFileIsNot) {
   {
     const io::UniqueFd crashed(::socket(AF_UNIX, SOCK_STREAM, 0));

@@ -24,10 +24,14 @@ std::string error_text(int error) {
   return text == nullptr ? fmt::format("error {}", error) : text;
 }
 
-// Whether an entry may be there before the first store is made: a lock file of an interrupted start, our own sockets.
-bool harmless(const dirent& entry) {
+// Whether an entry may be there before the first store is made: a lock file of an interrupted start, our own sockets
+// and the lock files of their names, which are empty.
+bool harmless(int dir, const dirent& entry) {
   const std::string_view name = entry.d_name;
-  return name == "." || name == ".." || name == kLockName || entry.d_type == DT_SOCK;
+  if (name == "." || name == ".." || name == kLockName || entry.d_type == DT_SOCK) return true;
+  struct stat info{};
+  return name.ends_with(".lock") && ::fstatat(dir, entry.d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+         S_ISREG(info.st_mode) && info.st_size == 0;
 }
 
 // A store's directory holds flash.kvd, whatever else; one without it must be empty to become one.
@@ -41,7 +45,7 @@ Status check_content(const std::string& dir, std::string& why) {
   std::string stranger;
   while (const dirent* entry = ::readdir(handle.get())) {
     if (entry->d_name == kFlashName) return {};
-    if (stranger.empty() && !harmless(*entry)) stranger = entry->d_name;
+    if (stranger.empty() && !harmless(::dirfd(handle.get()), *entry)) stranger = entry->d_name;
   }
   if (stranger.empty()) return {};
   why = fmt::format("{}: holds '{}' and is not a kvdepot store: give an empty directory or one that does not exist",

@@ -49,6 +49,17 @@ TEST(StoreOpen, RefusesADirectoryOfSomethingElseAndLeavesItAlone) {
   EXPECT_EQ(std::distance(fs::directory_iterator(kit.options.dir), fs::directory_iterator()), 1);
 }
 
+TEST(StoreOpen, TheLockOfASocketsNameIsNothingOfSomebodyElses) {
+  StoreKit kit;
+  fs::create_directory(kit.options.dir);
+  std::ofstream(kit.options.dir + "/kvdepot.sock.lock");
+  EXPECT_TRUE(kit.open()) << kit.why;
+  StoreKit other;
+  fs::create_directory(other.options.dir);
+  std::ofstream(other.options.dir + "/yarn.lock") << "x";
+  EXPECT_EQ(other.open().error().code, Code::kInvalid) << "it has content";
+}
+
 TEST(StoreOpen, NamesWhatIsWrongWithTheDirectory) {
   StoreKit kit;
   kit.options.dir = kit.dir.path() + "/no/such/parent";

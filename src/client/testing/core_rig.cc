@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/check.h"
 #include "base/random.h"
@@ -39,7 +40,7 @@ CoreRig::~CoreRig() {
   proxy.reset();
   depot.reset();
   ::close(event_fd);
-  ::rmdir(dir.c_str());
+  std::filesystem::remove_all(dir);
 }
 
 void CoreRig::start_core() {
