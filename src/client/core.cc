@@ -198,8 +198,9 @@ void Core::end_early(Running& running, Code code) {
   Channel& channel = *running.channel;
   const bool tell = running.sent && channel.ready();
   const bool body = running.get != nullptr || running.put != nullptr;
+  const bool last_seen = receiving_ == &running && receiving_last_;  // its last message is coming: nothing follows
   end(running, code);
-  if (!tell) return;
+  if (!tell || last_seen) return;
   side_of(channel).draining.insert(id);
   if (!body) return;  // MATCH, REMOVE and STATS are answered at once; there is nothing to stop
   channel.connection().send({.head = wire::frame({.request_id = id}, wire::Cancel{}), .body = {}, .on_done = {}});

@@ -43,6 +43,27 @@ TEST(CoreFaults, NoByteLandsAfterACancelInMidMessage) {
   EXPECT_EQ(rig.depot->connections, 2U) << "the connection has survived";
 }
 
+// Nothing comes behind a message that says it is the last: the depot's credit is free again.
+TEST(CoreFaults, ACancelInTheLastMessageCostsNoCredit) {
+  CoreRig rig({.connect = false, .slab_bytes = 65536});
+  rig.depot->script.credits = 2;
+  rig.depot->script.layers_per_message = 4;
+  rig.start_core();
+  ASSERT_TRUE(rig.wait_connected());
+  rig.store_records();
+  for (int i = 0; i < 4; ++i) {
+    hold_after(rig, 100'000);
+    const OpId op = rig.get();
+    rig.loop.settle();
+    rig.cancel(op);
+    rig.release(op);
+    let_go(rig);
+    rig.loop.settle();
+  }
+  EXPECT_EQ(rig.depot->connections, 2U) << "the connection has survived";
+  EXPECT_EQ(rig.finish(rig.get()).code, Code::kOk);
+}
+
 TEST(CoreFaults, ACancelledGetBehindAnotherLandsNothing) {
   CoreRig rig({.slab_bytes = 65536});
   rig.store_records();

@@ -79,6 +79,20 @@ class GetPut : public testing::Test {
     client->send(Records::get(id, ns, first, count, stop, layer_first, layers));
     return collect(*client, id, records, first, count);
   }
+  // A client that says HELLO, opens the namespace (its handle is 0), asks this, and reads nothing.
+  io::UniqueFd ask_unread(std::vector<wire::Buffer> requests) {
+    auto [near, far] = net::make_socket_pair();
+    const int small = 4096;
+    EXPECT_EQ(::setsockopt(far.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+    EXPECT_TRUE(rig->node->adopt(std::move(far)).has_value());
+    requests.insert(requests.begin(), {wire::frame({}, wire::Hello{.name = "x"}),
+                                       wire::frame({.request_id = 1}, wire::Open{records.ns()})});
+    for (const wire::Buffer& request : requests) {
+      EXPECT_EQ(::write(near.get(), request.data(), request.size()), static_cast<ssize_t>(request.size()));
+      for (int turn = 0; turn < 5; ++turn) rig->loop->run_once(Duration::zero());
+    }
+    return std::move(near);
+  }
   // Nothing of the client's is held by the node any more.
   bool clean() {
     return rig->until([&] {
@@ -214,6 +228,29 @@ TEST_F(GetPut, ACancelledPutLeavesNoTrace) {
   EXPECT_TRUE(clean());
 }
 
+// Both ends of what a client is told must be one: a second one would be an answer that nobody asked for.
+TEST_F(GetPut, ACancelledGetEndsOnceAlsoWhenItsLastMessageIsOnItsWay) {
+  records = Records(small_namespace(4, 65536));
+  start();
+  ASSERT_TRUE(rig->put_all(records, 0, 1));
+  const auto ends = [&](std::uint16_t layers) {
+    io::UniqueFd near =
+        ask_unread({Records::get(2, 0, 0, 1, false, 0, layers), wire::frame({.request_id = 2}, wire::Cancel{})});
+    RawClient late(*rig->loop, std::move(near), false);
+    late.next();  // HELLO reply
+    late.next();  // OPEN reply
+    late.send(wire::frame({.request_id = 3}, wire::Ping{}));
+    std::vector<Code> statuses;
+    for (Received m = late.next(); m.header.opcode == wire::Opcode::kGetData; m = late.next()) {
+      if (m.header.last()) statuses.push_back(m.header.status);
+    }
+    return statuses;
+  };
+  EXPECT_EQ(ends(1), std::vector{Code::kOk}) << "its only message had begun";
+  EXPECT_EQ(ends(4), std::vector{Code::kCancelled}) << "its last one had not";
+  EXPECT_TRUE(clean());
+}
+
 // The conversation of a PUT, cut after every few bytes: the client dies there.
 TEST_F(GetPut, AClientThatDiesAnywhereLeavesNothingBehind) {
   start();
@@ -328,23 +365,8 @@ TEST_F(GetPut, GetsThatWaitForPinsDoNotKeepTheLoopBusy) {
   records = Records(small_namespace(4, 16384));  // 68 KiB of the pool each
   start(options);
   ASSERT_TRUE(rig->put_all(records, 0, 10));
-  // A client that asks and does not read.
-  const auto ask = [&](const std::vector<std::size_t>& gets) {
-    auto [near, far] = net::make_socket_pair();
-    const int small = 4096;
-    EXPECT_EQ(::setsockopt(far.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
-    EXPECT_TRUE(rig->node->adopt(std::move(far)).has_value());
-    std::vector<wire::Buffer> requests = {wire::frame({}, wire::Hello{.name = "x"}),
-                                          wire::frame({.request_id = 1}, wire::Open{records.ns()})};
-    for (const std::size_t count : gets) requests.push_back(Records::get(requests.size() + 1, 0, 0, count));
-    for (const wire::Buffer& request : requests) {
-      EXPECT_EQ(::write(near.get(), request.data(), request.size()), static_cast<ssize_t>(request.size()));
-      for (int turn = 0; turn < 5; ++turn) rig->loop->run_once(Duration::zero());
-    }
-    return std::move(near);
-  };
-  io::UniqueFd first = ask({8});
-  io::UniqueFd second = ask({1, 4, 1});
+  io::UniqueFd first = ask_unread({Records::get(2, 0, 0, 8)});
+  io::UniqueFd second = ask_unread({Records::get(2, 0, 0, 1), Records::get(3, 0, 0, 4), Records::get(4, 0, 0, 1)});
   ASSERT_EQ(rig->stat("node", "ops"), 4U);
   int busy = 0;
   for (int turn = 0; turn < 100; ++turn) busy += rig->loop->run_once(Duration::zero()) ? 1 : 0;

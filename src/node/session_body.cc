@@ -129,7 +129,8 @@ void Session::finish_get(std::uint64_t id) {
   counters.get_us.record_us(micros(context_.loop.now() - get.arrived));
 }
 
-// Ends a GET before its time. Messages that have not started are taken back; one that has goes out whole.
+// Ends a GET before its time. Messages that have not started are taken back; one that has goes out whole, and when it
+// is the last one it is the answer.
 void Session::end_get(std::uint64_t id, const Error& why) {
   const auto found = gets_by_id_.find(id);
   if (found == gets_by_id_.end()) return;
@@ -137,12 +138,14 @@ void Session::end_get(std::uint64_t id, const Error& why) {
   gets_.erase(found->second);
   gets_by_id_.erase(found);
   get.op->abort();
-  for (auto queued = get.queued.rbegin(); queued != get.queued.rend(); ++queued) {
+  std::size_t withdrawn = 0;
+  for (auto queued = get.queued.rbegin(); queued != get.queued.rend(); ++queued, ++withdrawn) {
     if (!connection_->withdraw(*queued)) break;
   }
+  const bool answered = get.op->finished() && withdrawn == 0;
   context_.counters.ops.sub(1);
   (why.code == Code::kTimeout ? context_.counters.timeouts : context_.counters.cancelled).add();
-  static_cast<void>(refuse(wire::Opcode::kGetData, id, why));
+  if (!answered) static_cast<void>(refuse(wire::Opcode::kGetData, id, why));
 }
 
 Status Session::on_put(const wire::Header& header, Bytes meta) {
