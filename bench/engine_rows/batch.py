@@ -6,7 +6,7 @@ import statistics
 
 from bench import stats
 from bench.depot import KEYS_GOT, Depot
-from bench.engine_lab import BLOCK, Lab, expect_all_loaded, expect_cached, ours
+from bench.engine_lab import BLOCK, Lab, expect_all_loaded, expect_cached, expect_sent, ours
 from bench.engine_process import Answer, Engine
 from bench.harness import Bench, BenchError
 
@@ -42,8 +42,7 @@ def burst(lab: Lab, bench: Bench, depot: Depot, writer: Engine, reader: Engine, 
                 for answer in answers:
                     expect_cached(answer, PREFIX // BLOCK * BLOCK, "a shared prefix")
                 expect_all_loaded(reader, "shared prefixes")
-                if depot.metric(KEYS_GOT) - got < PREFIXES * (PREFIX // BLOCK):
-                    raise BenchError("shared prefixes: the depot has not sent all of them")
+                expect_sent(depot, got, PREFIXES * (PREFIX // BLOCK), "shared prefixes")
     bench.ratio(MAKESPAN, ours=on, theirs=off, unit="s", form="theirs/ours", better="higher", goal=3,
                 peer="vLLM with its own prefix cache", command=depot.command)
 
