@@ -31,6 +31,7 @@ class Settings:
     load: str = "auto"                # auto, layerwise or async: the choice, or one way always
     breaker_probe_ms: int = 1000      # how often a depot that failed is tried again
     warn_every_s: float = 30.0        # at most one warning about the depot in this time
+    prefault: bool = True             # touch the engine's KV memory once at start, so that no load pays for its pages
     verify: bool = True               # false only in tests that prove that verification matters
     weights_id: str = ""              # identity of weights that cannot be read from files
     shared_hash_seed: bool = False    # PYTHONHASHSEED is set, to the same value, for all engines of this depot

@@ -22,6 +22,7 @@ from kvdepot.vllm.fingerprint import FingerprintError, fingerprint, weights_dige
 from kvdepot.vllm.layout import LayoutError, describe
 from kvdepot.vllm.messages import StepPlan, WorkerIdentity, WorkerReport
 from kvdepot.vllm.notices import log
+from kvdepot.vllm.prefault import Prefault
 from kvdepot.vllm.scheduler import SchedulerHalf
 from kvdepot.vllm.stats import KvDepotPromMetrics, KvDepotStats
 from kvdepot.vllm.timeline import Timeline
@@ -58,6 +59,7 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         self._pool: Any = None
         self._scheduler: SchedulerHalf | None = None
         self._worker: WorkerHalf | None = None
+        self._prefault: Prefault | None = None
         self._identity: WorkerIdentity | None = None
         if role == _compat.KVConnectorRole.SCHEDULER:
             self._client = self._open_client("vllm-scheduler", attach_only=self._settings.embedded)
@@ -109,6 +111,7 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
             raise ConfigError(f"kvdepot: {error}") from error
         with machine.on_all_cores():
             self._client = self._open_client("vllm-worker")
+            self._prefault = Prefault(memory.spans if self._settings.prefault else ())
         settings = self._settings
         try:
             self._worker = WorkerHalf(
@@ -239,6 +242,8 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
     def shutdown(self) -> None:
         half, client = self._scheduler or self._worker, self._client
         self._scheduler = self._worker = self._client = None
+        if self._prefault is not None:
+            self._prefault.close()
         if half is not None:
             half.close()
         if client is not None:

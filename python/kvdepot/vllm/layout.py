@@ -28,6 +28,7 @@ class BlockMemory:
     slab_bytes: int
     blocks: int
     owner: Any                    # keeps the memory alive
+    spans: tuple[tuple[int, int], ...] = ()     # (address, bytes) of each allocation; the region may have gaps
 
     def block_offsets(self, block_ids: Sequence[int]) -> list[int]:
         stride = self.block_stride
@@ -57,7 +58,7 @@ def describe(tensors: Mapping[str, Any], num_blocks: int) -> BlockMemory:
     end = max(s.data_ptr() + s.nbytes() for s in storages)
     offsets = tuple(tensors[n].data_ptr() - address for n in names)
     return BlockMemory(tuple(names), address, end - address, offsets, stride, slab_bytes, num_blocks,
-                       [tensors[n] for n in names])
+                       [tensors[n] for n in names], tuple(sorted({(s.data_ptr(), s.nbytes()) for s in storages})))
 
 
 def _slab(name: str, tensor: Any, num_blocks: int) -> tuple[int, int]:
