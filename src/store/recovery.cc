@@ -65,6 +65,8 @@ Result<RecoveryReport> Recovery::run() {
     flash_.generation_next = std::max(flash_.generation_next, use.generation + 1);
     flash_.segments.at(use.segment).generation = use.generation;
   }
+  // Above all of earlier openings, also of headers that are damaged now: their footers must not count for a new use.
+  flash_.generation_next = std::max(flash_.generation_next, flash_.volume.boot_epoch() << 32);
   std::vector<std::pair<Use, bool>> sealed;
   for (const Use& use : uses) {
     auto footer = read_footer(use);

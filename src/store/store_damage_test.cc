@@ -134,6 +134,22 @@ TEST_F(DamageTest, PagesOfOtherPlacesAreNoticed) {
   }
 }
 
+// The newest headers rot: the generations that they had must not be given again, or footers that lie in their segments
+// would count for what is written there later.
+TEST_F(DamageTest, GenerationsOfLostHeadersAreNotUsedAgain) {
+  fill();
+  kit_.drive().poke(0, image_);
+  const std::vector<std::byte> nothing(kPageBytes);
+  for (std::uint64_t segment = 1; segment < 16; ++segment)
+    kit_.drive().poke(kHeadBytes + segment * kit_.options.segment_bytes, nothing);
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  kit_.versions_max = 1;
+  for (std::uint64_t n = 1'000; n < 1'004; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  kit_.kill();
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  for (std::uint64_t n = 1'000; n < 1'004; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
 TEST_F(DamageTest, AStoreWithoutAnyValidSuperblockStartsEmpty) {
   fill();
   const Outcome outcome = damaged([](io::SimDrive& drive) {
