@@ -70,10 +70,11 @@ void Evictor::evict(std::uint32_t segment) {
   read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
 }
 
-std::vector<std::uint32_t> Evictor::being_evicted() const {
+std::vector<std::uint32_t> Evictor::being_evicted(std::uint64_t hash) const {
   std::vector<std::uint32_t> segments;
   for (const auto& task : tasks_)
-    if (task->evicts) segments.push_back(task->segment);
+    if (task->evicts && (!task->content_known || std::ranges::binary_search(task->content, hash)))
+      segments.push_back(task->segment);
   return segments;
 }
 
@@ -121,7 +122,7 @@ void Evictor::footer_read(Task& task, const Status& status) {
   if (!sweep_.armed()) sweep_.arm(flash_.loop.now());
 }
 
-void Evictor::erase_by(const Task& task, const Footer& footer) {
+void Evictor::erase_by(Task& task, const Footer& footer) {
   const SegmentContent& content = footer.content;
   std::vector<block::NamespaceHash> hashes;
   for (const auto& name : content.namespaces)
@@ -129,8 +130,11 @@ void Evictor::erase_by(const Task& task, const Footer& footer) {
   for (const Descriptor& d : content.descriptors) {
     if (d.tombstone() || !servable(d, content, footer.trailer.data_pages)) continue;
     const block::RecordId id{d.key(), d.shard, content.schemas[d.schema].group};
-    flash_.index.erase(record_hash(hashes[d.name_space], id), task.segment, d.offset);
+    task.content.push_back(record_hash(hashes[d.name_space], id));
+    flash_.index.erase(task.content.back(), task.segment, d.offset);
   }
+  std::ranges::sort(task.content);
+  task.content_known = true;
 }
 
 void Evictor::sweep() {

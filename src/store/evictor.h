@@ -48,8 +48,9 @@ class Evictor {
   void tombstones_written();
 
   [[nodiscard]] bool idle() const noexcept { return tasks_.empty(); }
-  // Segments whose old content is unfindable, but could come back after a crash. A removal must count them as living.
-  [[nodiscard]] std::vector<std::uint32_t> being_evicted() const;
+  // Segments whose old content is unfindable, but could come back after a crash, and which held a record with this
+  // hash, as far as their footers tell. A removal must count them as living.
+  [[nodiscard]] std::vector<std::uint32_t> being_evicted(std::uint64_t record_hash) const;
 
  private:
   struct Task {
@@ -58,6 +59,8 @@ class Evictor {
     std::uint32_t segment = 0;
     bool evicts = false;  // it held something
     bool retire = false;
+    bool content_known = false;
+    std::vector<std::uint64_t> content;  // content_known: hashes of the records that it held, sorted
     std::uint64_t new_generation = 0;
     std::uint64_t sweep_at = 0;
     AlignedBuffer buffer;
@@ -71,7 +74,7 @@ class Evictor {
               std::move_only_function<void(Status)> on_done);
   void read_footer(Task& task, std::size_t bytes);
   void footer_read(Task& task, const Status& status);
-  void erase_by(const Task& task, const Footer& footer);
+  void erase_by(Task& task, const Footer& footer);
   void sweep();
   void index_clean(Task& task);
   void check_tombstones(Task& task);

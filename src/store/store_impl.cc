@@ -308,7 +308,7 @@ bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
   if (tier_ != nullptr && tier_->flash.health.on()) {
     tier_->demoter.activity();
     // A segment that is being given up would bring the record back if the machine stopped now.
-    for (const std::uint32_t segment : tier_->evictor.being_evicted()) {
+    for (const std::uint32_t segment : tier_->evictor.being_evicted(key.hash)) {
       Flash& flash = tier_->flash;
       flash.tombstones.add({key, flash.put_seq_next++, segment, flash.segments.at(segment).generation});
       tier_->demoter.kick();
