@@ -174,7 +174,7 @@ void Evictor::check_tombstones(Task& task) {
   // They must survive a power loss before the header that ends their old copies does.
   task.step = Task::Step::kFlush;
   syncs_.request([this, &task](Status status) {
-    if (!status) return retry(task);
+    if (!status) return retry(task, Task::Step::kTombstones);
     task.step = Task::Step::kReaders;
     check_readers(task);
   });
@@ -205,8 +205,8 @@ void Evictor::write_header(Task& task) {
   encode_segment_header(task.buffer.span(), flash_.volume.seeds(), header, flash_.segments.recent(kRecentMax));
   submit(task, io::DiskOp::Kind::kWrite, flash_.volume.offset_of(task.segment), kPageBytes,
          [this, &task](Status status) {
-           if (!status) return retry(task);
-           syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task); });
+           if (!status) return retry(task, Task::Step::kHeader);
+           syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task, Task::Step::kHeader); });
          });
 }
 
@@ -225,17 +225,21 @@ void Evictor::finish(Task& task) {
 }
 
 // The segment stays given up. Its header may or may not be the new one, so it counts as living until a write succeeds.
-void Evictor::retry(Task& task) {
+void Evictor::retry(Task& task, Task::Step again) {
   flash_.log.warn(fmt::format("store: segment {} could not be prepared; trying again", task.segment));
   task.step = Task::Step::kRetry;
+  task.again = again;
   if (++failures_ >= kFailuresMax) return flash_.health.turn_off("no segment can be prepared");
   if (!retry_.armed()) retry_.arm_in(kRetryDelay);
 }
 
 void Evictor::retry_all() {
   if (!flash_.health.on()) return;
-  for (std::size_t i = 0; i < tasks_.size(); ++i)
-    if (tasks_[i]->step == Task::Step::kRetry) write_header(*tasks_[i]);
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    Task& task = *tasks_[i];
+    if (task.step != Task::Step::kRetry) continue;
+    task.again == Task::Step::kTombstones ? check_tombstones(task) : write_header(task);
+  }
 }
 
 }  // namespace kvd::store

@@ -56,11 +56,12 @@ class Evictor {
   struct Task {
     enum class Step : std::uint8_t { kFooter, kSweep, kTombstones, kFlush, kReaders, kHeader, kRetry };
     Step step = Step::kHeader;
+    Step again = Step::kHeader;  // what a retry repeats: this or kTombstones
     std::uint32_t segment = 0;
     bool evicts = false;  // it held something
-    bool retire = false;
     bool content_known = false;
     std::vector<std::uint64_t> content;  // content_known: hashes of the records that it held, sorted
+    bool retire = false;
     std::uint64_t new_generation = 0;
     std::uint64_t sweep_at = 0;
     AlignedBuffer buffer;
@@ -81,7 +82,7 @@ class Evictor {
   void check_readers(Task& task);
   void write_header(Task& task);
   void finish(Task& task);
-  void retry(Task& task);
+  void retry(Task& task, Task::Step again);
   void retry_all();
 
   Flash& flash_;
