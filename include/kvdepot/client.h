@@ -132,6 +132,8 @@ class Client {
   virtual Result<OpId> multiput(const PutRequest& request) = 0;
   // Releases layer `layer` of a layer-by-layer multiput: its slabs are final and may be read from now on.
   virtual Status put_layer(OpId op, std::uint16_t layer) = 0;
+  // Ends with kOk when the removal survives the death of the depot (as AckLevel::kWritten); with kIo when its flash
+  // tier is off: what that holds may be back after a restart.
   virtual Result<OpId> remove(NamespaceId ns, std::span<const std::uint16_t> shards,
                               std::span<const std::uint16_t> groups, const KeyList& keys, Deadline deadline) = 0;
   virtual Status unpin(LeaseId lease) = 0;

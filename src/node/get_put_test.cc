@@ -386,6 +386,26 @@ TEST_F(GetPut, RemovedRecordsStayRemoved) {
   EXPECT_EQ(get(0, 4).failed, (std::vector<bool>{false, true, true, false}));
 }
 
+// The answer says that it survives the depot's death: the tombstones are on flash by then.
+TEST_F(GetPut, ARemovalIsAnsweredWhenItIsWritten) {
+  records = Records(small_namespace(6, 131072));
+  start(test_options(), true);
+  ASSERT_TRUE(rig->put_all(records, 0, 4, AckLevel::kWritten));
+  const auto keys = Records::keys(0, 3);
+  const wire::Remove remove{.ns = ns, .shards = {0}, .groups = {0}, .keys = {keys, 16, true}};
+  for (const std::uint32_t removed : {3U, 0U}) {
+    const Received reply = client->call(wire::frame({.request_id = client->new_id()}, remove));
+    EXPECT_EQ(wire::decode<wire::RemoveReply>(reply.header, reply.meta)->removed, removed);
+    EXPECT_EQ(rig->stat("store", "tombstones"), 3U);
+  }
+  // A client that does not wait for the answer leaves nothing behind.
+  const auto last = Records::keys(3, 1);
+  const wire::Remove remove_last{.ns = ns, .shards = {0}, .groups = {0}, .keys = {last, 16, true}};
+  client->send(wire::frame({.request_id = client->new_id()}, remove_last));
+  client->vanish();
+  EXPECT_TRUE(rig->until([&] { return rig->stat("store", "tombstones") == 4; }));
+}
+
 TEST_F(GetPut, RecordsOnFlashComeBackAfterARestart) {
   records = Records(small_namespace(6, 131072));
   start(test_options(), true);

@@ -152,6 +152,9 @@ Status Session::on_remove(const wire::Header& header, Bytes meta) {
   if (remove->shards.size() * remove->keys.count() > context_.limits.lookups_max) {
     return refuse(header, {Code::kInvalid, 0, "too many shards x keys in one request"});
   }
+  if (removals_ >= context_.limits.ops_max) {
+    return refuse(header, {Code::kBusy, 0, "too many unfinished requests on this connection"});
+  }
   context_.counters.requests_remove.add();
   const block::NamespaceHash& hash = context_.store.namespace_hash(*ns);
   const std::size_t blocks = remove->keys.count() / remove->groups.size();
@@ -161,7 +164,18 @@ Status Session::on_remove(const wire::Header& header, Bytes meta) {
     const std::uint16_t group = remove->groups[i / blocks];
     for (const std::uint16_t shard : remove->shards) removed += context_.store.remove(*ns, {key, shard, group});
   }
-  return reply(header, wire::RemoveReply{removed});
+  // Also when none was here: an earlier REMOVE of them may not be written yet.
+  ++removals_;
+  context_.store.await_removals([self = std::weak_ptr(self_), header, removed](Status written) {
+    if (const auto session = self.lock()) (*session)->removal_written(header, removed, written);
+  });
+  return {};
+}
+
+void Session::removal_written(const wire::Header& request, std::uint32_t removed, const Status& written) {
+  --removals_;
+  static_cast<void>(written ? reply(request, wire::RemoveReply{removed}) : refuse(request, written.error()));
+  connection_->flush();
 }
 
 Status Session::on_unpin(const wire::Header& header, Bytes meta) {

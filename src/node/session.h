@@ -35,7 +35,7 @@ class Session final : private net::MessageHandler {
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   // Nothing is under way and nothing waits to be sent.
   [[nodiscard]] bool idle() const noexcept {
-    return gets_.empty() && puts_.empty() && connection_->queued_bytes() == 0;
+    return gets_.empty() && puts_.empty() && removals_ == 0 && connection_->queued_bytes() == 0;
   }
   // GETs that waited for the pin budget may go on.
   void on_room();
@@ -74,6 +74,7 @@ class Session final : private net::MessageHandler {
   Status on_request(const wire::Header& header, Bytes meta);
   Status on_open(const wire::Header& header, Bytes meta);
   Status on_remove(const wire::Header& header, Bytes meta);
+  void removal_written(const wire::Header& request, std::uint32_t removed, const Status& written);
   Status on_unpin(const wire::Header& header, Bytes meta);
   Status on_stats(const wire::Header& header, Bytes meta);
   Status on_ping(const wire::Header& header, Bytes meta);
@@ -118,6 +119,8 @@ class Session final : private net::MessageHandler {
   std::list<RunningGet> gets_;  // in order of arrival: the first one that can send goes first
   std::unordered_map<std::uint64_t, std::list<RunningGet>::iterator> gets_by_id_;
   std::unordered_map<std::uint64_t, RunningPut> puts_;
+  std::size_t removals_ = 0;  // REMOVEs that are answered when they are written
+  std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // what the store calls back finds it gone
   std::uint64_t receiving_put_ = 0;              // whose PUT data is coming in now; 0 = nobody's: it is discarded
   std::unique_ptr<net::Connection> connection_;  // last: its end gives bodies back to the operations above
 };

@@ -17,6 +17,7 @@ Demoter::Demoter(Flash& flash, Pool& pool, LogWriter& writer, Evictor& evictor, 
       last_activity_(flash.loop.now()),
       pump_(flash.loop, [this] { pump(); }),
       acks_(flash.loop, [this] { tell_acks(); }) {
+  syncs_.on_failure([this] { flush_failed(); });
   writer_.on_frame([this](Frame& frame, const Status& status) { frame_done(frame, status); });
 }
 
@@ -49,8 +50,15 @@ void Demoter::forget(PoolRecord& record) {
 void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack) {
   if (level == AckLevel::kPooled) return on_ack({});
   if (!flash_.health.on()) return on_ack(fail(Code::kIo, "the flash tier is off"));
-  if (record.state == PoolRecord::State::kClean && record.load == nullptr && !flash_.backs(record.place)) {
-    // Its segment was given up while it stayed in DRAM; now somebody wants it on flash.
+  const bool backed = flash_.backs(record.place);
+  const bool unsafe = backed && level == AckLevel::kSynced && flash_.segments.at(record.place.segment).unflushed;
+  if (record.state == PoolRecord::State::kClean && record.load == nullptr && (!backed || unsafe)) {
+    // Its segment was given up while it stayed in DRAM, or a flush of it failed; now somebody wants it on flash. Of two
+    // copies the older one must not outlive a removal of the younger.
+    if (unsafe) {
+      flash_.index.erase(record.key.hash, record.place.segment, record.place.offset);
+      flash_.tombstones.add({record.key, flash_.put_seq_next++, record.place.segment, record.place.generation});
+    }
     record.put_seq = flash_.put_seq_next++;
     record.published = flash_.loop.now();
     record.write_failures = 0;
@@ -66,7 +74,20 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
     return kick();
   }
   if (level == AckLevel::kWritten) return on_ack({});
+  if (unsafe) return on_ack(fail(Code::kIo, "a flush of the record's segment failed"));
   syncs_.request(std::move(on_ack));
+}
+
+void Demoter::flush_failed() {
+  flash_.segments.flush_failed();
+  writer_.roll();  // behind a frame that is lost a scan finds nothing
+}
+
+void Demoter::await_removals(std::move_only_function<void(Status)> on_ack) {
+  if (!flash_.health.on()) return on_ack(fail(Code::kIo, "the flash tier is off"));
+  if (flash_.tombstones.written_before(flash_.put_seq_next)) return on_ack({});
+  removal_waits_.push_back({flash_.put_seq_next, std::move(on_ack)});
+  kick();
 }
 
 void Demoter::pressure() {
@@ -80,7 +101,7 @@ void Demoter::flush_always(bool always) {
 }
 
 bool Demoter::settled() const noexcept {
-  return dirty_bytes_ == 0 && !flash_.tombstones.pending() && writer_.in_flight() == 0;
+  return dirty_bytes_ == 0 && !flash_.tombstones.pending() && writer_.in_flight() == 0 && removal_waits_.empty();
 }
 
 // ---- When ----
@@ -95,6 +116,7 @@ bool Demoter::has_work() const noexcept { return !urgent_.empty() || !waiting_.e
 bool Demoter::must_write() {
   if (flush_always_ || pressure_ || flash_.tombstones.carrying()) return true;
   if (dirty_bytes_ > pool_.bytes() / 2) return pressure_ = true;
+  if (!removal_waits_.empty() && flash_.tombstones.pending() && writer_.in_flight() == 0) return true;
   if (!urgent_.empty()) {
     // While a frame is on its way small ones gather, and share the next.
     std::uint64_t gathered = 0;
@@ -116,6 +138,7 @@ bool Demoter::must_write() {
 }
 
 void Demoter::pump() {
+  take_removals();
   while (has_work() && must_write())
     if (!write_one()) return;
 }
@@ -224,17 +247,30 @@ void Demoter::tier_off() {
   pump_.disarm();
   for (Queue* queue : {&urgent_, &waiting_})
     while (PoolRecord* record = queue->pop_front()) give_up(*record);
+  take_removals();
 }
 
 // ---- Acknowledgements ----
 
 void Demoter::take_acks(PoolRecord& record, const Status& status) {
   for (auto& ack : std::exchange(record.acks, {})) {
-    if (status && ack.level == AckLevel::kSynced) {
+    if (status && ack.level == AckLevel::kSynced && flash_.segments.at(record.place.segment).unflushed) {
+      due_.emplace_back(std::move(ack.on_ack), fail(Code::kIo, "a flush of the record's segment failed"));
+    } else if (status && ack.level == AckLevel::kSynced) {
       syncs_.request(std::move(ack.on_ack));
     } else {
       due_.emplace_back(std::move(ack.on_ack), status);
     }
+  }
+  if (!due_.empty()) acks_.arm(flash_.loop.now());
+}
+
+void Demoter::take_removals() {
+  const bool on = flash_.health.on();
+  while (!removal_waits_.empty() && (!on || flash_.tombstones.written_before(removal_waits_.front().before))) {
+    due_.emplace_back(std::move(removal_waits_.front().on_ack),
+                      on ? Status{} : fail(Code::kIo, "the flash tier is off"));
+    removal_waits_.pop_front();
   }
   if (!due_.empty()) acks_.arm(flash_.loop.now());
 }

@@ -2,12 +2,15 @@
 //
 // Records are written in the order they were published: when the store has been idle for demote_idle, when one is older
 // than demote_after, when somebody waits for it (urgent), when the pool fills with such records (pressure), and on
-// drain. Otherwise reads come first. Records that somebody waits for overtake the others and share frames and flushes.
+// drain. Otherwise reads come first. Records that somebody waits for overtake the others and share frames and flushes;
+// so do removals, whose tombstones come first in every frame.
 // A record whose frame failed is appended once more, elsewhere; then it stays in DRAM only and its puts end with kIo.
+// After a failed flush the open segment is closed, and a put that asks for `synced` appends its record anew.
 // Belongs to the store's loop; acknowledgements come from the loop.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -41,6 +44,9 @@ class Demoter {
   // Calls `on_ack` when `record`, which is published, has reached `level`, or never can; from inside when it has.
   void acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack);
 
+  // See Store.
+  void await_removals(std::move_only_function<void(Status)> on_ack);
+
   // A request came: the store is not idle.
   void activity() noexcept { last_activity_ = flash_.loop.now(); }
   // There was no room in the pool: write until a good part of it is clean.
@@ -68,6 +74,8 @@ class Demoter {
   void record_failed(PoolRecord& record);
   void give_up(PoolRecord& record);
   void take_acks(PoolRecord& record, const Status& status);
+  void take_removals();
+  void flush_failed();
   void tell_acks();
   void uncount(const PoolRecord& record);
 
@@ -87,7 +95,12 @@ class Demoter {
   Time last_activity_;
   Time removal_at_ = kNever;  // when the first tombstone that waits was seen
   io::Timer pump_;
-  io::Timer acks_;  // acknowledgements that are due, told from the loop
+  struct RemovalWait {
+    std::uint64_t before = 0;  // waits for tombstones with a lower put_seq
+    std::move_only_function<void(Status)> on_ack;
+  };
+  std::deque<RemovalWait> removal_waits_;  // `before` grows
+  io::Timer acks_;                         // acknowledgements that are due, told from the loop
   std::vector<std::pair<std::move_only_function<void(Status)>, Status>> due_;
 };
 

@@ -44,10 +44,15 @@ void Segments::retire_from(std::uint32_t first) {
     if (segments_[i].state == SegmentState::kFree) segments_[i].state = SegmentState::kRetired;
 }
 
+void Segments::flush_failed() {
+  for (std::uint32_t i = 0; i < count(); ++i) segments_[i].unflushed = segments_[i].unflushed || readable(i);
+}
+
 void Segments::ready(std::uint32_t segment, std::uint64_t generation) {
   segments_[segment].state = SegmentState::kReady;
   segments_[segment].generation = generation;
   segments_[segment].removed = 0;
+  segments_[segment].unflushed = false;
   ready_.push_back(segment);
 }
 

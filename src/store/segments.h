@@ -24,6 +24,8 @@ struct Segment {
   std::uint64_t generation = 0;  // of its header on flash; 0 = none
   std::uint32_t readers = 0;     // loads that still have to read from it
   std::uint32_t removed = 0;     // tombstones that name it
+  bool unflushed = false;  // a flush failed since it took frames: the device may have lost what it holds, and says
+                           // so once only. It serves reads; `synced` takes another copy
 };
 
 class Segments {
@@ -61,6 +63,8 @@ class Segments {
   // Free segments from `first` on are never used again: the store shrinks.
   void retire_from(std::uint32_t first);
 
+  // A flush has failed: see Segment::unflushed.
+  void flush_failed();
   // A segment whose header is durable waits to be opened; ready ones are opened in order.
   void ready(std::uint32_t segment, std::uint64_t generation);
   // The last ready one is opened only with `last_too`: it is what lets tombstones be carried away when all others are

@@ -164,8 +164,13 @@ class Store {
   virtual void await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
                      std::move_only_function<void(Status)> on_ack) = 0;
 
-  // Removes a record from every tier; true when it was present. Durable (tombstone) as the next frame is written.
+  // Removes a record from every tier; true when it was present. Until its tombstone is written a crash may bring it
+  // back: see await_removals().
   virtual bool remove(NamespaceHandle ns, const block::RecordId& id) = 0;
+  // Calls `on_ack` when all removals so far survive the death of the process (as level kWritten; a flush follows by
+  // itself): from inside when they do, else from the loop after a small frame that all who wait share. kIo: the flash
+  // tier is off, so what it holds may come back at the next start. Not called when the store closes before.
+  virtual void await_removals(std::move_only_function<void(Status)> on_ack) = 0;
 
   // The pool's memfd and mapping, for transports.
   [[nodiscard]] virtual int pool_fd() const noexcept = 0;

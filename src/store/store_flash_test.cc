@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "block/checksum.h"
+#include "store/format.h"
 #include "store/testing/store_kit.h"
 
 namespace kvd::store {
@@ -227,6 +228,91 @@ TEST_F(FlashTest, ARemovedRecordStaysRemovedAfterAKill) {
   EXPECT_EQ(kit_.get(1), 2u);
 }
 
+TEST_F(FlashTest, AnAwaitedRemovalSurvivesAKillThatComesAtOnce) {
+  open();
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  EXPECT_TRUE(kit_.remove(1));
+  std::optional<Code> code;
+  const auto await = [&] {
+    code.reset();
+    kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
+    return kit_.loop.run_until([&] { return code.has_value(); }, Millis(10));  // does not wait for an idle store
+  };
+  EXPECT_TRUE(await());
+  EXPECT_EQ(code, Code::kOk);
+  EXPECT_EQ(kit_.stats().tombstones.value(), 1u);
+  EXPECT_TRUE(await()) << "nothing is left to write";
+  EXPECT_EQ(kit_.stats().tombstones.value(), 1u);
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
+TEST_F(FlashTest, RemovalsThatWaitShareAFrame) {
+  open();
+  for (std::uint64_t n = 0; n < 5; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+  const auto writes = kit_.drive().counters().writes;
+  int acknowledged = 0;
+  for (std::uint64_t n = 0; n < 5; ++n) {
+    EXPECT_TRUE(kit_.remove(n));
+    kit_.store->await_removals([&](Status status) { acknowledged += status ? 1 : 0; });
+  }
+  EXPECT_TRUE(kit_.loop.run_until([&] { return acknowledged == 5; }, Millis(10)));
+  EXPECT_LE(kit_.drive().counters().writes - writes, 2u);
+}
+
+TEST_F(FlashTest, ARemovalThatCannotBeWrittenSaysSo) {
+  open();
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  std::optional<Code> code;
+  const auto await = [&] {
+    kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
+  };
+  kit_.drive().stall(UINT64_MAX, Duration::max());
+  EXPECT_TRUE(kit_.remove(1));
+  await();
+  kit_.loop.run_for(std::chrono::seconds(25));
+  EXPECT_EQ(code, Code::kIo);
+  code.reset();
+  await();
+  EXPECT_EQ(code, Code::kIo) << "what flash holds may come back while the tier is off";
+  kit_.kill();
+}
+
+// The flush that makes carried tombstones durable fails once. Nothing but its repetition allows the new header.
+TEST_F(FlashTest, AFailedFlushOfCarriedTombstonesIsRepeatedBeforeTheHeader) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(seed);
+    StoreKit kit(seed);
+    ASSERT_TRUE(kit.open()) << kit.why;
+    for (std::uint64_t n = 0; n < 6; ++n) ASSERT_TRUE(kit.put(n, 1, AckLevel::kSynced));  // the first segment
+    ASSERT_TRUE(kit.put(100, 1, AckLevel::kSynced));                                      // the second one
+    EXPECT_TRUE(kit.remove(0));
+    kit.loop.run_for(Millis(100));  // its tombstone lies there, too
+    ASSERT_EQ(kit.stats().tombstones.value(), 1u);
+    for (std::uint64_t n = 101; kit.stats().segments_evicted.value() == 0; ++n) {
+      EXPECT_EQ(kit.get(1), 1u);  // the first segment stays
+      ASSERT_TRUE(kit.put(n, 1, AckLevel::kWritten));
+    }
+    kit.drive().inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kError);
+    kit.drive().inject(io::DiskOp::Kind::kSync, 2, io::SimFault::kError);
+    const auto header = [&] {  // of these two, in whichever order they were opened
+      std::vector<std::byte> pages(2 * kPageBytes);
+      kit.drive().peek(kHeadBytes, MutableBytes(pages).first(kPageBytes));
+      kit.drive().peek(kHeadBytes + kit.options.segment_bytes, MutableBytes(pages).last(kPageBytes));
+      return pages;
+    };
+    const auto old = header();
+    for (int i = 0; header() == old && i < 200'000; ++i) kit.loop.run_for(std::chrono::microseconds(20));
+    ASSERT_FALSE(header() == old);
+    ASSERT_EQ(kit.stats().tombstones.value(), 2u);
+    kit.lose_power(seed, 50);
+    ASSERT_TRUE(kit.open()) << kit.why;
+    EXPECT_EQ(kit.lookup(1), Tier::kFlash);
+    EXPECT_EQ(kit.lookup(0), Tier::kNone) << "removed";
+  }
+}
+
 TEST_F(FlashTest, ATombstoneOutlivesTheSegmentThatHoldsIt) {
   kit_.options.flash_bytes = (4 << 20) + 16 * kit_.options.segment_bytes;
   open();
@@ -265,6 +351,7 @@ TEST_F(FlashTest, ARemovalDuringEvictionHoldsThoughTheEvictionWasNotDurable) {
   kit_.drive().stall(1, Duration::max());
   kit_.loop.run_for(Millis(5));
   for (std::uint64_t n = 0; n < 4; ++n) kit_.remove(n);
+  for (std::uint64_t n = 1'000; n < 1'100; ++n) kit_.remove(n);  // were never there: nothing can come back
   kit_.loop.run_for(Millis(500));
   EXPECT_EQ(kit_.stats().tombstones.value(), 4u);
   kit_.disks.kill({.seed = 1, .keep_percent = 0});
@@ -351,7 +438,6 @@ TEST_F(FlashTest, AnOlderImageOfTheSameRecordInItsPlaceIsNoticed) {
   ASSERT_TRUE(old_image != 0 && new_image != 0);
   std::vector<std::byte> image(kPageBytes + 4 * 2 * kPageBytes);
   kit_.drive().peek(old_image, image);
-  for (std::uint64_t n = 1'000; n < 1'100; ++n) kit_.remove(n);  // were never there: nothing can come back
   kit_.drive().poke(new_image, image);
   EXPECT_EQ(kit_.get(1), 0u) << "every checksum inside it is right, but it is not what was put last";
   EXPECT_EQ(kit_.why_missed, Code::kCorrupt);
@@ -381,6 +467,29 @@ TEST_F(FlashTest, AHangingDiskTurnsTheTierOffInsteadOfFillingThePool) {
   EXPECT_EQ(kit_.stats().tier_off.value(), 1u);
   for (std::uint64_t n = 100; n < 200; ++n) ASSERT_TRUE(kit_.put(n));
   kit_.kill();
+}
+
+// The device reports a lost write once. What it may have lost is written again before it counts as durable.
+TEST_F(FlashTest, AfterAFailedFlushSyncedMeansWrittenAgain) {
+  open();
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));  // a segment is open, and the next ones are ready
+  kit_.loop.run_for(Millis(20));
+  kit_.drive().inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kError);
+  EXPECT_EQ(kit_.put(1, 1, AckLevel::kSynced).error().code, Code::kIo);
+  const auto before = kit_.drive().counters().bytes_written;
+  EXPECT_TRUE(kit_.put(1, 1, AckLevel::kWritten)) << "it is on its way: SIGKILL loses nothing";
+  EXPECT_LT(kit_.drive().counters().bytes_written, before + 36 * 1024);
+  EXPECT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  EXPECT_GE(kit_.drive().counters().bytes_written, before + 36 * 1024);
+  const auto twice = kit_.drive().counters().bytes_written;
+  EXPECT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  EXPECT_EQ(kit_.drive().counters().bytes_written, twice) << "once is enough";
+  EXPECT_EQ(kit_.get(1), 1u);
+  EXPECT_TRUE(kit_.remove(1));
+  kit_.loop.run_for(Millis(100));
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone) << "neither copy comes back";
 }
 
 // ---- Size ----

@@ -265,11 +265,14 @@ void StoreImpl::await(NamespaceHandle ns, const block::RecordId& id, AckLevel le
                       std::move_only_function<void(Status)> on_ack) {
   const RecordKey key = namespaces_->key_of(ns, id);
   PoolRecord* record = find_usable(key);
-  if (record == nullptr && !find_on_flash(key)) return on_ack(fail(Code::kNotFound, "no such record"));
+  const auto found = record == nullptr ? find_on_flash(key) : std::nullopt;
+  if (record == nullptr && !found) return on_ack(fail(Code::kNotFound, "no such record"));
   if (level == AckLevel::kPooled) return on_ack({});
   if (tier_ == nullptr) return on_ack(fail(Code::kIo, "there is no flash tier"));
   if (record != nullptr) return tier_->demoter.acknowledge(*record, level, std::move(on_ack));
   if (level == AckLevel::kWritten) return on_ack({});
+  if (tier_->flash.segments.at(found->place.segment).unflushed)
+    return on_ack(fail(Code::kIo, "a flush of the record's segment failed"));
   tier_->syncs.request(std::move(on_ack));
 }
 
@@ -316,6 +319,11 @@ bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
   }
   if (present) stats_.removes.add();
   return present;
+}
+
+void StoreImpl::await_removals(std::move_only_function<void(Status)> on_ack) {
+  if (tier_ == nullptr) return on_ack({});
+  tier_->demoter.await_removals(std::move(on_ack));
 }
 
 // ---- The tier as a whole ----

@@ -62,6 +62,7 @@ class StoreImpl final : public Store {
   void await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
              std::move_only_function<void(Status)> on_ack) override;
   bool remove(NamespaceHandle ns, const block::RecordId& id) override;
+  void await_removals(std::move_only_function<void(Status)> on_ack) override;
   [[nodiscard]] int pool_fd() const noexcept override { return pool_->fd(); }
   [[nodiscard]] const StoreStats& stats() const noexcept override { return stats_; }
   [[nodiscard]] std::array<std::byte, 16> uuid() const noexcept override;

@@ -20,6 +20,7 @@ void SyncQueue::start() {
 void SyncQueue::finish(Status status) {
   std::vector<Done> done = std::exchange(finishing_, {});
   running_ = false;
+  if (!status && on_failure_) on_failure_();
   if (!waiting_.empty()) start();
   for (auto& callback : done) callback(status);
 }

@@ -18,6 +18,8 @@ class SyncQueue {
 
   explicit SyncQueue(Flash& flash) : flash_(flash) {}
 
+  // Called when a flush has failed, before those that waited for it are told. Must not request one.
+  void on_failure(std::function<void()> callback) { on_failure_ = std::move(callback); }
   // Calls `done` from the loop when everything that had completed before this call is durable, or with kIo. A failed
   // flush is never repeated on its own: the kernel may have dropped the pages it could not write.
   void request(Done done);
@@ -29,6 +31,7 @@ class SyncQueue {
   Flash& flash_;
   io::DiskOp op_;
   bool running_ = false;
+  std::function<void()> on_failure_;
   std::vector<Done> waiting_;    // for the next flush
   std::vector<Done> finishing_;  // for the one that runs
 };

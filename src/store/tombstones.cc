@@ -15,6 +15,7 @@ void Tombstones::add(const Tombstone& tombstone) {
   if (obsolete(tombstone)) return;
   ++segments_.at(tombstone.segment).removed;
   pending_.push_back(tombstone);
+  unwritten_.insert(tombstone.put_seq);
 }
 
 void Tombstones::restore(const Tombstone& tombstone) {
@@ -39,6 +40,7 @@ void Tombstones::done_carrying(Tombstone& tombstone) {
 
 void Tombstones::written(Tombstone tombstone, std::uint32_t holder, std::uint64_t holder_generation) {
   done_carrying(tombstone);
+  unwritten_.erase(tombstone.put_seq);
   if (obsolete(tombstone)) return;
   tombstone.holder = holder;
   tombstone.holder_generation = holder_generation;
@@ -47,8 +49,9 @@ void Tombstones::written(Tombstone tombstone, std::uint32_t holder, std::uint64_
 
 void Tombstones::failed(const Tombstone& tombstone) {
   Tombstone again = tombstone;
-  if (obsolete(again)) return done_carrying(again);
-  pending_.push_front(again);
+  if (!obsolete(again)) return pending_.push_front(again);
+  unwritten_.erase(again.put_seq);
+  done_carrying(again);
 }
 
 void Tombstones::carry_from(std::uint32_t segment) {
@@ -69,6 +72,7 @@ void Tombstones::forget(std::uint32_t segment) {
   std::erase_if(live_, [&](const Tombstone& tombstone) { return tombstone.segment == segment; });
   std::erase_if(pending_, [&](Tombstone& tombstone) {
     if (tombstone.segment != segment) return false;
+    unwritten_.erase(tombstone.put_seq);
     done_carrying(tombstone);
     return true;
   });

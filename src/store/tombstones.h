@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <vector>
 
 #include "store/namespaces.h"
@@ -40,6 +41,10 @@ class Tombstones {
   [[nodiscard]] std::size_t pending_count() const noexcept { return pending_.size(); }
   [[nodiscard]] const Tombstone& next_pending() const { return pending_.front(); }
   Tombstone take_pending();
+  // Whether all that were added with a lower put_seq are on flash or have nothing to name any more.
+  [[nodiscard]] bool written_before(std::uint64_t put_seq) const {
+    return unwritten_.empty() || *unwritten_.begin() >= put_seq;
+  }
   // What became of a taken one.
   void written(Tombstone tombstone, std::uint32_t holder, std::uint64_t holder_generation);
   void failed(const Tombstone& tombstone);
@@ -63,6 +68,7 @@ class Tombstones {
   Segments& segments_;
   std::vector<Tombstone> live_;
   std::deque<Tombstone> pending_;
+  std::set<std::uint64_t> unwritten_;   // put_seq of those that are nowhere on flash yet
   std::vector<std::uint32_t> carried_;  // by segment
   std::uint64_t carried_total_ = 0;
 };
