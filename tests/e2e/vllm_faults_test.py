@@ -192,7 +192,7 @@ class Faults(unittest.TestCase):
         """A depot whose flash is full drops what is oldest; nobody notices but the hit rate."""
         self.depot.kill()
         segments = max(4, int(5 * self.prompt_bytes / 2) >> 24)     # room for half of what is stored
-        with DepotProcess(pool="64MiB", flash=f"{16 * segments}MiB", extra=["--segment=16MiB"]) as small:
+        with DepotProcess(pool="64MiB", flash=f"{16 * segments + 4}MiB", extra=["--segment=16MiB"]) as small:
             address, small_address = self.depot.address, small.address
             self.assertNotEqual(address, small_address)
             engine = self.rig.engine("small", connector(small_address))
