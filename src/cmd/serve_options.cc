@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
-#include "cmd/sizes.h"
+#include "base/sizes.h"
 #include "cmd/spdlog_log.h"
 
 namespace kvd::cmd {

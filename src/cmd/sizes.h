@@ -1,23 +1,12 @@
-// Sizes, addresses and durations as people type them: "8GiB", "500MB", "tcp://127.0.0.1:7070", "30s". Pure.
+// Sizes as people read them. Pure; what they type is read by base/sizes.h.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <string_view>
-
-#include "base/result.h"
-#include "base/time.h"
 
 namespace kvd::cmd {
 
-// "4096", "64KiB", "8GiB", "500MB", "1.5TiB" (K M G T, with B or iB; case matters only for clarity) as bytes. A bare
-// number is bytes. kInvalid: empty, negative, unknown unit, above 2^62.
-Result<std::uint64_t> parse_size(std::string_view text);
-
 // The shortest exact form with a binary unit, or one digit after the point: 8589934592 -> "8GiB".
 std::string show_size(std::uint64_t bytes);
-
-// "250ms", "30s", "5m", "1h"; a bare number is seconds. kInvalid as above.
-Result<Duration> parse_duration(std::string_view text);
 
 }  // namespace kvd::cmd

@@ -1,8 +1,6 @@
 #include "embed/directory.h"
 
-#include <array>
-#include <charconv>
-#include <cmath>
+#include "base/sizes.h"
 
 namespace kvd::embed {
 namespace {
@@ -27,35 +25,6 @@ Status set_parameter(std::string_view name, std::string_view value, Directory& d
 }
 
 }  // namespace
-
-Result<std::uint64_t> parse_size(std::string_view text) {
-  struct Unit {
-    std::string_view name;
-    double bytes;
-  };
-  constexpr std::array<Unit, 12> kUnits{{{"", 1.0},
-                                         {"B", 1.0},
-                                         {"KiB", 0x1p10},
-                                         {"MiB", 0x1p20},
-                                         {"GiB", 0x1p30},
-                                         {"TiB", 0x1p40},
-                                         {"kB", 1e3},
-                                         {"KB", 1e3},
-                                         {"MB", 1e6},
-                                         {"GB", 1e9},
-                                         {"TB", 1e12},
-                                         {"PiB", 0x1p50}}};
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
-  for (const Unit& known : kUnits) {
-    const double bytes = number * known.bytes;
-    if (error == std::errc{} && unit == known.name && bytes >= 0 && bytes < 0x1p60) {
-      return static_cast<std::uint64_t>(std::llround(bytes));
-    }
-  }
-  return fail(Code::kInvalid, "a size is a number and a unit, as in 64MiB or 10GB");
-}
 
 Result<Directory> parse_directory(std::string_view address) {
   if (!address.starts_with(kScheme)) return fail(Code::kInvalid, "an embedded depot's address starts with file://");

@@ -20,7 +20,4 @@ struct Directory {
 // socket has no name.
 Result<Directory> parse_directory(std::string_view address);
 
-// "64MiB", "1.5GiB", "200GB", "4096": bytes. Units KiB MiB GiB TiB (1024) and kB KB MB GB TB (1000). kInvalid.
-Result<std::uint64_t> parse_size(std::string_view text);
-
 }  // namespace kvd::embed
