@@ -20,6 +20,7 @@
 namespace kvd::client {
 namespace {
 
+constexpr Duration kCancelAgain = std::chrono::milliseconds(100);
 constexpr char kForked[] = "a forked child must open a client of its own";
 
 Status check_options(const ClientOptions& options) {
@@ -225,11 +226,15 @@ Status ThreadedClient::cancel(OpId id) {
   Op* const op = parts_->ops.find(id);
   if (op == nullptr) return fail(Code::kNotFound, "no such operation");
   if (op->ended()) return {};
-  op->cancel_id.store(id, std::memory_order_release);
-  parts_->core.submit(*op, Op::kCancel);
-  // The I/O thread takes commands between two system calls, so this is as short as one of them.
-  if (const auto ended = parts_->ops.wait(id, kWholeOp, kNever); !ended) return fail(ended.error());
-  return {};
+  // The I/O thread takes commands between two system calls, so this is as short as one of them. Asked again after a
+  // while: a late cancel of the slot's former operation, by another thread, may have overwritten this one.
+  for (;;) {
+    op->cancel_id.store(id, std::memory_order_release);
+    parts_->core.submit(*op, Op::kCancel);
+    const auto ended = parts_->ops.wait(id, kWholeOp, after(monotonic_now(), kCancelAgain));
+    if (ended) return {};
+    if (ended.error().code != Code::kTimeout) return fail(ended.error());
+  }
 }
 
 int ThreadedClient::event_fd() const noexcept {
