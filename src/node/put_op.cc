@@ -47,14 +47,14 @@ void PutOp::begin() {
       fail_key(key);
     } else if (*begun) {
       record.handle = std::move(*begun);
-      ++receiving_;
+      record.row = receiving_++;
     } else {
       drop(key);
       context_.counters.keys_put_present.add();
       await_present(key);
     }
   }
-  if (receiving_ > 0) checksums_.resize(keys_->count() * request_.shape.layers);
+  checksums_.resize(receiving_ * request_.shape.layers);
   acknowledged(keys_->count(), {});
 }
 
@@ -80,10 +80,9 @@ Status PutOp::begin_message(const wire::Header& header, wire::U64View checksums)
   if (Status checked = wire::check_put_payload(header, request_.shape.slab_bytes); !checked) return checked;
   layers_coming_ = header.layer_count;
   slab_ = slab_landed_ = 0;
-  // With nothing to receive (all keys are here, and their acknowledgement is awaited) there is no table.
-  for (std::size_t i = 0; receiving_ > 0 && i < checksums.size(); ++i) {
-    const std::size_t layer = header.layer_first + i / keys_->count();
-    checksum(i % keys_->count(), layer) = checksums[i];
+  for (std::size_t i = 0; i < checksums.size(); ++i) {
+    const std::size_t key = i % keys_->count();
+    if (records_[key].handle) checksum(key, header.layer_first + i / keys_->count()) = checksums[i];
   }
   return {};
 }

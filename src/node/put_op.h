@@ -57,6 +57,7 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
  private:
   struct Record {
     store::PutHandle handle;  // empty: present already, failed, or published
+    std::size_t row = 0;      // of checksums_, for one that had a handle
     Budget::Share connection_share, share;
   };
 
@@ -68,7 +69,7 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   void drop(std::size_t key);
   [[nodiscard]] bool reserve(Record& record);
   [[nodiscard]] std::uint64_t& checksum(std::size_t key, std::size_t layer) {
-    return checksums_[key * request_.shape.layers + layer];
+    return checksums_[records_[key].row * request_.shape.layers + layer];
   }
 
   NodeContext& context_;
@@ -78,7 +79,7 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   io::Callback on_done_;
   FailedKeys failed_;
   std::vector<Record> records_;           // by key
-  std::vector<std::uint64_t> checksums_;  // key-major: one row of layers for each key
+  std::vector<std::uint64_t> checksums_;  // a row of layers for each record that is received: 8 bytes for a slab's room
   std::size_t receiving_ = 0;             // records with a handle
   std::size_t unacknowledged_ = 0;        // published ones
   std::uint16_t layers_in_ = 0;
