@@ -281,7 +281,7 @@ TEST_F(FlashTest, ARemovalThatCannotBeWrittenSaysSo) {
 
 // The flush that makes carried tombstones durable fails once. Nothing but its repetition allows the new header.
 TEST_F(FlashTest, AFailedFlushOfCarriedTombstonesIsRepeatedBeforeTheHeader) {
-  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(seed);
     StoreKit kit(seed);
     ASSERT_TRUE(kit.open()) << kit.why;
@@ -303,6 +303,7 @@ TEST_F(FlashTest, AFailedFlushOfCarriedTombstonesIsRepeatedBeforeTheHeader) {
       return pages;
     };
     const auto old = header();
+    kit.loop.run_for(Millis(950));  // it is tried again after a second
     for (int i = 0; header() == old && i < 200'000; ++i) kit.loop.run_for(std::chrono::microseconds(20));
     ASSERT_FALSE(header() == old);
     ASSERT_EQ(kit.stats().tombstones.value(), 2u);
