@@ -49,7 +49,7 @@ std::vector<std::string> nearest_names(std::string_view given, std::span<const s
     const bool within = wanted.size() >= 2 && other.size() >= 2 &&
                         (other.find(wanted) != std::string::npos || wanted.find(other) != std::string::npos);
     const std::size_t distance = edit_distance(wanted, other);
-    if (within || distance * 3 <= std::max(wanted.size(), other.size())) near.emplace_back(distance, name);
+    if (within || distance * 3 <= std::max(wanted.size(), other.size())) near.emplace_back(within ? 0 : distance, name);
   }
   std::ranges::stable_sort(near, {}, &std::pair<std::size_t, std::string>::first);
   near.resize(std::min(near.size(), count_max));
