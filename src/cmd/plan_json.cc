@@ -65,6 +65,7 @@ ordered_json class_json(const model::ClassAnswer& c, const model::ClassAnswer& v
             {"capacity_for_99_percent_of_hits_bytes", finite(s.capacity_99_bytes)},
             {"written_bytes_per_s", s.write_bytes_per_s},
             {"read_bytes_per_s", s.read_bytes_per_s},
+            {"write_budget_bytes_per_s", positive(s.write_budget_bytes_per_s)},
             {"drive_life_years", positive(s.drive_life_years)},
             {"drives_per_gpu", positive(s.drives_per_gpu)},
             {"links_per_gpu", positive(s.links_per_gpu)}}},

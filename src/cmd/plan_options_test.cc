@@ -75,7 +75,7 @@ TEST(PlanOptions, AGpuWithoutFp8ComputesIn16Bits) {
 TEST(PlanOptions, UnknownNamesGetTheNearestAndHowToAddOne) {
   EXPECT_THAT(complaint(&PlanFlags::model, "lama-3-70b"), HasSubstr("nearest: llama-3-70b"));
   EXPECT_THAT(complaint(&PlanFlags::model, "lama-3-70b"), HasSubstr("--catalogue FILE"));
-  EXPECT_THAT(complaint(&PlanFlags::gpu, "h1OO:2"), HasSubstr("nearest: h100"));
+  EXPECT_THAT(complaint(&PlanFlags::gpu, "h10O:2"), HasSubstr("nearest: h100"));
   EXPECT_THAT(complaint(&PlanFlags::gpu, "quantum"), HasSubstr("known are a100"));
   EXPECT_THAT(complaint(&PlanFlags::model, ""), HasSubstr("say which model"));
 }

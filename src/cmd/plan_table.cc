@@ -83,7 +83,9 @@ std::string classes_table(const Plan& plan, const model::Answer& answer) {
                                 "batch", "TPOT ms", "requests/s/GPU", "tok/s/user", "GPUs");
   out += class_row(answer.vanilla, plan.question.gpus);
   for (const ClassAnswer& c : answer.classes) out += class_row(c, plan.question.gpus);
-  return out + "batch: largest within the SLA (m: memory for KV binds); GPUs: for the rate above\n\n";
+  return out +
+         "batch: largest within the SLA (m: memory for KV binds; 0: not even one request is); GPUs: for the rate "
+         "above\n\n";
 }
 
 // One sentence on whether a class is worth having.
@@ -118,21 +120,23 @@ std::string worth_table(const model::Answer& answer) {
 }
 
 std::string sizing_table(const model::Answer& answer) {
-  std::string out =
-      fmt::format("{:<8}{:>11} {:>13} {:>13} {:>12} {:>12} {:>12} {:>11} {:>10}\n", "class", "capacity",
-                  "for 90 % hits", "for 99 % hits", "writes", "reads", "drive life", "drives/GPU", "links/GPU");
+  std::string out = fmt::format("{:<8}{:>11} {:>13} {:>13} {:>12} {:>12} {:>12} {:>12} {:>11} {:>10}\n", "class",
+                                "capacity", "for 90 % hits", "for 99 % hits", "reads", "writes", "write budget",
+                                "drive life", "drives/GPU", "links/GPU");
   for (const ClassAnswer& c : answer.classes) {
     const model::Sizing& s = c.sizing;
-    out += fmt::format("{:<8}{:>11} {:>13} {:>13} {:>12} {:>12} {:>12} {:>11} {:>10}\n", c.name,
+    out += fmt::format("{:<8}{:>11} {:>13} {:>13} {:>12} {:>12} {:>12} {:>12} {:>11} {:>10}\n", c.name,
                        bytes(s.capacity_bytes), bytes(s.capacity_90_bytes), bytes(s.capacity_99_bytes),
-                       gb_per_s(s.write_bytes_per_s), gb_per_s(s.read_bytes_per_s),
+                       gb_per_s(s.read_bytes_per_s), gb_per_s(s.write_bytes_per_s),
+                       s.write_budget_bytes_per_s > 0 ? gb_per_s(s.write_budget_bytes_per_s) : "-",
                        s.drive_life_years > 0 ? fmt::format("{:.3g} years", s.drive_life_years) : "-",
                        s.drives_per_gpu > 0 ? fmt::format("{:.2g}", s.drives_per_gpu) : "-",
                        s.links_per_gpu > 0 ? fmt::format("{:.2g}", s.links_per_gpu) : "-");
   }
   return out +
-         "for the rate above, all replicas; drives: the most of reads, writes, five years of endurance, 99 % of the "
-         "hits; links: to read as fast as gains anything\n";
+         "for the rate above, all replicas; write budget: what the drives' endurance allows over five years; drives: "
+         "the\n"
+         "most of reads, writes, endurance and 99 % of the hits; links: to read as fast as gains anything\n";
 }
 
 std::string cost_lines(const Plan& plan, const model::Answer& answer) {

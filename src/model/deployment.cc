@@ -14,7 +14,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMeasuredError = 0.1;  // of a bandwidth that was measured
 constexpr double kSheetError = 0.3;     // of one from a data sheet
-constexpr double kYearSeconds = 365.0 * 86'400;
 constexpr std::uint64_t kPromptTokensMax = 1'000'000;
 
 // Copies of a token's KV in a replica's memory: ranks beyond the KV heads, and all ranks of latent attention, hold the
@@ -179,10 +178,11 @@ class ClassWorker {
                               s.write_bytes_per_s / bandwidth_at(storage_->write_bytes_per_s, class_.request_bytes),
                               s.capacity_99_bytes / storage_->capacity_bytes});
     if (storage_->drive_writes_per_day > 0 && filled > 0) {
+      s.write_budget_bytes_per_s =
+          storage_->capacity_bytes * storage_->drive_writes_per_day / 86'400 * class_.per_gpu * gpus;
       const double endurance_bytes_per_s = storage_->capacity_bytes * storage_->drive_writes_per_day / 86'400;
       drives = std::max(drives, filled / endurance_bytes_per_s);
-      const double lifetime_bytes = endurance_bytes_per_s * kEnduranceYears * kYearSeconds * class_.per_gpu * gpus;
-      s.drive_life_years = lifetime_bytes / filled / kYearSeconds;
+      s.drive_life_years = kEnduranceYears * s.write_budget_bytes_per_s / filled;
     }
     s.drives_per_gpu = drives / gpus;
     if (link_ != nullptr && std::isfinite(a.saturating_bytes_per_s)) {

@@ -64,11 +64,12 @@ struct Sizing {
   double capacity_bytes = 0;     // what the class has, all replicas
   double capacity_90_bytes = 0;  // for 90 % and 99 % of the hits there are
   double capacity_99_bytes = 0;
-  double write_bytes_per_s = 0;  // new KV, all replicas; write amplification 1
-  double read_bytes_per_s = 0;   // mean, all replicas
-  double drive_life_years = 0;   // until the endurance of all drives is used up; 0 = does not wear out
-  double drives_per_gpu = 0;     // the most of: read, write, five years of endurance, 99 % of the hits
-  double links_per_gpu = 0;      // to read at the bandwidth above which more gains nothing
+  double write_bytes_per_s = 0;         // new KV, all replicas; write amplification 1
+  double read_bytes_per_s = 0;          // mean, all replicas
+  double write_budget_bytes_per_s = 0;  // what the drives' endurance allows over its five years; 0 = no limit
+  double drive_life_years = 0;          // until the endurance of all drives is used up; 0 = does not wear out
+  double drives_per_gpu = 0;            // the most of: read, write, five years of endurance, 99 % of the hits
+  double links_per_gpu = 0;             // to read at the bandwidth above which more gains nothing
 };
 
 struct ClassAnswer {

@@ -112,6 +112,7 @@ TEST(Deployment, SizesDrivesByWhatBinds) {
   EXPECT_NEAR(s3.sizing.read_bytes_per_s, 10 * 2200 * s3.hit * 163'840, 1);
   const double drive = 7.68e12 / 86'400;  // one drive write per day
   EXPECT_NEAR(s3.sizing.drives_per_gpu, written / drive / 2, 1e-6);
+  EXPECT_NEAR(s3.sizing.write_budget_bytes_per_s, 4 * drive, 1);
   EXPECT_NEAR(s3.sizing.drive_life_years, 4 * drive * 5 / written, 1e-6);
   EXPECT_DOUBLE_EQ(at(all, "S2a").sizing.drive_life_years, 0);
 }
