@@ -87,7 +87,10 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
-    return complain(fmt::format("{}: see kvdepot{} --help", error.what(), serve->parsed() ? " serve" : plan.chosen() ? " plan" : ""));
+    return complain(fmt::format("{}: see kvdepot{} --help", error.what(),
+                                serve->parsed() ? " serve"
+                                : plan.chosen() ? " plan"
+                                                : ""));
   }
   return plan.chosen() ? plan.run() : run_serve(*serve, flags);
 }

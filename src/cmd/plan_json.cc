@@ -85,6 +85,7 @@ ordered_json trace_json(const PlanTrace& t) {
   out["block_tokens"] = t.trace.block_tokens;
   out["ideal_hit_rate"] = t.reuse->ideal_hit_rate();
   out["ideal_hit_rate_blocks"] = t.reuse->ideal_hit_rate_blocks();
+  if (!t.of_replica.empty()) out["private_ideal_hit_rate"] = private_ideal_hit_rate(t);
   out["distinct_blocks"] = t.reuse->distinct_blocks();
   out["blocks_used_once"] = t.reuse->blocks_used_once();
   for (const double share : {0.25, 0.5, 0.75, 0.9, 0.99}) {

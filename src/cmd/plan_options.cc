@@ -210,7 +210,7 @@ double trace_hit(const PlanTrace& trace, double tokens, bool shared) {
   if (shared || trace.of_replica.empty()) return trace.reuse->hit_rate(blocks_of(tokens, trace.trace.block_tokens));
   double found = 0;
   double all = 0;
-  const double each = tokens / static_cast<double>(trace.of_replica.size());
+  const double each = tokens / static_cast<double>(trace.of_replica.size());  // infinity stays infinity
   for (const auto& profile : trace.of_replica) {
     const auto prompt = static_cast<double>(profile->prompt_tokens());
     found += prompt * profile->hit_rate(blocks_of(each, trace.trace.block_tokens));
@@ -220,6 +220,10 @@ double trace_hit(const PlanTrace& trace, double tokens, bool shared) {
 }
 
 }  // namespace
+
+double private_ideal_hit_rate(const PlanTrace& trace) {
+  return trace_hit(trace, std::numeric_limits<double>::infinity(), false);
+}
 
 OrComplaint<std::string> read_text_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

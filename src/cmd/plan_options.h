@@ -54,6 +54,9 @@ struct PlanTrace {
   double output_mean = 0;
 };
 
+// Share of prompt tokens that replicas find in private stores without a limit when requests are dealt in turn.
+[[nodiscard]] double private_ideal_hit_rate(const PlanTrace& trace);
+
 struct Plan {
   model::Catalogue catalogue;
   model::Question question;

@@ -174,6 +174,10 @@ std::string trace_lines(const Plan& plan) {
       t.reuse->ideal_hit_rate(), t.reuse->ideal_hit_rate_blocks(), t.trace.block_tokens, t.reuse->distinct_blocks(),
       100.0 * static_cast<double>(t.reuse->blocks_used_once()) / static_cast<double>(t.reuse->distinct_blocks()),
       t.reuse->reuse_time_quantile_s(0.5), t.reuse->reuse_time_quantile_s(0.9));
+  if (!t.of_replica.empty()) {
+    out += fmt::format(" (private stores without a limit, requests dealt in turn to {} replicas: {:.4f})",
+                       t.of_replica.size(), private_ideal_hit_rate(t));
+  }
   const double kv = plan.question.model->kv_token_bytes(plan.question.kv_bytes_per_element);
   out += fmt::format("\n{:>12} {:>12} {:>10} {:>9}\n", "blocks", "M tokens", "bytes", "hit rate");
   for (const std::uint64_t blocks : kCurveBlocks) {

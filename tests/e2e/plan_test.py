@@ -73,6 +73,7 @@ class PlanTest(unittest.TestCase):
         self.assertAlmostEqual(found["ideal_hit_rate"], 0.3736, delta=0.002)
         self.assertAlmostEqual(found["ideal_hit_rate_blocks"], 0.3664, delta=0.002)
         self.assertEqual(found["distinct_blocks"], 182790)
+        self.assertAlmostEqual(found["private_ideal_hit_rate"], 0.139, delta=0.001)
         by_blocks = {row["blocks"]: row["hit_rate"] for row in found["lru"]}
         published = {5000: 0.114, 10000: 0.216, 20000: 0.294, 30000: 0.332, 50000: 0.362, 100000: 0.371}
         for blocks, hit_rate in published.items():
@@ -116,7 +117,7 @@ class PlanTest(unittest.TestCase):
             header + "1,10,10\n-1,10,10\n": "t.csv:3: the arrival is negative",
             header + "nan,10,10\n": "t.csv:2: the arrival is not a finite number",
             header + "5,10,10\n4,10,10\n": "t.csv:3: arrives at 4 s, before",
-            header + "5,10000,10\n": "t.csv:2: 10000 prompt and 10 output tokens make 10010, more than the context of 8192",
+            header + "5,10000,10\n": "t.csv:2: 10000 prompt and 10 output tokens make 10010, more than the context of",
         }.items():
             self.assertIn(said, self.refused(*CHAT, "--trace", self.path("t.csv", text)))
 
