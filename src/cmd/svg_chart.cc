@@ -10,10 +10,10 @@
 namespace kvd::cmd {
 namespace {
 
-constexpr double kWidth = 640;
+constexpr double kWidth = 860;
 constexpr double kHeight = 400;
 constexpr double kLeft = 64;
-constexpr double kRight = 16;
+constexpr double kRight = 236;  // the legend stands there
 constexpr double kTop = 36;
 constexpr double kBottom = 48;
 // Okabe and Ito's colours, which people with colour blindness can tell apart.
@@ -126,12 +126,13 @@ std::string curve(const ChartSeries& series, const Axes& axes, const char* colou
 
 std::string legend(const Chart& chart) {
   std::string out;
-  double y = kTop + 14;
+  double y = kTop + 10;
   for (std::size_t i = 0; i < chart.series.size(); ++i) {
     out += fmt::format(
         "<rect x='{:.1f}' y='{:.1f}' width='14' height='3' fill='{}'/>"
         "<text x='{:.1f}' y='{:.1f}'>{}</text>\n",
-        kLeft + 10, y - 4, kColours.at(i % kColours.size()), kLeft + 30, y, escape_html(chart.series[i].name));
+        kWidth - kRight + 14, y - 4, kColours.at(i % kColours.size()), kWidth - kRight + 34, y,
+        escape_html(chart.series[i].name));
     y += 15;
   }
   return out;

@@ -100,7 +100,8 @@ class ClassWorker {
     a.prefill = model::prefill(replica, workload, path);
     a.batching = model::batching(replica, workload, a.prefill.ttft_depot_s, q_.growing);
     a.batch = batch_within(a.batching, q_.sla);
-    const auto fits = static_cast<std::uint64_t>(all_.kv_memory_bytes / request_memory_bytes());
+    const double room = all_.kv_memory_bytes / request_memory_bytes();
+    const auto fits = static_cast<std::uint64_t>(std::min(room, static_cast<double>(kBatchMax)));
     a.memory_binds = fits < a.batch;
     a.batch = std::min(a.batch, fits);
     if (a.batch > 0) {
@@ -241,6 +242,11 @@ std::string show_gb(double bytes) { return fmt::format("{:.1f} GB", bytes * 1e-9
 
 std::expected<Answer, std::string> check(const Question& q) {
   Answer all;
+  all.kv_token_bytes = q.model->kv_token_bytes(q.kv_bytes_per_element);
+  if (all.kv_token_bytes <= 0) {
+    return std::unexpected(q.model->name +
+                           " keeps no KV for its tokens (recurrent layers only): there is nothing to store");
+  }
   all.weight_bytes = q.model->params() * q.weight_bytes_per_param;
   const double memory = q.device->memory_bytes * q.gpus * kMemoryUsed;
   const double tokens = q.workload.prompt_tokens + q.workload.output_tokens;
@@ -288,7 +294,6 @@ std::expected<Answer, std::string> answer(const Question& q, const Catalogue& ca
   if (!checked) return checked;
   Answer all = std::move(*checked);
   all.replica = replica_of(q);
-  all.kv_token_bytes = q.model->kv_token_bytes(q.kv_bytes_per_element);
   all.requests_per_s = q.requests_per_s;
   static const DeploymentClass kNothing{.name = "vanilla", .title = "nothing kept", .storage = "hbm", .link = ""};
   const ClassWorker vanilla(q, catalogue, kNothing, all);

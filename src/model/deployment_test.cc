@@ -152,6 +152,16 @@ TEST(Deployment, ARequestBeyondTheContextIsRefused) {
   EXPECT_THAT(refused.error(), HasSubstr("8100 + output 170 = 8270 tokens, but the context of llama-3-70b is 8192"));
 }
 
+TEST(Deployment, AModelWithoutKvIsRefused) {
+  Transformer recurrent = *Catalogue::built_in().model("llama-3-8b");
+  recurrent.groups[0].mixer = Mixer::kRecurrent;
+  Question q = chat();
+  q.model = &recurrent;
+  const auto refused = answer(q, Catalogue::built_in());
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error(), HasSubstr("keeps no KV"));
+}
+
 TEST(Deployment, LatentAttentionIsKeptOnEveryRankButStoredOnce) {
   Question q = chat();
   q.model = Catalogue::built_in().model("deepseek-v3");
