@@ -97,6 +97,10 @@ std::string verdict(const ClassAnswer& c) {
   }
   if (c.prefill.speedup < kWorthIt) return "not worth it: less than 2 % sooner";
   if (c.speedup_range.low < 1) return "uncertain: within the error of the calibration it could be a loss";
+  if (c.prefill.bound == model::Bound::kWrite) {
+    return fmt::format("{:.3g}x sooner; writes bind: they take longer than computing what they write",
+                       c.prefill.speedup);
+  }
   if (c.prefill.bound == model::Bound::kCompute) {
     return fmt::format("{:.3g}x sooner; faster storage gains nothing, a tenth of the misses as hits gives {:.3g}x",
                        c.prefill.speedup, c.speedup_more_hits);

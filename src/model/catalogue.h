@@ -56,6 +56,7 @@ struct Storage {
   Bandwidth write_bytes_per_s;
   double capacity_bytes = 0;
   double drive_writes_per_day = 0;  // endurance over five years; 0 = does not wear out
+  bool service = false;             // one for all, paid by what is kept; otherwise devices of each GPU
   Origin origin;
 };
 

@@ -170,13 +170,14 @@ class CatalogueReader {
 
   void read_storage(const toml::table& table) {
     check_keys(table, {"name", "source", "measured", "latency_s", "read_bytes_per_s", "write_bytes_per_s",
-                       "capacity_bytes", "drive_writes_per_day"});
+                       "capacity_bytes", "drive_writes_per_day", "service"});
     Storage storage{text(table, "name"),
                     number(table, "latency_s", 0),
                     bandwidth(table, "read_bytes_per_s"),
                     bandwidth(table, "write_bytes_per_s"),
                     number(table, "capacity_bytes"),
                     number(table, "drive_writes_per_day", 0),
+                    flag(table, "service", false),
                     origin(table)};
     if (!fault_) into_.storage_.insert_or_assign(storage.name, storage);
   }

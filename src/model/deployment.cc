@@ -71,7 +71,7 @@ class ClassWorker {
 
   [[nodiscard]] double capacity_bytes() const {
     if (storage_ == nullptr) return memory_tokens() * all_.kv_token_bytes * q_.replicas;
-    return storage_->capacity_bytes * class_.per_gpu * q_.gpus * q_.replicas;
+    return storage_->capacity_bytes * (storage_->service ? 1.0 : class_.per_gpu * q_.gpus * q_.replicas);
   }
 
   // Share of prompt tokens found at a rate of requests of all replicas.
@@ -128,18 +128,19 @@ class ClassWorker {
     a.speedup_more_hits = model::prefill(replica, workload, a.path).speedup;
     if (a.requests_per_s > 0) {
       a.gpus_needed = std::ceil(all_.requests_per_s / a.requests_per_s - 1e-9) * q_.gpus;
-      a.cost_per_million = cost(a.requests_per_s);
     }
     a.sizing = sizing(a);
+    a.cost_per_million = cost(a.requests_per_s, a.sizing);
   }
 
-  // Dollars per million prompt and output tokens at full load.
-  [[nodiscard]] double cost(double requests_per_s) const {
+  // Dollars per million prompt and output tokens at full load. A service is paid for 99 % of the hits.
+  [[nodiscard]] double cost(double requests_per_s, const Sizing& s) const {
     if (q_.prices.gpu_hour <= 0 || requests_per_s <= 0) return 0;
     double hour = q_.prices.gpu_hour * q_.gpus;
     const auto price = q_.prices.terabyte_month.find(class_.storage);
     if (storage_ != nullptr && price != q_.prices.terabyte_month.end()) {
-      hour += capacity_bytes() / q_.replicas * 1e-12 * price->second / (365.0 * 24 / 12);
+      hour += (storage_->service ? s.capacity_99_bytes : s.capacity_bytes) / q_.replicas * 1e-12 * price->second /
+              (365.0 * 24 / 12);
     }
     const double tokens = q_.workload.prompt_tokens + q_.workload.output_tokens;
     return hour / (requests_per_s * 3600 * tokens) * 1e6;
@@ -173,7 +174,7 @@ class ClassWorker {
     s.read_bytes_per_s = all_.requests_per_s * a.hit * q_.workload.prompt_tokens * all_.kv_token_bytes;
     s.capacity_90_bytes = capacity_for(0.90, filled);
     s.capacity_99_bytes = capacity_for(0.99, filled);
-    if (storage_ == nullptr) return s;
+    if (storage_ == nullptr || storage_->service) return s;
     const double gpus = static_cast<double>(q_.gpus) * q_.replicas;
     double drives = std::max({s.read_bytes_per_s / bandwidth_at(storage_->read_bytes_per_s, class_.request_bytes),
                               s.write_bytes_per_s / bandwidth_at(storage_->write_bytes_per_s, class_.request_bytes),
@@ -234,7 +235,7 @@ void add_ranges(const Question& q, const ClassWorker& worker, ClassAnswer& a) {
     widen(a.ttft_range, c.prefill.ttft_depot_s);
     widen(a.speedup_range, c.prefill.speedup);
     widen(a.requests_range, c.requests_per_s);
-    if (c.requests_per_s > 0) widen(a.cost_range, worker.cost(c.requests_per_s));
+    if (c.requests_per_s > 0) widen(a.cost_range, worker.cost(c.requests_per_s, a.sizing));
   }
 }
 

@@ -117,6 +117,34 @@ TEST(Deployment, SizesDrivesByWhatBinds) {
   EXPECT_DOUBLE_EQ(at(all, "S2a").sizing.drive_life_years, 0);
 }
 
+TEST(Deployment, AServiceIsPaidByWhatIsKept) {
+  Question q = chat();
+  q.requests_per_s = 10;
+  q.prices.gpu_hour = 2.5;
+  q.prices.terabyte_month = {{"shared-fs", 30}};
+  const Answer all = good(q);
+  const ClassAnswer& s2b = at(all, "S2b");
+  const double hour = 2 * 2.5 + s2b.sizing.capacity_99_bytes * 1e-12 * 30 / 730;
+  EXPECT_NEAR(s2b.cost_per_million, hour / (s2b.requests_per_s * 3600 * 2370) * 1e6, 1e-9);
+  EXPECT_DOUBLE_EQ(s2b.sizing.capacity_bytes, 1e15);  // one for all, not for each GPU
+}
+
+TEST(Deployment, TheCpuEntryCoversTheMeasuredPrompts) {
+  Question q = chat();
+  q.model = Catalogue::built_in().model("smollm2-135m");
+  q.device = Catalogue::built_in().device("cpu");
+  q.gpus = 1;
+  q.precision = "bf16";
+  q.weight_bytes_per_param = q.kv_bytes_per_element = 2;
+  q.sla = {};
+  for (const auto& [tokens, seconds] : {std::pair{512, 0.20}, {2048, 1.05}, {4096, 3.2}, {7000, 7.2}}) {
+    q.workload = {static_cast<double>(tokens), 8, 0};
+    const Range ttft = good(q).vanilla.ttft_range;
+    EXPECT_LE(ttft.low, seconds) << tokens;
+    EXPECT_GE(ttft.high, seconds) << tokens;
+  }
+}
+
 TEST(Deployment, CountsGpusForTheRate) {
   Question q = chat();
   const double one = at(good(q), "S3").requests_per_s;

@@ -9,12 +9,18 @@ import os
 import shutil
 import subprocess
 import tempfile
+import statistics
 import time
+import tomllib
 import unittest
 
 TRACE = os.path.join(os.path.dirname(__file__), "..", "..", "data", "mooncake", "conversation_trace.jsonl.xz")
 CHAT = ["--model", "llama-3-70b", "--gpu", "h100:2", "--prompt", "2200", "--output", "170", "--reuse", "0.9"]
 QWEN = ["--model", "qwen3-32b", "--context", "131072", "--gpu", "h100:2", "--replicas", "8"]
+
+
+DATA = os.path.join(os.path.dirname(__file__), "..", "..", "data")
+STUDY = os.path.join(DATA, "ipdps25", "calibration.json")
 
 
 def plan(*args):
@@ -80,6 +86,27 @@ class PlanTest(unittest.TestCase):
             self.assertAlmostEqual(by_blocks[blocks], hit_rate, delta=0.002, msg=blocks)
         for share, blocks in {"p25": 4292, "p50": 8357, "p75": 17849, "p90": 31588, "p99": 85267}.items():
             self.assertAlmostEqual(found["stack_distance_blocks"][share] / blocks, 1, delta=0.005, msg=share)
+
+    @unittest.skipUnless(os.path.exists(STUDY), "the study's calibration tables are not there")
+    def test_the_a100s_efficiency_is_that_of_the_study(self):
+        with open(STUDY, encoding="utf-8") as file:
+            tables = json.load(file)["fig3a_prefill_fixed_tokens_per_s"]
+        achieved = []
+        for model, (params, layers, hidden) in {"Yarn-Llama-2-7B": (6.74e9, 32, 4096),
+                                                "Llama-3.1-8B": (8.03e9, 32, 4096)}.items():
+            for name, row in tables[model]["throughput"].items():
+                length = name.removeprefix("prefill-")
+                length = int(length[:-1]) * 1024 if length.endswith("K") else int(length)
+                for batch, rate in zip(tables[model]["batch_size"], row, strict=True):
+                    if rate and length * batch >= 1024:
+                        achieved.append(rate * (2 * params + 2 * layers * hidden * length) / 312e12)
+        with open(os.path.join(DATA, "catalogue", "devices.toml"), "rb") as file:
+            device = next(d for d in tomllib.load(file)["device"] if d["name"] == "a100-40gb")
+        median = statistics.median(achieved)
+        deviations = sorted(abs(share / median - 1) for share in achieved)
+        self.assertEqual(len(achieved), 64)
+        self.assertAlmostEqual(device["compute_efficiency"], median, places=2)
+        self.assertAlmostEqual(device["error"], deviations[int(0.95 * len(deviations))], places=2)
 
     def test_a_page_is_whole_and_needs_no_network(self):
         page = self.path("plan.html")
