@@ -25,9 +25,14 @@ std::string bytes(double value) {
 
 std::string ms(double seconds) { return fmt::format("{:.4g}", seconds * 1e3); }
 
-std::string range(const model::Range& r, double factor, const char* unit = "") {
-  if (!std::isfinite(r.high)) return fmt::format("{:.3g}.. {}", r.low * factor, unit);
-  return fmt::format("{:.3g} ({:.3g}-{:.3g}){}", r.mid * factor, r.low * factor, r.high * factor, unit);
+// Three digits, without an exponent.
+std::string digits(double value) {
+  return value >= 999.5 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
+}
+
+std::string range(const model::Range& r, double factor) {
+  if (!std::isfinite(r.high)) return digits(r.low * factor) + "..";
+  return fmt::format("{} ({}-{})", digits(r.mid * factor), digits(r.low * factor), digits(r.high * factor));
 }
 
 const char* bound_name(model::Bound bound) {
@@ -91,6 +96,10 @@ std::string classes_table(const Plan& plan, const model::Answer& answer) {
 // One sentence on whether a class is worth having.
 std::string verdict(const ClassAnswer& c) {
   if (c.hit < 0.001) return "not worth it: it holds next to nothing of what comes again";
+  if (c.prefill.speedup < 1 && c.prefill.bound == model::Bound::kWrite) {
+    return fmt::format("not worth it: storing takes longer than computing; it would need {} of writes",
+                       gb_per_s(c.path.write_bytes_per_s * c.prefill.write_token_s / c.prefill.suffix_token_s));
+  }
   if (c.prefill.speedup < 1) {
     return fmt::format("not worth it: reading takes longer than computing; it would need {}",
                        gb_per_s(c.break_even_bytes_per_s));

@@ -74,8 +74,12 @@ class ClassWorker {
     return storage_->capacity_bytes * (storage_->service ? 1.0 : class_.per_gpu * q_.gpus * q_.replicas);
   }
 
-  // Share of prompt tokens found at a rate of requests of all replicas.
+  // Share of prompt tokens found at a rate of requests of all replicas. The last token is always computed.
   [[nodiscard]] double hit(double requests_per_s) const {
+    return std::min(found(requests_per_s), 1 - 1 / q_.workload.prompt_tokens);
+  }
+
+  [[nodiscard]] double found(double requests_per_s) const {
     const double tokens = capacity_tokens();
     if (q_.hit_curve) return q_.hit_curve(tokens, class_.shared || q_.affinity);
     // With affinity all replicas' private stores work like one; without it a replica finds what it stored itself.
@@ -303,7 +307,8 @@ std::expected<Answer, std::string> answer(const Question& q, const Catalogue& ca
   const double reuse = q.hit_curve ? q.hit_curve(kInfinity, true) : q.workload.reuse;
   if (depot != catalogue.classes().end()) {
     const ClassWorker worker(q, catalogue, *depot, all);
-    const ClassAnswer whole = worker.work(reuse, worker.path(), all.replica);
+    const ClassAnswer whole =
+        worker.work(std::min(reuse, 1 - 1 / q.workload.prompt_tokens), worker.path(), all.replica);
     all.talk = whole.prefill;
     if (all.requests_per_s <= 0) all.requests_per_s = whole.requests_per_s * q.replicas;
   }

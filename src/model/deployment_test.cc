@@ -89,6 +89,16 @@ TEST(Deployment, WithoutAffinityAPrivateStoreSeesItsShareOnly) {
   EXPECT_NEAR(at(all, "S3").hit, 0.9, 0.001);
 }
 
+TEST(Deployment, TheLastTokenIsAlwaysComputed) {
+  Question q = chat();
+  q.workload.reuse = 1;
+  q.requests_per_s = 1;
+  const Answer all = good(q);
+  EXPECT_LE(at(all, "S3").hit, 1 - 1.0 / 2200);
+  EXPECT_GT(at(all, "S0").prefill.ttft_depot_s, 0);
+  EXPECT_TRUE(std::isfinite(at(all, "S0").prefill.speedup));
+}
+
 TEST(Deployment, TheTracesCurveReplacesTheModel) {
   Question q = chat();
   q.replicas = 2;
