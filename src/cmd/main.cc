@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "cmd/serve.h"
+#include "cmd/sim.h"
 
 namespace {
 
@@ -81,13 +82,14 @@ int run(int argc, char** argv) {
   ServeFlags flags;
   CLI::App* const serve = app.add_subcommand("serve", "Run a depot until SIGTERM");
   add_serve(*serve, flags);
+  const auto run_sim = kvd::cmd::add_sim(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
     return complain(fmt::format("{}: see kvdepot{} --help", error.what(), serve->parsed() ? " serve" : ""));
   }
-  return run_serve(*serve, flags);
+  return serve->parsed() ? run_serve(*serve, flags) : run_sim();
 }
 
 }  // namespace

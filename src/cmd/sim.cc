@@ -1,0 +1,55 @@
+#include "cmd/sim.h"
+
+#include <memory>
+
+#include <CLI/CLI.hpp>
+
+#include "cmd/sim_study.h"
+
+namespace kvd::cmd {
+
+namespace {
+
+// What was typed; shared by the parser and the function that runs the verb.
+struct SimFlags {
+  StudyFlags study;
+  StudyFlags calibrate;
+};
+
+void add_common(CLI::App& verb, StudyFlags& flags) {
+  verb.add_option("--data", flags.data, "Folder with calibration.json and workloads.json [data/ipdps25]")
+      ->type_name("DIR");
+  verb.add_option("--out", flags.out, "Write here instead of to stdout; appears when complete")->type_name("FILE");
+}
+
+}  // namespace
+
+std::function<int()> add_sim(CLI::App& app) {
+  auto flags = std::make_shared<SimFlags>();
+  CLI::App* const sim = app.add_subcommand("sim", "Simulate engines and fleets; repeat the IPDPS'25 study");
+  sim->require_subcommand(1);
+
+  CLI::App* const study = sim->add_subcommand("study", "Predict the figures of the IPDPS'25 study");
+  study
+      ->add_option("--figure", flags->study.figures,
+                   "3a 3b 3c 4a 4b 4c 4c_fixed 5 8a 8b 9 10a 10b 11; repeatable [all]")
+      ->type_name("N")
+      ->allow_extra_args(false);
+  add_common(*study, flags->study);
+  study->footer("Example:\n  kvdepot sim study --figure 9 --figure 10a --out study.json");
+
+  CLI::App* const calibrate =
+      sim->add_subcommand("calibrate", "Fit the step-time model to measurements, with its error on points left out");
+  add_common(*calibrate, flags->calibrate);
+  calibrate->add_flag("--json", flags->calibrate.json, "Constants and every point left out as JSON");
+  calibrate->footer("Example:\n  kvdepot sim calibrate --data data/ipdps25");
+
+  return [sim, study, calibrate, flags] {
+    if (!sim->parsed()) return 0;
+    if (study->parsed()) return run_study(flags->study);
+    if (calibrate->parsed()) return run_calibrate(flags->calibrate);
+    return 0;
+  };
+}
+
+}  // namespace kvd::cmd
