@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cmd/sim_run.h"
 #include "cmd/sim_study.h"
 
 namespace kvd::cmd {
@@ -14,6 +15,7 @@ namespace {
 struct SimFlags {
   StudyFlags study;
   StudyFlags calibrate;
+  SimRunFlags run;
 };
 
 void add_common(CLI::App& verb, StudyFlags& flags) {
@@ -44,10 +46,24 @@ std::function<int()> add_sim(CLI::App& app) {
   calibrate->add_flag("--json", flags->calibrate.json, "Constants and every point left out as JSON");
   calibrate->footer("Example:\n  kvdepot sim calibrate --data data/ipdps25");
 
-  return [sim, study, calibrate, flags] {
+  CLI::App* const run = sim->add_subcommand("run", "Simulate a fleet: engines, caches, routing, a shared depot");
+  run->add_option("config", flags->run.config, "TOML file; examples/sim/ has commented ones")
+      ->type_name("FILE")
+      ->required();
+  run->add_option("--set", flags->run.set, "section.key=value, over the file; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  run->add_option("--requests", flags->run.requests, "Write a CSV line per request; appears when complete")
+      ->type_name("FILE");
+  run->add_flag("--no-skip", flags->run.no_skip, "Take every pass by itself; the same results, slower");
+  run->add_flag("--json", flags->run.json, "The summary as JSON");
+  run->footer("Example:\n  kvdepot sim run examples/sim/mooncake.toml --set fleet.policy=prefix-affinity");
+
+  return [sim, study, calibrate, run, flags] {
     if (!sim->parsed()) return 0;
     if (study->parsed()) return run_study(flags->study);
     if (calibrate->parsed()) return run_calibrate(flags->calibrate);
+    if (run->parsed()) return run_sim_run(flags->run);
     return 0;
   };
 }

@@ -137,16 +137,18 @@ bool PrefixCache::hold(const Units& units, std::uint32_t to, std::uint32_t& held
   const std::uint32_t begin = held_units > 0 ? held_units - 1 : 0;
   std::int64_t more = private_more;  // blocks that become used
   std::int64_t from_cache = 0;       // of which are cached now
+  found_.clear();
   for (std::uint32_t i = begin; i < end; ++i) {
     const std::uint32_t want = std::min(unit_blocks_, to - i * unit_blocks_);
     const std::uint32_t node = find(units[i]);
     const std::uint32_t have = node == kNone ? 0 : nodes_[node].have;
     if (want > have) more += want - have;
     if (node != kNone && nodes_[node].refs == 0) from_cache += have;
+    found_.push_back(node);
   }
   if (more + from_cache > static_cast<std::int64_t>(available())) return false;
   for (std::uint32_t i = held_units; i < end; ++i) {
-    std::uint32_t node = find(units[i]);
+    std::uint32_t& node = found_[i - begin];
     if (node == kNone) {
       node = make_node(units[i], true);
       nodes_[node].refs = 1;
@@ -157,7 +159,7 @@ bool PrefixCache::hold(const Units& units, std::uint32_t to, std::uint32_t& held
   const std::int64_t in_stock = static_cast<std::int64_t>(available()) - evictable_;
   if (more > in_stock) evict(static_cast<std::uint32_t>(more - in_stock));
   for (std::uint32_t i = begin; i < end; ++i) {
-    Node& n = nodes_[find(units[i])];
+    Node& n = nodes_[found_[i - begin]];
     n.have = std::max(n.have, std::min(unit_blocks_, to - i * unit_blocks_));
   }
   used_ = static_cast<std::uint32_t>(used_ + more);

@@ -88,6 +88,7 @@ class PrefixCache {
   std::vector<Node> nodes_;
   std::vector<std::uint32_t> free_nodes_;
   std::vector<std::uint32_t> table_;  // open addressing: node or kNone
+  std::vector<std::uint32_t> found_;  // nodes of the units that hold() looks at
   std::uint32_t named_ = 0;
   int shift_;
   std::uint32_t first_ = kNone;  // next to be evicted

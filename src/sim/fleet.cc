@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "route/policy.h"
-#include "sim/event_heap.h"
+#include "sim/event_tree.h"
 #include "sim/fleet_stats.h"
 
 namespace kvd::sim {
@@ -54,7 +54,7 @@ class Fleet {
       : config_(config),
         source_(source),
         policy_(route::make_policy(config.policy, config.seed)),
-        heap_(config.instances),
+        events_(config.instances),
         outstanding_(config.instances),
         waiting_(config.instances),
         kv_used_(config.instances),
@@ -75,11 +75,11 @@ class Fleet {
   FleetResult run() {
     Arrival arrival;
     while (source_.next(arrival)) {
-      while (heap_.first_time() < arrival.time) next_event();
+      while (events_.first_time() < arrival.time) next_event();
       stats_.arrivals_until(arrival.time);
       arrive(arrival);
     }
-    while (heap_.first_time() != EventHeap::kNever) next_event();
+    while (events_.first_time() != EventTree::kNever) next_event();
     bool conserved = true;
     for (const auto& in : instances_) conserved &= in->engine.cache().used() == 0 && in->engine.waiting() == 0;
     for (const auto& in : instances_) stats_.add_preemptions(in->engine.preemptions());
@@ -175,7 +175,7 @@ class Fleet {
   void set_run(std::uint32_t i, std::int64_t passes) {
     Instance& in = *instances_[i];
     in.run = passes;
-    heap_.set(i, in.start + duration(in, passes));
+    events_.set(i, in.start + duration(in, passes));
   }
 
   void start_pass(std::uint32_t i, Picoseconds now) {
@@ -189,7 +189,7 @@ class Fleet {
     in.start = now;
     in.run = 0;
     if (in.pass.run == 0) {
-      heap_.set(i, loads.empty() ? EventHeap::kNever : loads.front().ready);
+      events_.set(i, loads.empty() ? EventTree::kNever : loads.front().ready);
       return;
     }
     in.run = config_.skip ? static_cast<std::int64_t>(in.pass.run) : 1;
@@ -198,8 +198,8 @@ class Fleet {
   }
 
   void next_event() {
-    const std::uint32_t i = heap_.first();
-    const Picoseconds now = heap_.first_time();
+    const std::uint32_t i = events_.first();
+    const Picoseconds now = events_.first_time();
     Instance& in = *instances_[i];
     if (in.run > 0) {
       in.engine.complete(static_cast<std::uint64_t>(in.run), first_, done_);
@@ -229,7 +229,7 @@ class Fleet {
   const FleetConfig& config_;
   ArrivalSource& source_;
   std::unique_ptr<route::Policy> policy_;
-  EventHeap heap_;
+  EventTree events_;
   std::vector<sched::V1Request> requests_;  // by slot; slots are used again
   std::vector<RequestRecord> slots_;
   std::vector<V1Id> free_slots_;
