@@ -15,6 +15,7 @@ namespace {
 struct SimFlags {
   StudyFlags study;
   StudyFlags calibrate;
+  StudyFlags opportunities;
   SimRunFlags run;
 };
 
@@ -46,6 +47,11 @@ std::function<int()> add_sim(CLI::App& app) {
   calibrate->add_flag("--json", flags->calibrate.json, "Constants and every point left out as JSON");
   calibrate->footer("Example:\n  kvdepot sim calibrate --data data/ipdps25");
 
+  CLI::App* const opportunities =
+      sim->add_subcommand("opportunities", "The study's open opportunities against recomputation and swapping");
+  add_common(*opportunities, flags->opportunities);
+  opportunities->add_option("--seeds", flags->opportunities.seeds, "Orders of the requests [30]")->type_name("N");
+
   CLI::App* const run = sim->add_subcommand("run", "Simulate a fleet: engines, caches, routing, a shared depot");
   run->add_option("config", flags->run.config, "TOML file; examples/sim/ has commented ones")
       ->type_name("FILE")
@@ -59,10 +65,11 @@ std::function<int()> add_sim(CLI::App& app) {
   run->add_flag("--json", flags->run.json, "The summary as JSON");
   run->footer("Example:\n  kvdepot sim run examples/sim/mooncake.toml --set fleet.policy=prefix-affinity");
 
-  return [sim, study, calibrate, run, flags] {
+  return [sim, study, calibrate, opportunities, run, flags] {
     if (!sim->parsed()) return 0;
     if (study->parsed()) return run_study(flags->study);
     if (calibrate->parsed()) return run_calibrate(flags->calibrate);
+    if (opportunities->parsed()) return run_opportunities(flags->opportunities);
     if (run->parsed()) return run_sim_run(flags->run);
     return 0;
   };

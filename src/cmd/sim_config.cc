@@ -44,6 +44,7 @@ const std::vector<std::string> kKeys = {"fleet.instances",
                                         "workload.own_tokens",
                                         "workload.output_tokens",
                                         "workload.stages",
+                                        "workload.gap_s",
                                         "depot.bandwidth",
                                         "depot.latency_ms",
                                         "depot.tokens_max",
@@ -177,6 +178,7 @@ void read_workload(const toml::table& table, Keys& keys, SimConfig& config) {
   shared.shared_tokens = keys.count("workload.shared_tokens", shared.shared_tokens);
   shared.own_tokens = keys.count("workload.own_tokens", shared.own_tokens);
   shared.output = keys.count("workload.output_tokens", shared.output);
+  shared.gap_s = keys.number("workload.gap_s", 0, 0);
   read_stages(table, keys, config);
 }
 

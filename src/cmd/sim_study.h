@@ -1,4 +1,4 @@
-// `kvdepot sim study` and `kvdepot sim calibrate`: the figures of the IPDPS'25 study from its calibration tables.
+// `kvdepot sim study`, `calibrate` and `opportunities`: the figures of the IPDPS'25 study from its calibration tables.
 #pragma once
 
 #include <string>
@@ -11,10 +11,13 @@ struct StudyFlags {
   std::string data = "data/ipdps25";
   std::string out;  // a file; empty = stdout
   bool json = false;
+  unsigned seeds = 30;  // of the comparison of opportunities
 };
 
-// Both print to stdout or write `out`, complain on stderr, and return the exit status.
+// All print to stdout or write `out`, complain on stderr, and return the exit status.
 int run_study(const StudyFlags& flags);
 int run_calibrate(const StudyFlags& flags);
+// The study's open opportunities against recomputation and swapping.
+int run_opportunities(const StudyFlags& flags);
 
 }  // namespace kvd::cmd

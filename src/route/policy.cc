@@ -60,7 +60,7 @@ class LeastRequest final : public Policy {
 class Load final : public Policy {
  public:
   explicit Load(std::uint64_t seed) : random_(seed) {}
-  bool reads_queues() const override { return true; }
+  bool reads_engines() const override { return true; }
   std::uint32_t pick(const FleetView& fleet, const PrefixMatch&) override {
     const auto [low, high] = std::ranges::minmax(fleet.waiting);
     double best = -1;
@@ -87,6 +87,7 @@ class Load final : public Policy {
 // SGLang's cache-aware rule: by prefix while the load is balanced, else the shortest queue. Its thresholds.
 class PrefixAffinity final : public Policy {
  public:
+  bool reads_engines() const override { return true; }
   std::uint32_t pick(const FleetView& fleet, const PrefixMatch& prefix) override {
     const std::uint32_t idle = least(fleet.outstanding);
     const std::uint32_t low = fleet.outstanding[idle];

@@ -33,8 +33,8 @@ class Policy {
   // The instance for one request; ties go to the lowest number, or to a seeded choice where the policy says so.
   // Requires at least one instance.
   virtual std::uint32_t pick(const FleetView& fleet, const PrefixMatch& prefix) = 0;
-  // Which parts of FleetView the policy reads: the caller may leave the others stale.
-  [[nodiscard]] virtual bool reads_queues() const { return false; }
+  // Reads queues, KV use or prefixes: the caller brings them up to date first. All policies read `outstanding`.
+  [[nodiscard]] virtual bool reads_engines() const { return false; }
 };
 
 inline constexpr std::string_view kPolicyNames[] = {"random", "round-robin", "least-request", "load",

@@ -210,12 +210,20 @@ std::uint64_t V1Engine::run_length() const noexcept {
   return fits;
 }
 
+void V1Engine::begun(std::uint64_t passes) {
+  if (passes <= 1) return;
+  const std::uint64_t blocks = blocks_of_run(passes);
+  KVD_CHECK(blocks >= taken_ && cache_.take(static_cast<std::uint32_t>(blocks - taken_)));
+  taken_ = blocks;
+}
+
 void V1Engine::complete(std::uint64_t passes, std::vector<V1Id>& first, std::vector<V1Id>& done) {
   first.clear();
   done.clear();
   KVD_CHECK(passes > 0);
   grown_ = false;
-  if (passes > 1) KVD_CHECK(cache_.take(static_cast<std::uint32_t>(blocks_of_run(passes))));
+  begun(passes);
+  taken_ = 0;
   context_ += passes * decodes_.size();
   step_ += passes;
   while (!decodes_.empty() && decodes_.front().end_step == step_) {

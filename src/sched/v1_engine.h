@@ -88,8 +88,9 @@ class V1Engine {
     return static_cast<std::uint32_t>(decodes_.size() + prefills_.size() + loading_);
   }
   [[nodiscard]] const PrefixCache& cache() const noexcept { return cache_; }
-  // Blocks that `passes` passes of the run take beyond those of its first.
-  [[nodiscard]] std::uint64_t blocks_of_run(std::uint64_t passes) const noexcept;
+  // The first `passes` passes of schedule()'s answer have begun: their blocks are taken, so that the cache is what
+  // somebody who looks at it now would see. Counts from the start of the run; complete() accounts for it.
+  void begun(std::uint64_t passes);
   [[nodiscard]] std::uint64_t preemptions() const noexcept { return preemptions_; }
   // Leading tokens of the prompt that would be found in the cache.
   [[nodiscard]] std::uint32_t match_tokens(const Units& units, std::uint32_t prompt) const noexcept {
@@ -125,6 +126,7 @@ class V1Engine {
   void leave(const Decode& decode);
   void release(V1Id id);
   void requeue(V1Id id);
+  [[nodiscard]] std::uint64_t blocks_of_run(std::uint64_t passes) const noexcept;
   [[nodiscard]] std::uint64_t run_length() const noexcept;
 
   V1Config config_;
@@ -139,6 +141,7 @@ class V1Engine {
   std::uint64_t step_ = 0;
   std::uint64_t admissions_ = 0;
   std::uint64_t preemptions_ = 0;
+  std::uint64_t taken_ = 0;  // blocks of the run's further passes that begun() has taken
   std::uint32_t loading_ = 0;
   bool preempted_ = false;  // in the pass that is being decided
   bool grown_ = false;      // its decodes have their blocks

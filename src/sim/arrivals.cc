@@ -81,7 +81,9 @@ class SharedPrefixSource final : public ArrivalSource {
         for (std::uint32_t i = 0; i < own; ++i) ids_.push_back(fresh++);
       }
     }
-    for (const auto& stage : options.stages) ends_.push_back((ends_.empty() ? 0 : ends_.back()) + stage.seconds);
+    for (const auto& stage : options.stages) {
+      ends_.push_back((ends_.empty() ? 0 : ends_.back() + options.gap_s) + stage.seconds);
+    }
   }
 
   // Poisson within a stage: a gap that crosses its end is cut there, which an exponential gap does not notice.
@@ -90,7 +92,7 @@ class SharedPrefixSource final : public ArrivalSource {
       if (stage_ == ends_.size()) return false;
       now_ -= std::log1p(-random_.uniform()) / options_.stages[stage_].rate;
       if (now_ < ends_[stage_]) break;
-      now_ = ends_[stage_++];
+      now_ = ends_[stage_++] + options_.gap_s;
     }
     const auto prompt = static_cast<std::uint32_t>(random_.below(options_.groups * options_.prompts));
     out.time = ps(now_);

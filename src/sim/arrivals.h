@@ -51,6 +51,7 @@ struct SharedPrefixOptions {
     double seconds = 0;
   };
   std::vector<Stage> stages;
+  double gap_s = 0;  // idle time between stages, for the last requests of one to end
   std::uint64_t seed = 1;
 };
 

@@ -38,10 +38,32 @@ model::PassShape pass_shape(const sched::Pass& pass, sched::Batching batching) n
   return shape;
 }
 
+namespace {
+
+// The gaps between each request's tokens: a pass that completes a sequence gives it one.
+class TokenGaps {
+ public:
+  explicit TokenGaps(std::size_t requests) : last_(requests, -1) {}
+  void pass(const sched::Scheduler& scheduler, const sched::Pass& pass, double end_s, std::vector<float>& gaps) {
+    for (const sched::Item& item : pass.items) {
+      if (item.context + item.tokens < scheduler.request(item.request).length()) continue;
+      double& last = last_[item.request];
+      if (last >= 0) gaps.push_back(static_cast<float>(end_s - last));
+      last = end_s;
+    }
+  }
+
+ private:
+  std::vector<double> last_;
+};
+
+}  // namespace
+
 EngineRun run_engine(const sched::Config& config, std::span<const Lengths> requests, const EngineCosts& costs) {
   sched::Scheduler scheduler(config);
   for (const Lengths& r : requests) scheduler.add(r.prompt, r.output);
   EngineRun run;
+  TokenGaps gaps(requests.size());
   double warmup_left = costs.fresh ? costs.step.warmup_max_s : 0;
   while (!scheduler.idle()) {
     const sched::Pass& pass = scheduler.schedule();
@@ -62,6 +84,7 @@ EngineRun run_engine(const sched::Config& config, std::span<const Lengths> reque
     record.host_blocks = scheduler.host_used();
     run.seconds += record.seconds;
     record.end_s = run.seconds;
+    if (costs.track_itl) gaps.pass(scheduler, pass, run.seconds, run.itl_s);
     if (!pass.items.empty()) run.passes.push_back(record);
     scheduler.complete();
   }

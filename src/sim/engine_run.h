@@ -27,6 +27,7 @@ struct EngineCosts {
   bool async_swap = false;   // copies run beside the pass instead of before it
   bool gathered = false;     // a request's blocks are gathered on the device and moved in one copy
   double gather_byte_s = 0;  // reading and writing device memory once
+  bool track_itl = false;    // keep the gaps between a request\'s tokens
 };
 
 struct PassRecord {
@@ -45,6 +46,7 @@ struct EngineRun {
   std::uint64_t tokens = 0;  // prompt and output tokens of the requests that finished
   std::uint64_t rejected = 0;
   sched::Counts counts;
+  std::vector<float> itl_s;  // gaps between tokens of a request, of all requests; where asked for
 
   [[nodiscard]] double tokens_per_s() const noexcept { return static_cast<double>(tokens) / seconds; }
   // The study's overhead: whole durations of passes with a resumed request, and the swap-out copies of the others.

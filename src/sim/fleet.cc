@@ -109,7 +109,7 @@ class Fleet {
   };
 
   void arrive(const Arrival& arrival) {
-    if (policy_->reads_queues()) look_at_queues(arrival.time);
+    if (policy_->reads_engines()) look_at_engines(arrival.time);
     const std::uint32_t i = policy_->pick({outstanding_, waiting_, kv_used_}, Match(*this, arrival));
     const V1Id id = slot_for(arrival, i);
     Instance& in = *instances_[i];
@@ -143,14 +143,13 @@ class Fleet {
     return id;
   }
 
-  // Queues and KV use as they are at `now`, in the middle of runs too.
-  void look_at_queues(Picoseconds now) {
+  // Queues, KV use and caches as they are at `now`, in the middle of runs too.
+  void look_at_engines(Picoseconds now) {
     for (std::uint32_t i = 0; i < config_.instances; ++i) {
-      const Instance& in = *instances_[i];
+      Instance& in = *instances_[i];
+      if (in.run > 1) in.engine.begun(static_cast<std::uint64_t>(passes_begun(in, now)));
       waiting_[i] = in.engine.waiting();
-      std::uint64_t used = in.engine.cache().used();
-      if (in.run > 1) used += in.engine.blocks_of_run(static_cast<std::uint64_t>(passes_begun(in, now)));
-      kv_used_[i] = static_cast<float>(used) / static_cast<float>(config_.engine.blocks);
+      kv_used_[i] = static_cast<float>(in.engine.cache().used()) / static_cast<float>(config_.engine.blocks);
     }
   }
 

@@ -69,7 +69,7 @@ TEST(Fleet, TakesRunsOfPassesAtOnceWithoutChangingAnything) {
     for (const std::uint32_t blocks : {260U, 2000U}) {
       for (const bool depot : {false, true}) {
         for (std::uint64_t seed = 1; seed <= 4; ++seed) {
-          const trace::Trace trace = make_trace(seed, 400);
+          const trace::Trace trace = make_trace(seed, 1500);
           FleetConfig config = small_fleet(blocks);
           config.policy = policy;
           config.depot = {depot, 5e9, 1e-4, 40000, 262144};
