@@ -13,7 +13,7 @@ ENGINE_PYTHON := $(BUILD)/engine-venv/bin/python
 RESULTS := $(BUILD)/test-results
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench-engine gpu-roofline fuzz format lint tidy setup build clean
+.PHONY: help demo test check soak bench-engine bench-sim gpu-roofline fuzz format lint tidy setup build clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -53,6 +53,12 @@ bench-engine:  ## Time to first token against the peers; ARGS="--quick", ARGS="-
 	@tools/setup.sh --bench --engine
 	@$(MAKE) build PRESET=release
 	@$(PYTHON_ENV) $(ENGINE_PYTHON) -m bench.engine $(ARGS)
+
+bench-sim:  ## The IPDPS'25 study, predicted anew from calibration and inputs, into build/bench/study.json
+	@tools/setup.sh
+	@$(MAKE) build PRESET=release
+	@mkdir -p $(BUILD)/bench
+	@$(BUILD)/release/bin/kvdepot sim study --data data/ipdps25 --out $(BUILD)/bench/study.json
 
 gpu-roofline:  ## Measure this GPU and write a catalogue entry for kvdepot plan (needs nvcc; runs where a GPU is)
 	@command -v nvcc >/dev/null || { echo "gpu-roofline: no nvcc: install the CUDA toolkit"; exit 1; }

@@ -7,6 +7,7 @@
 
 #include "cmd/plan.h"
 #include "cmd/serve.h"
+#include "cmd/sim.h"
 
 namespace {
 
@@ -83,6 +84,7 @@ int run(int argc, char** argv) {
   CLI::App* const serve = app.add_subcommand("serve", "Run a depot until SIGTERM");
   add_serve(*serve, flags);
   kvd::cmd::PlanVerb plan(app);
+  const auto run_sim = kvd::cmd::add_sim(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -92,7 +94,8 @@ int run(int argc, char** argv) {
                                 : plan.chosen() ? " plan"
                                                 : ""));
   }
-  return plan.chosen() ? plan.run() : run_serve(*serve, flags);
+  if (plan.chosen()) return plan.run();
+  return serve->parsed() ? run_serve(*serve, flags) : run_sim();
 }
 
 }  // namespace

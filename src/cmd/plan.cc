@@ -1,17 +1,13 @@
 #include "cmd/plan.h"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "cmd/plan_report.h"
 #include "cmd/plan_talk.h"
+#include "cmd/text_file.h"
 
 namespace kvd::cmd {
 namespace {
@@ -125,24 +121,6 @@ std::string class_lines(const model::Catalogue& catalogue) {
 
 }  // namespace
 
-OrComplaint<void> write_whole(const std::string& path, const std::string& text) {
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-  {
-    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-    file << text;
-    file.close();
-    if (!file) {
-      const std::string why = std::strerror(errno);
-      std::remove(temporary.c_str());
-      return std::unexpected(fmt::format("can't write {}: {}: give a path in a writable folder", path, why));
-    }
-  }
-  if (std::rename(temporary.c_str(), path.c_str()) == 0) return {};
-  const std::string why = std::strerror(errno);
-  std::remove(temporary.c_str());
-  return std::unexpected(fmt::format("can't write {}: {}: give the path of a file", path, why));
-}
-
 PlanVerb::PlanVerb(CLI::App& program) {
   plan_ = program.add_subcommand("plan", "What a depot would bring: closed forms for your model, GPUs and traffic");
   add_flags(*plan_, flags_);
@@ -171,9 +149,9 @@ OrComplaint<std::string> PlanVerb::plan() const {
   if (!flags_.html.empty()) {
     const std::string heading = fmt::format("kvdepot plan: {} on {} x {}", made->question.model->name,
                                             made->question.gpus, made->question.device->name);
-    const auto written =
-        write_whole(flags_.html, page(heading, plan_table(*made, *answer), plan_charts(*made, *answer)));
-    if (!written) return std::unexpected(written.error());
+    const std::string fault =
+        write_text(flags_.html, page(heading, plan_table(*made, *answer), plan_charts(*made, *answer)));
+    if (!fault.empty()) return std::unexpected(fault);
   }
   if (flags_.json) return plan_json(*made, *answer);
   return flags_.csv ? plan_csv(*answer) : plan_table(*made, *answer);
@@ -184,8 +162,8 @@ OrComplaint<std::string> PlanVerb::talk() const {
   if (!flags_.html.empty()) {
     std::vector<Chart> charts;
     for (const TalkFigure& figure : figures) charts.push_back(figure.chart);
-    const auto written = write_whole(flags_.html, page("kvdepot plan talk", talk_table(), charts));
-    if (!written) return std::unexpected(written.error());
+    const std::string fault = write_text(flags_.html, page("kvdepot plan talk", talk_table(), charts));
+    if (!fault.empty()) return std::unexpected(fault);
   }
   return flags_.json ? talk_json(figures) : talk_table();
 }

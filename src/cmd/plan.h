@@ -31,7 +31,4 @@ class PlanVerb {
   CLI::App* list_ = nullptr;
 };
 
-// Writes `text` to `path` by way of a temporary file beside it: the file is there whole or not at all.
-OrComplaint<void> write_whole(const std::string& path, const std::string& text);
-
 }  // namespace kvd::cmd

@@ -4,13 +4,12 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <limits>
-#include <sstream>
 
 #include <fmt/format.h>
 
 #include "cmd/sizes.h"
+#include "cmd/text_file.h"
 #include "model/hf_config.h"
 
 namespace kvd::cmd {
@@ -110,7 +109,7 @@ OrComplaint<void> find_model(const std::string& name, Plan& plan) {
                                        fmt::join(plan.catalogue.model_names(), ", ")));
   }
   if (name.ends_with(".json")) {
-    const auto text = read_text_file(name);
+    const auto text = read_text(name);
     if (!text) return std::unexpected(text.error());
     auto model = model::read_hf_config(*text, name, name);
     if (!model) return std::unexpected(model.error().str());
@@ -179,7 +178,7 @@ void read_deployment(const PlanFlags& flags, FlagReader& reader, model::Question
 
 OrComplaint<std::shared_ptr<PlanTrace>> read_plan_trace(const PlanFlags& flags, std::uint32_t replicas,
                                                         const trace::ReadOptions& options) {
-  const auto text = read_text_file(flags.trace);
+  const auto text = read_text(flags.trace);
   if (!text) return std::unexpected(text.error());
   auto read = trace::read_trace(*text, flags.trace, options);
   if (!read) return std::unexpected(read.error().str());
@@ -225,18 +224,10 @@ double private_ideal_hit_rate(const PlanTrace& trace) {
   return trace_hit(trace, std::numeric_limits<double>::infinity(), false);
 }
 
-OrComplaint<std::string> read_text_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf()))
-    return std::unexpected(fmt::format("can't read {}: give a readable, non-empty file", path));
-  return std::move(text).str();
-}
-
 OrComplaint<model::Catalogue> read_catalogue(const std::vector<std::string>& files) {
   model::Catalogue catalogue = model::Catalogue::built_in();
   for (const std::string& file : files) {
-    const auto text = read_text_file(file);
+    const auto text = read_text(file);
     if (!text) return std::unexpected(text.error());
     if (const auto added = catalogue.add(*text, file); !added) return std::unexpected(added.error().str());
   }

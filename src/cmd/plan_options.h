@@ -68,7 +68,5 @@ struct Plan {
 OrComplaint<Plan> make_plan(const PlanFlags& flags);
 // The catalogue with the user's files added.
 OrComplaint<model::Catalogue> read_catalogue(const std::vector<std::string>& files);
-// The bytes of a file; a complaint when it can't be read.
-OrComplaint<std::string> read_text_file(const std::string& path);
 
 }  // namespace kvd::cmd

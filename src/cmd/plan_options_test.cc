@@ -107,7 +107,7 @@ TEST(PlanOptions, AConfigJsonIsAModelToo) {
   ASSERT_TRUE(plan.has_value()) << plan.error();
   EXPECT_NEAR(plan->question.model->params(), 8.03e9, 0.01e9);
   flags.model = "missing/config.json";
-  EXPECT_THAT(complaint(flags), HasSubstr("can't read missing/config.json"));
+  EXPECT_THAT(complaint(flags), HasSubstr("missing/config.json cannot be read"));
 }
 
 TEST(PlanOptions, ATraceGivesLengthsRateAndReuse) {

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cmd/plan.h"
+#include "cmd/text_file.h"
 
 namespace kvd::cmd {
 namespace {
@@ -98,12 +98,12 @@ TEST(PlanReport, FiguresHaveALineForEveryClassThatReads) {
 TEST(PlanReport, AFileIsWrittenWholeOrNotAtAll) {
   std::string folder = (std::filesystem::temp_directory_path() / "kvd_plan_XXXXXX").string();
   const std::filesystem::path at = mkdtemp(folder.data());
-  EXPECT_TRUE(write_whole((at / "a.html").string(), "text").has_value());
-  EXPECT_EQ(*read_text_file((at / "a.html").string()), "text");
+  EXPECT_EQ(write_text((at / "a.html").string(), "text"), "");
+  EXPECT_EQ(*read_text((at / "a.html").string()), "text");
   std::filesystem::create_directory(at / "taken");
   std::ofstream(at / "taken" / "file") << "x";
-  EXPECT_FALSE(write_whole((at / "taken").string(), "text").has_value());
-  EXPECT_FALSE(write_whole((at / "missing" / "a.html").string(), "text").has_value());
+  EXPECT_NE(write_text((at / "taken").string(), "text"), "");
+  EXPECT_NE(write_text((at / "missing" / "a.html").string(), "text"), "");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(at), {}), 2);  // nothing half-written is left
   std::filesystem::remove_all(at);
 }

@@ -130,8 +130,8 @@ class PlanTest(unittest.TestCase):
         self.assertIn("nearest: h100", self.refused(*CHAT, "--gpu", "hh100"))
         self.assertIn("80.0 GB x 0.9", self.refused(*CHAT, "--gpu", "h100:1", "--precision", "bf16"))
         self.assertIn("with its unit", self.refused(*CHAT, "--sla-tpot", "40"))
-        self.assertIn("can't read", self.refused(*CHAT, "--trace", self.path("missing")))
-        self.assertIn("can't write", self.refused(*CHAT, "--html", self.path("missing/plan.html")))
+        self.assertIn("cannot be read", self.refused(*CHAT, "--trace", self.path("missing")))
+        self.assertIn("cannot be written", self.refused(*CHAT, "--html", self.path("missing/plan.html")))
         catalogue = self.path("mine.toml", "[[device]]\nname = 'x'\nmemory_byte = 3\n")
         self.assertIn("mine.toml:3: no key 'memory_byte' is known: expected 'memory_bytes'",
                       self.refused(*CHAT, "--catalogue", catalogue))
