@@ -13,7 +13,7 @@ ENGINE_PYTHON := $(BUILD)/engine-venv/bin/python
 RESULTS := $(BUILD)/test-results
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench-engine bench-sim fuzz format lint tidy setup build clean
+.PHONY: help demo test check soak bench-engine bench-sim gpu-roofline fuzz format lint tidy setup build clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -59,6 +59,13 @@ bench-sim:  ## The IPDPS'25 study, predicted anew from calibration and inputs, i
 	@$(MAKE) build PRESET=release
 	@mkdir -p $(BUILD)/bench
 	@$(BUILD)/release/bin/kvdepot sim study --data data/ipdps25 --out $(BUILD)/bench/study.json
+
+gpu-roofline:  ## Measure this GPU and write a catalogue entry for kvdepot plan (needs nvcc; runs where a GPU is)
+	@command -v nvcc >/dev/null || { echo "gpu-roofline: no nvcc: install the CUDA toolkit"; exit 1; }
+	@mkdir -p $(BUILD)
+	@nvcc -O3 -std=c++20 -o $(BUILD)/gpu_roofline bench/gpu_roofline.cu -ldl
+	@if nvidia-smi >/dev/null 2>&1; then $(BUILD)/gpu_roofline measured > $(BUILD)/gpu.toml && echo "$(BUILD)/gpu.toml"; \
+	  else echo "gpu-roofline: built as $(BUILD)/gpu_roofline; there is no GPU here to run it on"; fi
 
 fuzz:  ## Fuzz every parser for ARGS seconds in all (default 300)
 	@tools/setup.sh --dev

@@ -31,4 +31,19 @@ std::optional<std::string> request_fault(const Request& request, double before_s
   return std::nullopt;
 }
 
+Trace every_nth(const Trace& trace, std::uint32_t n, std::uint32_t i) {
+  Trace part;
+  part.block_tokens = trace.block_tokens;
+  part.distinct_blocks = trace.distinct_blocks;
+  part.timed = trace.timed;
+  for (std::size_t at = i; at < trace.requests.size(); at += n) {
+    Request request = trace.requests[at];
+    const auto blocks = trace.blocks_of(request);
+    request.first_block = static_cast<std::uint32_t>(part.block_ids.size());
+    part.block_ids.insert(part.block_ids.end(), blocks.begin(), blocks.end());
+    part.requests.push_back(request);
+  }
+  return part;
+}
+
 }  // namespace kvd::trace

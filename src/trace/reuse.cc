@@ -58,6 +58,13 @@ ReuseProfile::ReuseProfile(const Trace& trace)
   std::vector<std::uint32_t> uses(trace.distinct_blocks);
   for (const std::uint32_t block : trace.block_ids) ++uses[block];
   blocks_used_once_ = static_cast<std::uint64_t>(std::ranges::count(uses, 1U));
+  // Nothing lies beyond the longest distance; a replica's share of a trace uses few of all blocks.
+  std::size_t longest = hits_within_.size() - 1;
+  while (longest > 0 && hits_within_[longest] == 0) --longest;
+  hits_within_.resize(longest + 1);
+  tokens_within_.resize(longest + 1);
+  hits_within_.shrink_to_fit();
+  tokens_within_.shrink_to_fit();
   std::partial_sum(tokens_within_.begin(), tokens_within_.end(), tokens_within_.begin());
   std::partial_sum(hits_within_.begin(), hits_within_.end(), hits_within_.begin());
   std::ranges::sort(reuse_times_s_);
@@ -85,11 +92,11 @@ void ReuseProfile::add_request(const Trace& trace, const Request& request, Stack
 
 double ReuseProfile::hit_rate(std::uint64_t capacity_blocks) const {
   if (prompt_tokens_ == 0) return 0;
-  const auto at = std::min<std::uint64_t>(capacity_blocks, distinct_blocks_);
+  const auto at = std::min<std::uint64_t>(capacity_blocks, tokens_within_.size() - 1);
   return static_cast<double>(tokens_within_[at]) / static_cast<double>(prompt_tokens_);
 }
 
-double ReuseProfile::ideal_hit_rate() const { return hit_rate(distinct_blocks_); }
+double ReuseProfile::ideal_hit_rate() const { return hit_rate(tokens_within_.size()); }
 
 double ReuseProfile::ideal_hit_rate_blocks() const {
   return blocks_ == 0 ? 0 : static_cast<double>(hits_within_.back()) / static_cast<double>(blocks_);

@@ -78,6 +78,17 @@ TEST(ReuseProfile, ABlockBehindAMissIsNoHit) {
   EXPECT_DOUBLE_EQ(profile.reuse_time_quantile_s(0.5), 0);
 }
 
+TEST(EveryNth, DealsRequestsInTurn) {
+  const Trace trace = trace_of({{0, 1}, {0, 2}, {0, 1}, {3}});
+  const Trace odd = every_nth(trace, 2, 1);
+  ASSERT_EQ(odd.requests.size(), 2U);
+  EXPECT_EQ(odd.block_ids, (std::vector<std::uint32_t>{0, 2, 3}));
+  EXPECT_EQ(odd.blocks_of(odd.requests[1])[0], 3U);
+  EXPECT_DOUBLE_EQ(odd.requests[1].arrival_s, 3);
+  EXPECT_DOUBLE_EQ(ReuseProfile(every_nth(trace, 2, 0)).ideal_hit_rate(), 0.5);
+  EXPECT_DOUBLE_EQ(ReuseProfile(odd).ideal_hit_rate(), 0);
+}
+
 TEST(ReuseProfile, AgreesWithASimulatedCacheAtEveryCapacity) {
   Random random(7);
   std::vector<std::vector<std::uint32_t>> requests;

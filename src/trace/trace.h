@@ -50,6 +50,9 @@ struct Trace {
   }
 };
 
+// Requests i, i + n, i + 2n, ... of a trace: what one of n replicas sees that are served in turn. i < n.
+[[nodiscard]] Trace every_nth(const Trace& trace, std::uint32_t n, std::uint32_t i);
+
 struct ReadOptions {
   std::uint32_t block_tokens = 512;      // of a JSONL trace's hash_ids; Mooncake's traces have 512, Qwen's 16
   std::uint64_t context_tokens_max = 0;  // prompt + output of a request at most; 0 = no limit
