@@ -54,11 +54,10 @@ bench-engine:  ## Time to first token against the peers; ARGS="--quick", ARGS="-
 	@$(MAKE) build PRESET=release
 	@$(PYTHON_ENV) $(ENGINE_PYTHON) -m bench.engine $(ARGS)
 
-bench-sim:  ## The IPDPS'25 study, predicted anew from calibration and inputs, into build/bench/study.json
+bench-sim:  ## The IPDPS'25 study predicted anew into build/bench/study.json, and the simulator's speed
 	@tools/setup.sh
 	@$(MAKE) build PRESET=release
-	@mkdir -p $(BUILD)/bench
-	@$(BUILD)/release/bin/kvdepot sim study --data data/ipdps25 --out $(BUILD)/bench/study.json
+	@PYTHONPATH="$(CURDIR)" python3 -m bench.sim $(ARGS)
 
 gpu-roofline:  ## Measure this GPU and write a catalogue entry for kvdepot plan (needs nvcc; runs where a GPU is)
 	@command -v nvcc >/dev/null || { echo "gpu-roofline: no nvcc: install the CUDA toolkit"; exit 1; }

@@ -39,11 +39,13 @@ class Simulator:
             settings = {"workload.trace": self.trace} | settings
         for key, value in settings.items():
             command += ["--set", f"{key}={value}"]
-        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return json.loads(done.stdout)
 
 
 def speed(sim: Simulator) -> None:
-    print("| row | policy | whole process s | every pass s | passes | executed | records |\n|---|---|---|---|---|---|---|")
+    print("| row | policy | whole process s | every pass s | passes | executed | records |\n"
+          "|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for block in (512, 16):
             for policy in ("least-request", "prefix-affinity"):
@@ -63,7 +65,8 @@ def events(sim: Simulator) -> None:
     run = sim.run(MOONCAKE, {"fleet.instances": 1000, "workload.copies": 84, "workload.requests_max": 1_000_000},
                   "--no-skip")
     print(f"1,000 instances, {run['requests']} requests: {run['passes_executed']} passes executed in "
-          f"{run['simulate_s']:.1f} s = {run['events_per_s'] / 1e6:.2f} million a second; peak {run['peak_mib']:.0f} MiB")
+          f"{run['simulate_s']:.1f} s = {run['events_per_s'] / 1e6:.2f} million a second; "
+          f"peak {run['peak_mib']:.0f} MiB")
 
 
 def scaling(sim: Simulator) -> None:

@@ -64,7 +64,8 @@ def quarter_gives_three_quarters(s: Study) -> Verdict:
 def decode_grows_then_slows(s: Study) -> Verdict:
     rows = {m: s["fig3c"][m] for m in (YARN, LLAMA, OPT)}
     ok = all(r[5] / r[0] > 20 and r[9] / r[8] < 1.5 for r in rows.values())
-    return ok, "; ".join(f"{m} x{r[5] / r[0]:.0f} to batch 32, x{r[9] / r[8]:.2f} from 256 to 512" for m, r in rows.items())
+    return ok, "; ".join(f"{m} x{r[5] / r[0]:.0f} to batch 32, x{r[9] / r[8]:.2f} from 256 to 512"
+                         for m, r in rows.items())
 
 
 def opt_peaks_lower(s: Study) -> Verdict:
@@ -114,7 +115,8 @@ def smaller_chunks_lower(s: Study) -> Verdict:
 
 def opt_slower_by(s: Study) -> Verdict:
     ratios = [rate(s["fig4c"][w][YARN]["vllm"]) / rate(s["fig4c"][w][OPT]["vllm"]) for w in ("w2", "w3")]
-    return all(1.5 <= r <= 1.9 for r in ratios), f"Yarn over OPT {ratios[0]:.2f} and {ratios[1]:.2f}; the paper says 1.7"
+    return all(1.5 <= r <= 1.9 for r in ratios), \
+        f"Yarn over OPT {ratios[0]:.2f} and {ratios[1]:.2f}; the paper says 1.7"
 
 
 def architecture_matters_little_chunked(s: Study) -> Verdict:
@@ -243,11 +245,14 @@ SENTENCES = [
     Sentence("3a", "the token throughput is close to peak also when the context window is only half full",
              half_window_is_near_peak),
     Sentence("3b", "even at 25% utilization we reach 75% of the peak throughput", quarter_gives_three_quarters),
-    Sentence("3c", "It grows rapidly for a small number of requests and exhibits a slowdown later", decode_grows_then_slows),
-    Sentence("3c", "the OPT-13B model peaks at 4k tokens/second, while the other models can go much higher", opt_peaks_lower),
+    Sentence("3c", "It grows rapidly for a small number of requests and exhibits a slowdown later",
+             decode_grows_then_slows),
+    Sentence("3c", "the OPT-13B model peaks at 4k tokens/second, while the other models can go much higher",
+             opt_peaks_lower),
     Sentence("3c", "the overall throughput is much lower compared with the prefill phase", decode_below_prefill),
     Sentence("4a", "the throughput [...] drops dramatically for a smaller chunk size", small_chunks_drop),
-    Sentence("4a", "an 8K chunk size [...] does not reach the same throughput as the non-chunked", one_chunk_below_none),
+    Sentence("4a", "an 8K chunk size [...] does not reach the same throughput as the non-chunked",
+             one_chunk_below_none),
     Sentence("4b", "the context window has minimal impact on the throughput", context_matters_little),
     Sentence("4b", "prioritizing the prefill phase vs. allowing mixed [...] minimal differences in favor of the latter",
              mixed_slightly_better),
@@ -263,7 +268,8 @@ SENTENCES = [
     Sentence("8a", "the KV cache chunk size has minimal effect on recomputation overhead", recompute_ignores_blocks),
     Sentence("8a", "small chunks significantly increase the overhead of the swapping strategy", small_blocks_hurt_swap),
     Sentence("8a", "paged host memory is not fast enough at any KV cache chunk size", pageable_never_wins),
-    Sentence("8a", "pinned host memory does so even at small chunk sizes (16 tokens or about 8 MB)", pinned_wins_at_sixteen),
+    Sentence("8a", "pinned host memory does so even at small chunk sizes (16 tokens or about 8 MB)",
+             pinned_wins_at_sixteen),
     Sentence("8b", "an increasing gap [...] with the latter exhibiting a significant edge (almost 20%)",
              gap_grows_with_tokens),
     Sentence("9", "the overhead from recomputation and swapping increases for an increasing sequence length",

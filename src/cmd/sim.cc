@@ -45,6 +45,11 @@ std::function<int()> add_sim(CLI::App& app) {
       sim->add_subcommand("calibrate", "Fit the step-time model to measurements, with its error on points left out");
   add_common(*calibrate, flags->calibrate);
   calibrate->add_flag("--json", flags->calibrate.json, "Constants and every point left out as JSON");
+  calibrate
+      ->add_option("passes", flags->calibrate.passes,
+                   "CSV of measured passes: seconds, prefill_tokens, pairs, decodes, context_tokens; without it "
+                   "the study's tables")
+      ->type_name("CSV");
   calibrate->footer("Example:\n  kvdepot sim calibrate --data data/ipdps25");
 
   CLI::App* const opportunities =

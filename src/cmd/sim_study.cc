@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "cmd/text_file.h"
+#include "model/pass_fit.h"
 #include "sim/opportunities.h"
 #include "sim/study.h"
 
@@ -130,6 +131,45 @@ std::string errors_text(const std::vector<sim::LeftOut>& points) {
 
 }  // namespace
 
+namespace {
+
+// Every second pass is fitted to, the others test the fit.
+int calibrate_on_passes(const StudyFlags& flags) {
+  const auto text = read_text(flags.passes);
+  if (!text) return complain(text.error());
+  const auto passes = model::read_passes(*text, flags.passes);
+  if (!passes) return complain(passes.error().str());
+  std::vector<model::MeasuredPass> fitted;
+  std::vector<model::MeasuredPass> tested;
+  for (std::size_t i = 0; i < passes->size(); ++i) (i % 2 == 0 ? fitted : tested).push_back((*passes)[i]);
+  const model::PassFit fit = model::fit_passes(fitted);
+  std::vector<double> errors;
+  double measured_s = 0;
+  double predicted_s = 0;
+  for (const model::MeasuredPass& p : tested) {
+    errors.push_back(std::fabs(fit.seconds(p) / p.seconds - 1));
+    measured_s += p.seconds;
+    predicted_s += fit.seconds(p);
+  }
+  const nlohmann::ordered_json out = {{"floor_s", fit.floor_s},
+                                      {"token_s", fit.token_s},
+                                      {"pair_s", fit.pair_s},
+                                      {"seq_s", fit.seq_s},
+                                      {"context_s", fit.context_s},
+                                      {"passes_fitted", fitted.size()},
+                                      {"passes_left_out", tested.size()},
+                                      {"left_out_median_error", percentile(errors, 0.5)},
+                                      {"left_out_p95_error", percentile(errors, 0.95)},
+                                      {"left_out_measured_s", measured_s},
+                                      {"left_out_predicted_s", predicted_s}};
+  if (flags.json) return deliver(out.dump(1) + "\n", flags.out);
+  std::string lines;
+  for (const auto& [name, value] : out.items()) lines += fmt::format("{:<24}{:.6g}\n", name, value.get<double>());
+  return deliver(lines, flags.out);
+}
+
+}  // namespace
+
 int run_study(const StudyFlags& flags) {
   const auto& known = sim::study_figures();
   for (const std::string& figure : flags.figures) {
@@ -148,6 +188,7 @@ int run_study(const StudyFlags& flags) {
 }
 
 int run_calibrate(const StudyFlags& flags) {
+  if (!flags.passes.empty()) return calibrate_on_passes(flags);
   const auto loaded = load(flags.data);
   if (!loaded) return complain(loaded.error());
   const model::StudyFit fit = model::fit_study(loaded->tables);

@@ -11,6 +11,7 @@ struct StudyFlags {
   std::string data = "data/ipdps25";
   std::string out;  // a file; empty = stdout
   bool json = false;
+  std::string passes;   // CSV of measured passes, for calibrate; empty = the study's tables
   unsigned seeds = 30;  // of the comparison of opportunities
 };
 

@@ -84,7 +84,8 @@ class Load final : public Policy {
   Random random_;
 };
 
-// SGLang's cache-aware rule: by prefix while the load is balanced, else the shortest queue. Its thresholds.
+// SGLang's cache-aware rule, with its thresholds: while the load is balanced, the longest prefix if it is a fair share
+// of the prompt (a prefix that all requests have says nothing), else the shortest queue.
 class PrefixAffinity final : public Policy {
  public:
   bool reads_engines() const override { return true; }
@@ -104,10 +105,11 @@ class PrefixAffinity final : public Policy {
         best = i;
       }
     }
-    return best;
+    return longest > kMatchMin * prefix.prompt_tokens() ? best : idle;
   }
 
  private:
+  static constexpr double kMatchMin = 0.3;         // of the prompt
   static constexpr std::uint32_t kImbalance = 64;  // requests between the fullest and the emptiest instance
   static constexpr double kRatio = 1.5;
 };

@@ -3,7 +3,7 @@
 // request.
 //
 // Built in, by name: random, round-robin, least-request (fewest unfinished requests), load (llm-d's queue 1 : KV 1),
-// prefix-affinity (longest cached prefix, unless that instance is overloaded).
+// prefix-affinity (longest cached prefix where it is worth it, unless that instance is overloaded).
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ class PrefixMatch {
  public:
   virtual ~PrefixMatch() = default;
   [[nodiscard]] virtual std::uint32_t tokens(std::uint32_t instance) const = 0;
+  [[nodiscard]] virtual std::uint32_t prompt_tokens() const = 0;
 };
 
 class Policy {

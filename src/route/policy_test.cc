@@ -13,6 +13,7 @@ class Cached final : public PrefixMatch {
  public:
   explicit Cached(std::array<std::uint32_t, 3> tokens) : tokens_(tokens) {}
   std::uint32_t tokens(std::uint32_t instance) const override { return tokens_[instance]; }
+  std::uint32_t prompt_tokens() const override { return 1000; }
 
  private:
   std::array<std::uint32_t, 3> tokens_;
@@ -64,6 +65,7 @@ TEST(Policy, LoadWeighsQueueAndCacheAlike) {
 TEST(Policy, AffinityFollowsThePrefixUntilOneIsOverloaded) {
   const auto policy = make_policy("prefix-affinity", 1);
   EXPECT_EQ(policy->pick(Fleet{{9, 1, 2}}.view(), Cached({512, 0, 0})), 0U);
+  EXPECT_EQ(policy->pick(Fleet{{9, 1, 2}}.view(), Cached({299, 0, 0})), 1U);  // too little of the prompt
   EXPECT_EQ(policy->pick(Fleet{{99, 1, 2}}.view(), Cached({512, 0, 0})), 1U);
   EXPECT_EQ(policy->pick(Fleet{{9, 4, 2}}.view(), Cached({0, 0, 0})), 2U);  // no prefix anywhere: the shortest queue
 }

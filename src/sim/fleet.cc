@@ -103,6 +103,8 @@ class Fleet {
       return fleet_.instances_[instance]->engine.match_tokens(arrival_.units, arrival_.prompt);
     }
 
+    std::uint32_t prompt_tokens() const override { return arrival_.prompt; }
+
    private:
     const Fleet& fleet_;
     const Arrival& arrival_;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Proves that the scheduler's property test can fail: puts five bugs into a copy of the scheduler, one at a time, builds
-the test against each copy, and expects it to fail. Skipped (exit 77) where there is no C++ compiler.
+"""Proves that the scheduler's property test can fail: puts five bugs into a copy of the scheduler, one at a time,
+builds the test against each copy, and expects it to fail. Skipped (exit 77) where there is no C++ compiler.
 
     tests/mutation/scheduler_mutations.py
 """
@@ -18,9 +18,11 @@ SKIPPED = 77
 
 # name, what is replaced, by what. Each text must occur exactly once in src/sched/scheduler.cc.
 MUTATIONS = [
-    ("finished requests keep a block", "  for (; !r.blocks.empty(); r.blocks.pop_back()) pool_.give(r.blocks.back(), id);\n"
+    ("finished requests keep a block",
+     "  for (; !r.blocks.empty(); r.blocks.pop_back()) pool_.give(r.blocks.back(), id);\n"
      "  host_used_ -= r.host_blocks;",
-     "  for (; r.blocks.size() > 1; r.blocks.pop_back()) pool_.give(r.blocks.back(), id);\n  host_used_ -= r.host_blocks;"),
+     "  for (; r.blocks.size() > 1; r.blocks.pop_back()) pool_.give(r.blocks.back(), id);\n"
+     "  host_used_ -= r.host_blocks;"),
     ("a swapped request gives its place on the host back twice",
      "    host_used_ -= r.host_blocks;\n    r.host_blocks = 0;\n    const std::uint32_t tokens",
      "    host_used_ -= 2 * r.host_blocks;\n    r.host_blocks = 0;\n    const std::uint32_t tokens"),
