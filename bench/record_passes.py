@@ -3,10 +3,11 @@
 Runs in the engine environment; its parent is bench/step_model.py, which sets what vLLM takes from the environment: the
 engine core must live in this process.
 
-    python -m bench.record_passes MODEL DTYPE SEED OUT.csv 'PROMPT_MIN-PROMPT_MAX:OUTPUT_MIN-OUTPUT_MAX:BATCHxTIMES' ...
+    python -m bench.record_passes MODEL DTYPE SEED OUT.csv 32-600:8-40:4x3 ...
 
-Each workload sends TIMES bursts of BATCH requests of uniform lengths, one burst after the other. A pass is a step of the
-engine core: schedule, execute, sample, update. The last line on stdout is the wall-clock time of all bursts.
+A workload, shortest-longest prompt : shortest-longest output : BATCHxTIMES, sends TIMES bursts of BATCH requests of
+uniform lengths, one burst after the other. A pass is a step of the engine core: schedule, execute, sample, update. The
+last line on stdout is the wall-clock time of all bursts.
 """
 
 from __future__ import annotations
