@@ -88,7 +88,8 @@ def events(bench: harness.Bench, sim: Simulator) -> None:
     requests = 200_000 if bench.quick else 1_000_000
     fleet = {"fleet.instances": 1000, "workload.copies": 84, "workload.requests_max": requests}
     run = sim.run(MOONCAKE, fleet, "--no-skip")
-    command = "kvdepot sim run examples/sim/mooncake.toml --no-skip " + " ".join(f"--set {k}={v}" for k, v in fleet.items())
+    typed = " ".join(f"--set {key}={value}" for key, value in fleet.items())
+    command = f"kvdepot sim run examples/sim/mooncake.toml --no-skip {typed}"
     bench.value(EVENTS, run["events_per_s"], "1/s", better="higher", goal=5e6, command=command,
                 passes_executed=run["passes_executed"], requests=run["requests"])
     bench.value(MEMORY, run["peak_mib"] / 1024, "GiB", better="lower", goal=4, command=command,

@@ -50,6 +50,8 @@ std::function<int()> add_sim(CLI::App& app) {
                    "CSV of measured passes: seconds, prefill_tokens, pairs, decodes, context_tokens; without it "
                    "the study's tables")
       ->type_name("CSV");
+  calibrate->add_option("--test", flags->calibrate.test, "CSV of other passes to test the fit on [every second one]")
+      ->type_name("CSV");
   calibrate->footer("Example:\n  kvdepot sim calibrate --data data/ipdps25");
 
   CLI::App* const opportunities =

@@ -133,7 +133,7 @@ std::string errors_text(const std::vector<sim::LeftOut>& points) {
 
 namespace {
 
-// Every second pass is fitted to, the others test the fit.
+// Fits to the passes and tests on those of --test; without it every second pass is left out for that.
 int calibrate_on_passes(const StudyFlags& flags) {
   const auto text = read_text(flags.passes);
   if (!text) return complain(text.error());
@@ -141,7 +141,16 @@ int calibrate_on_passes(const StudyFlags& flags) {
   if (!passes) return complain(passes.error().str());
   std::vector<model::MeasuredPass> fitted;
   std::vector<model::MeasuredPass> tested;
-  for (std::size_t i = 0; i < passes->size(); ++i) (i % 2 == 0 ? fitted : tested).push_back((*passes)[i]);
+  if (flags.test.empty()) {
+    for (std::size_t i = 0; i < passes->size(); ++i) (i % 2 == 0 ? fitted : tested).push_back((*passes)[i]);
+  } else {
+    const auto test_text = read_text(flags.test);
+    if (!test_text) return complain(test_text.error());
+    auto others = model::read_passes(*test_text, flags.test);
+    if (!others) return complain(others.error().str());
+    fitted = *passes;
+    tested = std::move(*others);
+  }
   const model::PassFit fit = model::fit_passes(fitted);
   std::vector<double> errors;
   double measured_s = 0;

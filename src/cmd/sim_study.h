@@ -12,6 +12,7 @@ struct StudyFlags {
   std::string out;  // a file; empty = stdout
   bool json = false;
   std::string passes;   // CSV of measured passes, for calibrate; empty = the study's tables
+  std::string test;     // CSV of passes that the fit must not see; empty = every second one of `passes`
   unsigned seeds = 30;  // of the comparison of opportunities
 };
 
