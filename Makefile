@@ -13,7 +13,7 @@ ENGINE_PYTHON := $(BUILD)/engine-venv/bin/python
 RESULTS := $(BUILD)/test-results
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench-engine fuzz format lint tidy setup build clean
+.PHONY: help demo test check soak bench-engine bench-sim gpu-roofline fuzz format lint tidy setup build clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -53,6 +53,18 @@ bench-engine:  ## Time to first token against the peers; ARGS="--quick", ARGS="-
 	@tools/setup.sh --bench --engine
 	@$(MAKE) build PRESET=release TARGETS="kvdepot _kvdepot kvd_python_package"
 	@$(PYTHON_ENV) $(ENGINE_PYTHON) -m bench.engine $(ARGS)
+
+bench-sim:  ## The IPDPS'25 study predicted anew into build/bench/study.json, and the simulator's speed
+	@tools/setup.sh
+	@$(MAKE) build PRESET=release
+	@PYTHONPATH="$(CURDIR)" python3 -m bench.sim $(ARGS)
+
+gpu-roofline:  ## Measure this GPU and write a catalogue entry for kvdepot plan (needs nvcc; runs where a GPU is)
+	@command -v nvcc >/dev/null || { echo "gpu-roofline: no nvcc: install the CUDA toolkit"; exit 1; }
+	@mkdir -p $(BUILD)
+	@nvcc -O3 -std=c++20 -o $(BUILD)/gpu_roofline bench/gpu_roofline.cu -ldl
+	@if nvidia-smi >/dev/null 2>&1; then $(BUILD)/gpu_roofline measured > $(BUILD)/gpu.toml && echo "$(BUILD)/gpu.toml"; \
+	  else echo "gpu-roofline: built as $(BUILD)/gpu_roofline; there is no GPU here to run it on"; fi
 
 fuzz:  ## Fuzz every parser for ARGS seconds in all (default 300)
 	@tools/setup.sh --dev

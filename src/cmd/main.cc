@@ -5,7 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "cmd/plan.h"
 #include "cmd/serve.h"
+#include "cmd/sim.h"
 
 namespace {
 
@@ -83,13 +85,19 @@ int run(int argc, char** argv) {
   ServeFlags flags;
   CLI::App* const serve = app.add_subcommand("serve", "Run a depot until SIGTERM");
   add_serve(*serve, flags);
+  kvd::cmd::PlanVerb plan(app);
+  const auto run_sim = kvd::cmd::add_sim(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
-    return complain(fmt::format("{}: see kvdepot{} --help", error.what(), serve->parsed() ? " serve" : ""));
+    return complain(fmt::format("{}: see kvdepot{} --help", error.what(),
+                                serve->parsed() ? " serve"
+                                : plan.chosen() ? " plan"
+                                                : ""));
   }
-  return run_serve(*serve, flags);
+  if (plan.chosen()) return plan.run();
+  return serve->parsed() ? run_serve(*serve, flags) : run_sim();
 }
 
 }  // namespace

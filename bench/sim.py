@@ -1,0 +1,136 @@
+"""The sim suite: the study predicted anew, errors on points left out, and how fast fleets are simulated.
+
+    make bench-sim                      all rows, into build/bench/sim.json, and build/bench/study.json
+    make bench-sim ARGS=--quick         fewer repetitions, and a smaller fleet for weak scaling
+    make bench-sim ARGS="--only 'mooncake_*'"
+
+Needs the release build, nothing else. Times are of whole processes on one core, with reading the trace; every run's own
+checks (tokens and blocks conserved, Little's law) must hold. docs/sim.md explains what is simulated.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from bench import harness
+from bench.sim_rows import MOONCAKE, Simulator
+
+STUDY = "study"
+MEDIAN_ERROR = "given_tables_median_error"
+HIGH_ERROR = "given_tables_p95_error"
+SPEED = {512: ("mooncake_8x_512_s", 0.2), 16: ("mooncake_8x_16_s", 0.8)}
+SAME = "skipped_passes_identical"
+EVENTS = "events_per_s"
+MEMORY = "events_peak_gib"
+SCALING = "weak_scaling_4096"
+POLICIES = ("least-request", "prefix-affinity")
+
+
+def unpack_trace(bench: harness.Bench) -> str:
+    path = bench.work / "conversation_trace.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(lzma.decompress((harness.ROOT / "data/mooncake/conversation_trace.jsonl.xz").read_bytes()))
+    return str(path)
+
+
+def study(bench: harness.Bench, program: str) -> None:
+    out = bench.build / "bench" / "study.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    command = [program, "sim", "study", "--data", str(harness.ROOT / "data/ipdps25"), "--out", str(out)]
+    subprocess.run(command, check=True)
+    bench.progress.note(f"wrote {out.relative_to(bench.build.parent)}")
+
+
+def left_out(bench: harness.Bench, program: str) -> None:
+    command = [program, "sim", "calibrate", "--data", str(harness.ROOT / "data/ipdps25"), "--json"]
+    points = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["left_out"]
+    errors = sorted(abs(p["predicted_s"] / p["measured_s"] - 1) for p in points if not p["end_of_series"])
+    ends = [abs(p["predicted_s"] / p["measured_s"] - 1) for p in points if p["end_of_series"]]
+    what = "kvdepot sim calibrate --json"
+    bench.value(MEDIAN_ERROR, statistics.median(errors), "ratio", better="lower", goal=0.05, command=what,
+                points=len(errors), ends_of_series_median=statistics.median(ends))
+    bench.value(HIGH_ERROR, errors[round(0.95 * (len(errors) - 1))], "ratio", better="lower", goal=0.15, command=what)
+
+
+def speed(bench: harness.Bench, sim: Simulator, block: int) -> None:
+    """The slower of both policies, median of the rounds."""
+    name, goal = SPEED[block]
+    arms = {policy: lambda _, policy=policy: sim.run(MOONCAKE, {"engine.block_tokens": block,
+                                                                "fleet.policy": policy})["wall_s"]
+            for policy in POLICIES}
+    times = harness.alternate(arms, bench.rounds(15, 5))
+    slow = max(POLICIES, key=lambda policy: statistics.median(times[policy]))
+    bench.value(name, statistics.median(times[slow]), "s", better="lower", goal=goal, ours=times[slow],
+                command=f"kvdepot sim run examples/sim/mooncake.toml --set engine.block_tokens={block} "
+                        f"--set fleet.policy={slow}",
+                **{policy: statistics.median(times[policy]) for policy in POLICIES})
+
+
+def identity(bench: harness.Bench, sim: Simulator) -> None:
+    same, skipped, stepped = True, [], []
+    files = [bench.work / "skip.csv", bench.work / "step.csv"]
+    for block in SPEED:
+        for policy in POLICIES:
+            settings = {"engine.block_tokens": block, "fleet.policy": policy}
+            skipped.append(sim.run(MOONCAKE, settings, "--requests", str(files[0]))["simulate_s"])
+            stepped.append(sim.run(MOONCAKE, settings, "--requests", str(files[1]), "--no-skip")["simulate_s"])
+            same &= files[0].read_bytes() == files[1].read_bytes()
+    bench.value(SAME, float(same), "", better="higher", goal=1, command="kvdepot sim run ... --no-skip --requests FILE",
+                skipping_s=skipped, every_pass_s=stepped)
+
+
+def events(bench: harness.Bench, sim: Simulator) -> None:
+    requests = 200_000 if bench.quick else 1_000_000
+    fleet = {"fleet.instances": 1000, "workload.copies": 84, "workload.requests_max": requests}
+    run = sim.run(MOONCAKE, fleet, "--no-skip")
+    typed = " ".join(f"--set {key}={value}" for key, value in fleet.items())
+    command = f"kvdepot sim run examples/sim/mooncake.toml --no-skip {typed}"
+    bench.value(EVENTS, run["events_per_s"], "1/s", better="higher", goal=5e6, command=command,
+                passes_executed=run["passes_executed"], requests=run["requests"])
+    bench.value(MEMORY, run["peak_mib"] / 1024, "GiB", better="lower", goal=4, command=command,
+                mib_per_instance=run["peak_mib"] / 1000)
+
+
+def scaling(bench: harness.Bench, sim: Simulator) -> None:
+    """Time per pass with 2,000 requests an instance, over that of one instance. --quick stops at 1,024 instances."""
+    per_pass = {}
+    for instances in (1, 1024 if bench.quick else 4096):
+        copies = -(-instances * 2000 // 12031)
+        fleet = {"fleet.instances": instances, "workload.copies": copies, "workload.requests_max": instances * 2000,
+                 "workload.speed": instances / (8 * copies)}
+        runs = [sim.run(MOONCAKE, fleet, "--no-skip") for _ in range(5 if instances == 1 else 1)]
+        per_pass[instances] = statistics.median(run["simulate_s"] / run["passes"] for run in runs)
+    most = max(per_pass)
+    name = SCALING if most == 4096 else f"weak_scaling_{most}"
+    bench.value(name, per_pass[most] / per_pass[1], "ratio", better="lower", goal=4,
+                command="kvdepot sim run examples/sim/mooncake.toml --no-skip, 2,000 requests an instance",
+                ns_a_pass={str(k): 1e9 * v for k, v in per_pass.items()})
+
+
+def run(bench: harness.Bench) -> None:
+    program = str(bench.build / "release" / "bin" / "kvdepot")
+    if not Path(program).exists():
+        raise harness.BenchError(f"{program} is not there: make build PRESET=release")
+    sim = Simulator(program, unpack_trace(bench))
+    if bench.wants(STUDY):
+        study(bench, program)
+    if bench.wants(MEDIAN_ERROR, HIGH_ERROR):
+        left_out(bench, program)
+    for block, (name, _) in SPEED.items():
+        if bench.wants(name):
+            speed(bench, sim, block)
+    if bench.wants(SAME):
+        identity(bench, sim)
+    if bench.wants(EVENTS, MEMORY):
+        events(bench, sim)
+    if bench.wants(SCALING):
+        scaling(bench, sim)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main("sim", run, __doc__))

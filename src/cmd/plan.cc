@@ -1,0 +1,187 @@
+#include "cmd/plan.h"
+
+#include <cstdio>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cmd/plan_report.h"
+#include "cmd/plan_talk.h"
+#include "cmd/text_file.h"
+
+namespace kvd::cmd {
+namespace {
+
+constexpr int kUsageError = 2;
+
+constexpr const char* kFooter =
+    "Classes: S0 engine memory only, S1a + local DRAM, S1b + local SSD, S2a shared DRAM, S2b shared file system,\n"
+    "S3 the depot. Times and bandwidths take their unit: 40ms, 20GB/s. Prices are dollars: per GPU and hour, per TB "
+    "and\n"
+    "month. docs/plan.md explains every column.\n\n"
+    "Examples:\n"
+    "  kvdepot plan --model llama-3-70b --gpu h100:2 --prompt 2200 --output 170 --reuse 0.9\n"
+    "  kvdepot plan --model qwen3-32b --context 131072 --gpu h100:2 --replicas 8 --trace conversation_trace.jsonl\n"
+    "  kvdepot plan --model ./config.json --gpu h200 --prompt 9600 --output 100 --reuse 0.85 --io 20GB/s --html "
+    "plan.html\n"
+    "  kvdepot plan talk --html talk.html\n"
+    "  kvdepot plan catalogue";
+
+void add_flags(CLI::App& plan, PlanFlags& flags) {
+  const auto add = [&](const char* name, std::string& into, const char* type, const char* help) {
+    plan.add_option(std::string("--") + name, into, help)->type_name(type)->take_last();
+  };
+  add("model", flags.model, "NAME", "Model of the catalogue, or a Hugging Face config.json");
+  add("gpu", flags.gpu, "NAME[:N]", "GPUs of one replica, tensor parallel");
+  add("prompt", flags.prompt, "TOKENS", "Mean prompt");
+  add("output", flags.output, "TOKENS", "Mean answer");
+  add("reuse", flags.reuse, "SHARE", "Share of a prompt's tokens seen before, 0 to 1");
+  add("trace", flags.trace, "FILE", "Mooncake JSONL or CSV: prompt, output, rate and reuse come from it");
+  add("block-tokens", flags.block_tokens, "N", "Tokens of one of the trace's blocks [512]");
+  add("context", flags.context, "TOKENS", "Context of the model, where it was extended");
+  add("precision", flags.precision, "TYPE", "bf16, fp16, fp8, int8 or fp32 [fp8 where the GPU has it]");
+  add("kv-precision", flags.kv_precision, "TYPE", "The same for KV [as --precision]");
+  add("attention", flags.attention, "MODE", "causal, or full as the talk counts [causal]");
+  plan.add_flag("--growing", flags.growing, "Decode also reads the KV of the answer so far");
+  add("io", flags.io, "BYTES/s", "What one replica reads from the depot [20GB/s per GPU]");
+  add("sla-ttft", flags.sla_ttft, "TIME", "Time to the first token at most [400ms]");
+  add("sla-tpot", flags.sla_tpot, "TIME", "Time per further token at most [40ms]");
+  add("tpot1", flags.tpot_one, "TIME", "Decode step of one request alone [from the catalogue]");
+  add("efficiency", flags.efficiency, "SHARE", "Achieved of the peak FLOP/s [from the catalogue]");
+  add("rate", flags.rate, "N", "Requests per second of all replicas [what S3 serves within the SLA]");
+  add("replicas", flags.replicas, "N", "Replicas of the model [1]");
+  add("routing", flags.routing, "HOW", "affinity: a request goes where its prefix is; any: anywhere [affinity]");
+  add("idle", flags.idle, "TIME", "Mean time until a prefix is used again, without a trace [120s]");
+  add("price-gpu", flags.price_gpu, "$", "One GPU for an hour");
+  add("price-dram", flags.price_dram, "$", "A TB of DRAM for a month");
+  add("price-flash", flags.price_flash, "$", "A TB of NVMe for a month");
+  add("price-fs", flags.price_fs, "$", "A TB of the shared file system for a month");
+}
+
+void add_outputs(CLI::App& app, PlanFlags& flags) {
+  app.add_option("--catalogue", flags.catalogue, "TOML file with entries of your own; repeatable")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+  app.add_flag("--json", flags.json, "Print one JSON object, SI units");
+  app.add_option("--html", flags.html, "Write a page with figures that opens without a network")
+      ->type_name("FILE")
+      ->take_last();
+}
+
+// What is known of every device: how much of the peak is achieved, and by which table.
+std::string device_lines(const model::Catalogue& catalogue) {
+  std::string out = "devices (memory, bandwidth, FLOP/s by precision; achieved of FLOP/s and of bandwidth, error)\n";
+  for (const std::string& name : catalogue.device_names()) {
+    const model::Device& d = *catalogue.device(name);
+    if (d.name != name) continue;  // an alias
+    out +=
+        fmt::format("  {:<12} {:>4.0f} GB {:>6.3g} TB/s ", d.name, d.memory_bytes * 1e-9, d.memory_bytes_per_s * 1e-12);
+    for (const auto& [precision, flops] : d.flops_per_s) out += fmt::format(" {} {:.4g}T", precision, flops * 1e-12);
+    out += fmt::format(";  {:.2g}, {:.3g}, {:.0f} %  {}: {}\n", d.compute_efficiency, d.memory_efficiency,
+                       d.error * 100, d.origin.measured ? "measured" : "data sheet", d.origin.source);
+  }
+  return out;
+}
+
+std::string model_lines(const model::Catalogue& catalogue) {
+  std::string out = "models (parameters, active; KV bytes a token in bf16; context; kinds of layer)\n";
+  for (const std::string& name : catalogue.model_names()) {
+    const model::Transformer& m = *catalogue.model(name);
+    if (m.name != name) continue;
+    out += fmt::format("  {:<20} {:>7.4g} G {:>7.4g} G {:>8.0f} B {:>8} ", m.name, m.params() * 1e-9,
+                       m.params_active() * 1e-9, m.kv_token_bytes(2), m.context_tokens);
+    for (const model::LayerGroup& group : m.groups) {
+      out += fmt::format(" {} x {}{}", group.layers, model::mixer_name(group.mixer),
+                         group.experts > 0 ? " + experts" : "");
+    }
+    out += fmt::format("  ({})\n", m.source);
+  }
+  return out;
+}
+
+std::string class_lines(const model::Catalogue& catalogue) {
+  std::string out = "classes (devices for each GPU, over which link) and what they are made of\n";
+  for (const model::DeploymentClass& c : catalogue.classes()) {
+    out += fmt::format("  {:<4} {:<30} {:g} x {}{}{}\n", c.name, c.title, c.per_gpu, c.storage,
+                       c.link.empty() ? "" : " over " + c.link, c.shared ? ", shared" : "");
+    if (const model::Storage* s = catalogue.storage(c.storage)) {
+      out += fmt::format("       {}: read {:.3g} GB/s, write {:.3g} GB/s, {:.3g} us, {:.3g} TB  {}: {}\n", s->name,
+                         model::bandwidth_at(s->read_bytes_per_s, c.request_bytes) * 1e-9,
+                         model::bandwidth_at(s->write_bytes_per_s, c.request_bytes) * 1e-9, s->latency_s * 1e6,
+                         s->capacity_bytes * 1e-12, s->origin.measured ? "measured" : "data sheet", s->origin.source);
+    }
+    if (const model::Link* l = catalogue.link(c.link)) {
+      out += fmt::format("       {}: {:.3g} GB/s, {:.3g} us  {}: {}\n", l->name,
+                         model::bandwidth_at(l->bytes_per_s, c.request_bytes) * 1e-9, l->latency_s * 1e6,
+                         l->origin.measured ? "measured" : "data sheet", l->origin.source);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+PlanVerb::PlanVerb(CLI::App& program) {
+  plan_ = program.add_subcommand("plan", "What a depot would bring: closed forms for your model, GPUs and traffic");
+  add_flags(*plan_, flags_);
+  add_outputs(*plan_, flags_);
+  plan_->add_flag("--csv", flags_.csv, "Print a line for each class");
+  plan_->footer(kFooter);
+  talk_ = plan_->add_subcommand("talk", "The SDC'25 talk's example and figures, with its settings");
+  talk_->add_flag("--json", flags_.json, "Print the figures' points as one JSON object");
+  talk_->add_option("--html", flags_.html, "Write the figures as a page")->type_name("FILE")->take_last();
+  talk_->footer("Example:\n  kvdepot plan talk --html talk.html");
+  list_ = plan_->add_subcommand("catalogue", "Models, devices and classes that are known, with their sources");
+  list_->add_option("--catalogue", flags_.catalogue, "TOML file with entries of your own; repeatable")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+  list_->footer("Example:\n  kvdepot plan catalogue --catalogue mine.toml");
+}
+
+bool PlanVerb::chosen() const { return plan_->parsed(); }
+
+OrComplaint<std::string> PlanVerb::plan() const {
+  if (flags_.json && flags_.csv) return std::unexpected("--json and --csv: choose one");
+  const auto made = make_plan(flags_);
+  if (!made) return std::unexpected(made.error());
+  const auto answer = model::answer(made->question, made->catalogue);
+  if (!answer) return std::unexpected(answer.error());
+  if (!flags_.html.empty()) {
+    const std::string heading = fmt::format("kvdepot plan: {} on {} x {}", made->question.model->name,
+                                            made->question.gpus, made->question.device->name);
+    const std::string fault =
+        write_text(flags_.html, page(heading, plan_table(*made, *answer), plan_charts(*made, *answer)));
+    if (!fault.empty()) return std::unexpected(fault);
+  }
+  if (flags_.json) return plan_json(*made, *answer);
+  return flags_.csv ? plan_csv(*answer) : plan_table(*made, *answer);
+}
+
+OrComplaint<std::string> PlanVerb::talk() const {
+  const auto figures = talk_figures();
+  if (!flags_.html.empty()) {
+    std::vector<Chart> charts;
+    for (const TalkFigure& figure : figures) charts.push_back(figure.chart);
+    const std::string fault = write_text(flags_.html, page("kvdepot plan talk", talk_table(), charts));
+    if (!fault.empty()) return std::unexpected(fault);
+  }
+  return flags_.json ? talk_json(figures) : talk_table();
+}
+
+OrComplaint<std::string> PlanVerb::list() const {
+  const auto catalogue = read_catalogue(flags_.catalogue);
+  if (!catalogue) return std::unexpected(catalogue.error());
+  return model_lines(*catalogue) + "\n" + device_lines(*catalogue) + "\n" + class_lines(*catalogue);
+}
+
+int PlanVerb::run() const {
+  const auto text = talk_->parsed() ? talk() : list_->parsed() ? list() : plan();
+  if (!text) {
+    fmt::print(stderr, "kvdepot: error: {}\n", text.error());
+    return kUsageError;
+  }
+  fmt::print("{}", *text);
+  return 0;
+}
+
+}  // namespace kvd::cmd

@@ -1,0 +1,112 @@
+// Tests of the answer's forms: a table, JSON and CSV of the same numbers, figures, and files that are whole or absent.
+#include "cmd/plan_report.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cmd/text_file.h"
+
+namespace kvd::cmd {
+namespace {
+
+using testing::HasSubstr;
+
+PlanFlags chat() {
+  PlanFlags flags;
+  flags.model = "llama-3-70b";
+  flags.gpu = "h100:2";
+  flags.prompt = "2200";
+  flags.output = "170";
+  flags.reuse = "0.9";
+  return flags;
+}
+
+struct Worked {
+  Plan plan;
+  model::Answer answer;
+};
+
+Worked work(const PlanFlags& flags) {
+  auto plan = make_plan(flags);
+  EXPECT_TRUE(plan.has_value()) << plan.error();
+  auto answer = model::answer(plan->question, plan->catalogue);
+  EXPECT_TRUE(answer.has_value()) << answer.error();
+  return {std::move(*plan), std::move(*answer)};
+}
+
+TEST(PlanReport, TheTableNamesEveryClassAndSaysWhatHelps) {
+  const Worked w = work(chat());
+  const std::string table = plan_table(w.plan, w.answer);
+  for (const char* name :
+       {"vanilla", "S0", "S1a", "S1b", "S2a", "S2b", "S3", "break-even", "drive life", "worth storing"}) {
+    EXPECT_THAT(table, HasSubstr(name));
+  }
+  EXPECT_THAT(table, HasSubstr("faster storage gains nothing"));
+}
+
+TEST(PlanReport, SlowReadsAreNotWorthIt) {
+  PlanFlags flags = chat();
+  flags.io = "100MB/s";
+  const Worked w = work(flags);
+  EXPECT_LT(w.answer.classes.back().prefill.speedup, 1);
+  EXPECT_THAT(plan_table(w.plan, w.answer), HasSubstr("not worth it: reading takes longer than computing"));
+  const auto json = nlohmann::json::parse(plan_json(w.plan, w.answer));
+  EXPECT_FALSE(json["classes"].back()["worth_it"].get<bool>());
+}
+
+TEST(PlanReport, JsonAndCsvHoldTheSameNumbers) {
+  const Worked w = work(chat());
+  const auto json = nlohmann::json::parse(plan_json(w.plan, w.answer));
+  const auto& depot = json["classes"].back();
+  EXPECT_EQ(depot["class"], "S3");
+  EXPECT_TRUE(json["classes"][0]["read_bytes_per_s"].is_null());  // engine memory needs no reads
+  const std::string csv = plan_csv(w.answer);
+  EXPECT_EQ(std::ranges::count(csv, '\n'), 8);
+  const std::string last = csv.substr(csv.rfind("S3,"));
+  EXPECT_NEAR(std::stod(last.substr(3)), depot["hit_rate"].get<double>(), 1e-8);
+  EXPECT_EQ(std::ranges::count(last, ','), std::ranges::count(csv.substr(0, csv.find('\n')), ','));
+}
+
+TEST(PlanReport, CostsAppearWithPrices) {
+  PlanFlags flags = chat();
+  EXPECT_EQ(plan_table(work(flags).plan, work(flags).answer).find("cost per million"), std::string::npos);
+  flags.price_gpu = "2.5";
+  flags.price_flash = "20";
+  const Worked w = work(flags);
+  EXPECT_THAT(plan_table(w.plan, w.answer), HasSubstr("cost per million"));
+  const model::ClassAnswer& s3 = w.answer.classes.back();
+  const double hour = 2 * 2.5 + 4 * 7.68 * 20 / 730;
+  EXPECT_NEAR(s3.cost_per_million, hour / (s3.requests_per_s * 3600 * 2370) * 1e6, 1e-9);
+  EXPECT_LT(s3.cost_range.low, s3.cost_per_million);
+  EXPECT_GT(s3.cost_range.high, s3.cost_per_million);
+}
+
+TEST(PlanReport, FiguresHaveALineForEveryClassThatReads) {
+  const Worked w = work(chat());
+  const auto charts = plan_charts(w.plan, w.answer);
+  ASSERT_EQ(charts.size(), 3U);
+  EXPECT_EQ(charts[0].series.size(), 6U);  // five classes that read, and the limit
+  EXPECT_EQ(charts[1].series.size(), 7U);
+  for (const Chart& chart : charts) EXPECT_THAT(draw(chart), HasSubstr("<polyline"));
+}
+
+TEST(PlanReport, AFileIsWrittenWholeOrNotAtAll) {
+  std::string folder = (std::filesystem::temp_directory_path() / "kvd_plan_XXXXXX").string();
+  const std::filesystem::path at = mkdtemp(folder.data());
+  EXPECT_EQ(write_text((at / "a.html").string(), "text"), "");
+  EXPECT_EQ(*read_text((at / "a.html").string()), "text");
+  std::filesystem::create_directory(at / "taken");
+  std::ofstream(at / "taken" / "file") << "x";
+  EXPECT_NE(write_text((at / "taken").string(), "text"), "");
+  EXPECT_NE(write_text((at / "missing" / "a.html").string(), "text"), "");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(at), {}), 2);  // nothing half-written is left
+  std::filesystem::remove_all(at);
+}
+
+}  // namespace
+}  // namespace kvd::cmd

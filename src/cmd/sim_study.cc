@@ -1,0 +1,238 @@
+#include "cmd/sim_study.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cmd/text_file.h"
+#include "model/pass_fit.h"
+#include "sim/opportunities.h"
+#include "sim/study.h"
+
+namespace kvd::cmd {
+
+namespace {
+
+constexpr int kUsageError = 2;
+
+int complain(const std::string& line) {
+  fmt::print(stderr, "kvdepot: error: {}\n", line);
+  return kUsageError;
+}
+
+std::expected<nlohmann::json, std::string> read_json(const std::string& path) {
+  const auto text = read_text(path);
+  if (!text) return std::unexpected(text.error() + "; --data names the folder with the study's tables");
+  try {
+    return nlohmann::json::parse(*text);
+  } catch (const nlohmann::json::exception& error) {
+    return std::unexpected(fmt::format("{}: {}", path, error.what()));
+  }
+}
+
+struct Loaded {
+  model::StudyTables tables;
+  sim::StudyInputs inputs;
+};
+
+std::expected<Loaded, std::string> load(const std::string& data) {
+  const std::string calibration_path = data + "/calibration.json";
+  const std::string workloads_path = data + "/workloads.json";
+  const auto calibration = read_json(calibration_path);
+  if (!calibration) return std::unexpected(calibration.error());
+  const auto workloads = read_json(workloads_path);
+  if (!workloads) return std::unexpected(workloads.error());
+  auto tables = sim::read_tables(*calibration);
+  if (!tables) return std::unexpected(fmt::format("{}: {}", calibration_path, tables.error()));
+  auto inputs = sim::read_inputs(*workloads);
+  if (!inputs) return std::unexpected(fmt::format("{}: {}", workloads_path, inputs.error()));
+  return Loaded{std::move(*tables), std::move(*inputs)};
+}
+
+int deliver(const std::string& text, const std::string& out) {
+  if (out.empty()) {
+    fmt::print("{}", text);
+    return 0;
+  }
+  const std::string error = write_text(out, text);
+  return error.empty() ? 0 : complain(error);
+}
+
+double percentile(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  return values[static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
+}
+
+nlohmann::ordered_json constants(const model::StudyFit& fit) {
+  nlohmann::ordered_json out;
+  for (std::size_t m = 0; m < model::kStudyModels; ++m) {
+    const model::StepTime& step = fit.step[m];
+    out[std::string(model::kStudyModelTable[m].name)] = {{"floor_s", step.floor_s},
+                                                         {"token_s", step.token_s},
+                                                         {"pair_s", step.pair_s},
+                                                         {"prefill_sequence_s", step.seq_s},
+                                                         {"warmup_share", step.warmup_share},
+                                                         {"warmup_max_s", step.warmup_max_s},
+                                                         {"chunked_floor_s", step.chunked_floor_s},
+                                                         {"chunked_pair_s", step.chunked_pair_s},
+                                                         {"chunked_context_pair_s", step.chunked_context_pair_s},
+                                                         {"context_token_s", step.context_token_s},
+                                                         {"decode_batch", step.decode_batch.batch},
+                                                         {"decode_batch_s", step.decode_batch.seconds}};
+  }
+  out["swap_pinned"] = {{"copy_s", fit.pinned.copy_s}, {"bytes_per_s", 1 / fit.pinned.byte_s}};
+  out["swap_pageable"] = {{"copy_s", fit.pageable.copy_s}, {"bytes_per_s", 1 / fit.pageable.byte_s}};
+  return out;
+}
+
+std::string constants_text(const model::StudyFit& fit) {
+  std::string text = fmt::format("{:<18}{:>9}{:>10}{:>9}{:>9}{:>11}{:>11}{:>11}{:>12}\n", "model", "floor ms",
+                                 "token us", "pair ns", "seq us", "chunk ms", "pair ns", "ctx ns", "context us");
+  for (std::size_t m = 0; m < model::kStudyModels; ++m) {
+    const model::StepTime& s = fit.step[m];
+    text += fmt::format("{:<18}{:>9.2f}{:>10.2f}{:>9.3f}{:>9.1f}{:>11.2f}{:>11.3f}{:>11.3f}{:>12.4f}\n",
+                        model::kStudyModelTable[m].name, 1e3 * s.floor_s, 1e6 * s.token_s, 1e9 * s.pair_s,
+                        1e6 * s.seq_s, 1e3 * s.chunked_floor_s, 1e9 * s.chunked_pair_s, 1e9 * s.chunked_context_pair_s,
+                        1e6 * s.context_token_s);
+  }
+  const model::StepTime& yarn = fit.step[model::kYarn];
+  return text + fmt::format(
+                    "warm-up: {:.1f} % slower for up to {:.1f} ms\nswap, pinned: {:.3f} us a copy, {:.2f} GB/s; "
+                    "pageable: {:.3f} us a copy, {:.2f} GB/s\n",
+                    100 * yarn.warmup_share, 1e3 * yarn.warmup_max_s, 1e6 * fit.pinned.copy_s, 1e-9 / fit.pinned.byte_s,
+                    1e6 * fit.pageable.copy_s, 1e-9 / fit.pageable.byte_s);
+}
+
+// Errors of the points left out, by table and over all, ends of series apart.
+std::string errors_text(const std::vector<sim::LeftOut>& points) {
+  std::map<std::string, std::vector<double>> inner;
+  std::map<std::string, std::vector<double>> ends;
+  for (const sim::LeftOut& p : points) {
+    for (const std::string& table : {p.table, std::string("~ all")}) {
+      (p.end ? ends : inner)[table].push_back(std::fabs(p.error()));
+      inner[table].reserve(1);
+    }
+  }
+  std::string text = fmt::format("\nleft out one at a time {:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "points",
+                                 "median %", "95th %", "end pts", "median %", "95th %");
+  const auto share = [](const std::vector<double>& errors, double s) {
+    return errors.empty() ? std::string("-") : fmt::format("{:.2f}", 100 * percentile(errors, s));
+  };
+  for (const auto& [table, errors] : inner) {
+    const std::vector<double>& outer = ends[table];
+    text += fmt::format("{:<22} {:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", table, errors.size(), share(errors, 0.5),
+                        share(errors, 0.95), outer.size(), share(outer, 0.5), share(outer, 0.95));
+  }
+  return text;
+}
+
+}  // namespace
+
+namespace {
+
+// Fits to the passes and tests on those of --test; without it every second pass is left out for that.
+int calibrate_on_passes(const StudyFlags& flags) {
+  const auto text = read_text(flags.passes);
+  if (!text) return complain(text.error());
+  const auto passes = model::read_passes(*text, flags.passes);
+  if (!passes) return complain(passes.error().str());
+  std::vector<model::MeasuredPass> fitted;
+  std::vector<model::MeasuredPass> tested;
+  if (flags.test.empty()) {
+    for (std::size_t i = 0; i < passes->size(); ++i) (i % 2 == 0 ? fitted : tested).push_back((*passes)[i]);
+  } else {
+    const auto test_text = read_text(flags.test);
+    if (!test_text) return complain(test_text.error());
+    auto others = model::read_passes(*test_text, flags.test);
+    if (!others) return complain(others.error().str());
+    fitted = *passes;
+    tested = std::move(*others);
+  }
+  const model::PassFit fit = model::fit_passes(fitted);
+  std::vector<double> errors;
+  double measured_s = 0;
+  double predicted_s = 0;
+  for (const model::MeasuredPass& p : tested) {
+    errors.push_back(std::fabs(fit.seconds(p) / p.seconds - 1));
+    measured_s += p.seconds;
+    predicted_s += fit.seconds(p);
+  }
+  const nlohmann::ordered_json out = {{"floor_s", fit.floor_s},
+                                      {"token_s", fit.token_s},
+                                      {"pair_s", fit.pair_s},
+                                      {"seq_s", fit.seq_s},
+                                      {"context_s", fit.context_s},
+                                      {"passes_fitted", fitted.size()},
+                                      {"passes_left_out", tested.size()},
+                                      {"left_out_median_error", percentile(errors, 0.5)},
+                                      {"left_out_p95_error", percentile(errors, 0.95)},
+                                      {"left_out_measured_s", measured_s},
+                                      {"left_out_predicted_s", predicted_s}};
+  if (flags.json) return deliver(out.dump(1) + "\n", flags.out);
+  std::string lines;
+  for (const auto& [name, value] : out.items()) lines += fmt::format("{:<24}{:.6g}\n", name, value.get<double>());
+  return deliver(lines, flags.out);
+}
+
+}  // namespace
+
+int run_study(const StudyFlags& flags) {
+  const auto& known = sim::study_figures();
+  for (const std::string& figure : flags.figures) {
+    if (std::ranges::find(known, figure) == known.end()) {
+      return complain(fmt::format("--figure {}: the study has {}", figure, fmt::join(known, ", ")));
+    }
+  }
+  const auto loaded = load(flags.data);
+  if (!loaded) return complain(loaded.error());
+  const model::StudyFit fit = model::fit_study(loaded->tables);
+  nlohmann::ordered_json out;
+  for (const std::string& figure : flags.figures.empty() ? known : flags.figures) {
+    out["fig" + figure] = sim::study_figure(figure, fit, loaded->inputs);
+  }
+  return deliver(out.dump(1) + "\n", flags.out);
+}
+
+int run_calibrate(const StudyFlags& flags) {
+  if (!flags.passes.empty()) return calibrate_on_passes(flags);
+  const auto loaded = load(flags.data);
+  if (!loaded) return complain(loaded.error());
+  const model::StudyFit fit = model::fit_study(loaded->tables);
+  const std::vector<sim::LeftOut> left_out = sim::leave_one_out(loaded->tables);
+  if (!flags.json) return deliver(constants_text(fit) + errors_text(left_out), flags.out);
+  nlohmann::ordered_json out;
+  out["constants"] = constants(fit);
+  for (const sim::LeftOut& p : left_out) {
+    out["left_out"].push_back({{"table", p.table},
+                               {"point", p.point},
+                               {"end_of_series", p.end},
+                               {"measured_s", p.measured},
+                               {"predicted_s", p.predicted}});
+  }
+  return deliver(out.dump(1) + "\n", flags.out);
+}
+
+int run_opportunities(const StudyFlags& flags) {
+  if (flags.seeds < 2) return complain("--seeds: at least 2 are needed for an interval");
+  const auto loaded = load(flags.data);
+  if (!loaded) return complain(loaded.error());
+  const auto rows = sim::opportunities(model::fit_study(loaded->tables), loaded->inputs, flags.seeds);
+  std::string text = fmt::format(
+      "Gains are over the better of recompute and swap with the same seed; {} seeds, 95 % intervals.\n\n"
+      "| setting | arm | makespan s | gain % | worst / better of both | ITL p99 ms | gain % |\n"
+      "|---|---|---|---|---|---|---|\n",
+      flags.seeds);
+  for (const sim::OpportunityRow& r : rows) {
+    text +=
+        fmt::format("| {} | {} | {:.2f} ± {:.2f} | {:+.2f} ± {:.2f} | {:.4f} | {:.1f} ± {:.1f} | {:+.1f} ± {:.1f} |\n",
+                    r.setting, r.arm, r.makespan_s.mean, r.makespan_s.half, 100 * r.makespan_gain.mean,
+                    100 * r.makespan_gain.half, r.worst_makespan, 1e3 * r.itl_p99_s.mean, 1e3 * r.itl_p99_s.half,
+                    100 * r.itl_p99_gain.mean, 100 * r.itl_p99_gain.half);
+  }
+  return deliver(text, flags.out);
+}
+
+}  // namespace kvd::cmd

@@ -1,0 +1,25 @@
+// `kvdepot sim study`, `calibrate` and `opportunities`: the figures of the IPDPS'25 study from its calibration tables.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kvd::cmd {
+
+struct StudyFlags {
+  std::vector<std::string> figures;  // empty = all
+  std::string data = "data/ipdps25";
+  std::string out;  // a file; empty = stdout
+  bool json = false;
+  std::string passes;   // CSV of measured passes, for calibrate; empty = the study's tables
+  std::string test;     // CSV of passes that the fit must not see; empty = every second one of `passes`
+  unsigned seeds = 30;  // of the comparison of opportunities
+};
+
+// All print to stdout or write `out`, complain on stderr, and return the exit status.
+int run_study(const StudyFlags& flags);
+int run_calibrate(const StudyFlags& flags);
+// The study's open opportunities against recomputation and swapping.
+int run_opportunities(const StudyFlags& flags);
+
+}  // namespace kvd::cmd

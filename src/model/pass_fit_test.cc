@@ -1,0 +1,58 @@
+// Tests of the fit to measured passes, and of reading them.
+#include "model/pass_fit.h"
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace kvd::model {
+namespace {
+
+constexpr PassFit kTrue{0.02, 3e-4, 4e-8, 1e-3, 2e-7};
+
+std::vector<MeasuredPass> measured(std::uint64_t seed, double noise) {
+  Random random(seed);
+  std::vector<MeasuredPass> passes;
+  for (int i = 0; i < 200; ++i) {
+    MeasuredPass p;
+    if (i % 2 == 0) {
+      p.prefill_tokens = 1 + static_cast<double>(random.below(2000));
+      p.pairs = p.prefill_tokens * (p.prefill_tokens / 2 + static_cast<double>(random.below(4000)));
+    }
+    p.decodes = static_cast<double>(random.below(32));
+    p.context_tokens = p.decodes * static_cast<double>(random.below(3000));
+    p.seconds = kTrue.seconds(p) * (1 + noise * (random.uniform() - 0.5));
+    passes.push_back(p);
+  }
+  return passes;
+}
+
+TEST(PassFit, FindsTheConstantsOfNoisyPasses) {
+  const PassFit fit = fit_passes(measured(1, 0.1));
+  double worst = 0;
+  for (const MeasuredPass& p : measured(2, 0)) worst = std::max(worst, std::abs(fit.seconds(p) / p.seconds - 1));
+  EXPECT_LT(worst, 0.05);
+}
+
+TEST(PassFit, ReadsColumnsInAnyOrder) {
+  std::string text = "pairs,seconds,decodes,note,context_tokens,prefill_tokens\n";
+  for (int i = 0; i < 20; ++i) text += "10,0.5,2,x,300,4\n";
+  const auto passes = read_passes(text, "passes.csv");
+  ASSERT_TRUE(passes);
+  EXPECT_EQ(passes->size(), 20U);
+  EXPECT_EQ(passes->front().pairs, 10);
+  EXPECT_EQ(passes->front().prefill_tokens, 4);
+}
+
+TEST(PassFit, SaysWhatIsWrongWithTheLine) {
+  const std::string header = "seconds,prefill_tokens,pairs,decodes,context_tokens\n";
+  EXPECT_EQ(read_passes("", "f").error().str(), "f: the file is empty; a header line and a line per pass are expected");
+  EXPECT_NE(read_passes("seconds,pairs\n", "f").error().str().find("prefill_tokens is missing"), std::string::npos);
+  for (const char* const bad : {"0,1,1,1,1\n", "-1,1,1,1,1\n", "nan,1,1,1,1\n", "1,1,1,1\n", "1,1,1,x,1\n"}) {
+    EXPECT_EQ(read_passes(header + bad, "f").error().line, 2U) << bad;
+  }
+  EXPECT_NE(read_passes(header + "1,1,1,1,1\n", "f").error().str().find("20 passes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvd::model

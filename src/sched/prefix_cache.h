@@ -1,0 +1,98 @@
+// The KV blocks of one engine with prefix caching, as vLLM V1 keeps them: blocks in use are counted by reference,
+// blocks that nobody uses stay cached until others need them, least recently freed first, the tail of a prompt before
+// its head.
+//
+// Prompts are given as units: runs of `unit_blocks` blocks with one id, equal id = equal whole prefix (a trace's block
+// of 512 tokens is a unit of 32 blocks of 16). The blocks of a unit are cached as a leading part and leave from its
+// end, so that a unit costs one entry however small its blocks are. Two requests that compute the same blocks at the
+// same time share them at once; vLLM keeps both copies until one is freed.
+//
+// One owner, no locking. About 40 bytes a cached unit; memory grows to what the blocks can hold and stays.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace kvd::sched {
+
+using UnitId = std::uint32_t;
+
+// A prompt's units: ids of a trace, each plus `salt` (copies of a trace have salts of their own).
+struct Units {
+  const UnitId* ids = nullptr;
+  std::uint32_t count = 0;
+  std::uint32_t salt = 0;
+  [[nodiscard]] UnitId operator[](std::uint32_t i) const noexcept { return ids[i] + salt; }
+};
+
+class PrefixCache {
+ public:
+  PrefixCache(std::uint32_t blocks, std::uint32_t unit_blocks);
+
+  [[nodiscard]] std::uint32_t blocks() const noexcept { return blocks_; }
+  [[nodiscard]] std::uint32_t used() const noexcept { return used_; }
+  // Blocks that can be taken: free ones and cached ones that nobody uses.
+  [[nodiscard]] std::uint32_t available() const noexcept { return blocks_ - used_; }
+  [[nodiscard]] std::uint32_t cached() const noexcept { return evictable_; }
+  [[nodiscard]] std::uint32_t unit_blocks() const noexcept { return unit_blocks_; }
+
+  // Leading blocks of the prompt that are cached, at most `blocks_max`. Changes nothing.
+  [[nodiscard]] std::uint32_t match(const Units& units, std::uint32_t blocks_max) const noexcept;
+
+  // Makes the prompt's first `to` blocks the request's, of which it holds the first `held_units` units already; those
+  // that are not cached are taken. `private_more` further blocks, which are never hit, are taken (or given back, < 0).
+  // False, and nothing is changed, when there are not enough. On success `held_units` covers `to`.
+  bool hold(const Units& units, std::uint32_t to, std::uint32_t& held_units, std::int64_t private_more);
+
+  // Takes `count` private blocks; false, and nothing is changed, when there are not enough.
+  bool take(std::uint32_t count);
+
+  // The request is done with its units and private blocks: they become evictable, private ones first.
+  void release(const Units& units, std::uint32_t held_units, std::uint32_t private_blocks);
+
+  // Caches the prompt's first `to` blocks without using them, for a store; evicts what does not fit.
+  void remember(const Units& units, std::uint32_t to);
+
+  // Recounts everything; false when a count is wrong. For tests.
+  [[nodiscard]] bool consistent() const;
+
+ private:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+  struct Node {
+    UnitId unit = 0;
+    std::uint32_t have = 0;  // leading blocks cached
+    std::uint32_t refs = 0;
+    std::uint32_t prev = kNone;  // in the order of eviction, while refs is 0
+    std::uint32_t next = kNone;
+    bool named = true;  // false: private blocks of a finished request
+  };
+
+  [[nodiscard]] std::uint32_t find(UnitId unit) const noexcept;
+  [[nodiscard]] std::size_t slot_of(UnitId unit) const noexcept {
+    return static_cast<std::size_t>((unit * 0x9E3779B97F4A7C15ULL) >> shift_);
+  }
+  std::uint32_t make_node(UnitId unit, bool named);
+  void drop_node(std::uint32_t node);
+  void insert_slot(std::uint32_t node);
+  void erase_slot(UnitId unit);
+  void grow_table();
+  void reference(std::uint32_t node);
+  void push_last(std::uint32_t node);
+  void unlink(std::uint32_t node);
+  void evict(std::uint32_t count);
+
+  std::uint32_t blocks_;
+  std::uint32_t unit_blocks_;
+  std::uint32_t used_ = 0;
+  std::uint32_t evictable_ = 0;  // cached and unused
+  std::vector<Node> nodes_;
+  std::vector<std::uint32_t> free_nodes_;
+  std::vector<std::uint32_t> table_;  // open addressing: node or kNone
+  std::vector<std::uint32_t> found_;  // nodes of the units that hold() looks at
+  std::uint32_t named_ = 0;
+  int shift_;
+  std::uint32_t first_ = kNone;  // next to be evicted
+  std::uint32_t last_ = kNone;
+};
+
+}  // namespace kvd::sched

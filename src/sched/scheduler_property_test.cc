@@ -1,0 +1,205 @@
+// Random requests through a scheduler that is short of blocks, with every invariant checked after every step. The seed
+// is printed by a failure; tests/mutation runs this program against schedulers with one bug each.
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+#include "sched/scheduler.h"
+
+namespace kvd::sched {
+namespace {
+
+// Steps over all schedulers; KVD_SCHED_STEPS of the build raises it.
+constexpr std::uint64_t kSteps = 1'000'000;
+constexpr std::uint64_t kEachPreemptionMin = 10'000;
+
+Config random_config(Random& random) {
+  Config config = vllm_0_4_2(static_cast<std::uint32_t>(24 + random.below(40)), 0);
+  config.block_tokens = 1U << random.below(4);
+  config.pass_tokens_max = static_cast<std::uint32_t>(64 + random.below(256));
+  config.pass_seqs_max = static_cast<std::uint32_t>(4 + random.below(28));
+  config.watermark_blocks = static_cast<std::uint32_t>(random.below(3));
+  config.host_blocks = static_cast<std::uint32_t>(random.below(4) == 0 ? 8 : 200);
+  config.batching = static_cast<Batching>(random.below(3));
+  config.eviction = static_cast<Eviction>(random.below(3));
+  config.partial = random.chance(1, 2);
+  config.swap_is_cheaper = [](std::uint32_t blocks, std::uint32_t tokens, std::uint32_t) {
+    return (blocks * 7 + tokens) % 2 == 0;
+  };
+  return config;
+}
+
+struct Tally {
+  std::uint64_t steps = 0;
+  std::uint64_t short_steps = 0;  // steps in which a block shortage made somebody wait or go
+  std::uint64_t recomputes = 0;
+  std::uint64_t swaps = 0;
+  std::uint64_t partial = 0;
+};
+
+// Walks one scheduler and compares it with what must hold.
+class Walk {
+ public:
+  explicit Walk(Random& random) : random_(random), s_(random_config(random)) {}
+
+  void run(Tally& tally) {
+    for (int step = 0; step < 2000 && !::testing::Test::HasFailure(); ++step) {
+      if (added_ < 300 && random_.chance(1, 3)) add();
+      if (s_.idle()) {
+        if (added_ >= 300) break;
+        continue;
+      }
+      const Counts before = s_.counts();
+      const Pass pass = s_.schedule();
+      check_pass(pass);
+      check_blocks();
+      check_order();
+      s_.complete();
+      check_blocks();
+      check_progress(pass);
+      ++tally.steps;
+      const Counts& after = s_.counts();
+      const bool preempted = after.recomputes + after.swaps_out > before.recomputes + before.swaps_out;
+      if (preempted || s_.pool().free() < s_.config().watermark_blocks + 2) ++tally.short_steps;
+    }
+    tally.recomputes += s_.counts().recomputes;
+    tally.swaps += s_.counts().swaps_out;
+    tally.partial += s_.counts().partial_evictions;
+  }
+
+ private:
+  void add() {
+    const std::uint32_t capacity = s_.config().blocks * s_.config().block_tokens;
+    const auto prompt = static_cast<std::uint32_t>(1 + random_.below(std::max(1U, capacity / 4)));
+    const auto output = static_cast<std::uint32_t>(1 + random_.below(std::max(1U, capacity / 6)));
+    s_.add(prompt, output);
+    tokens_.push_back(0);
+    ++added_;
+  }
+
+  void check_pass(const Pass& pass) {
+    const Config& c = s_.config();
+    std::uint32_t tokens = 0;
+    std::vector<bool> seen(s_.requests().size());
+    for (const Item& item : pass.items) {
+      const Request& r = s_.request(item.request);
+      tokens += item.tokens;
+      EXPECT_FALSE(seen[item.request]) << "twice in a pass";
+      seen[item.request] = true;
+      EXPECT_EQ(static_cast<int>(r.state), static_cast<int>(State::kRunning));
+      EXPECT_EQ(item.context, r.computed);
+      EXPECT_GT(item.tokens, 0U);
+      EXPECT_LE(item.context + item.tokens, r.length());
+      EXPECT_GE(r.blocks.size() * c.block_tokens, item.context + item.tokens) << "tokens without a block";
+      if (c.batching != Batching::kChunked) {
+        EXPECT_EQ(item.context + item.tokens, r.length()) << "a cut prompt";
+      }
+    }
+    EXPECT_EQ(tokens, pass.tokens);
+    EXPECT_LE(tokens, c.pass_tokens_max);
+    EXPECT_LE(pass.items.size(), c.pass_seqs_max);
+    if (pass.items.empty()) {
+      EXPECT_TRUE(s_.running().empty()) << "somebody runs, but not now";
+      empty_ = s_.idle() ? 0 : empty_ + 1;
+      EXPECT_LE(empty_, 2) << "stuck";
+    } else {
+      empty_ = 0;
+    }
+  }
+
+  // Every block has one owner or is free; nothing is lost; the host's are counted.
+  void check_blocks() {
+    owners_.assign(s_.pool().size(), kNobody);
+    std::uint32_t owned = 0;
+    std::uint32_t host = 0;
+    for (RequestId id = 0; id < s_.requests().size(); ++id) {
+      const Request& r = s_.request(id);
+      for (const BlockId block : r.blocks) {
+        EXPECT_EQ(owners_[block], kNobody) << "owned twice";
+        EXPECT_EQ(s_.pool().owner(block), id);
+        owners_[block] = id;
+        ++owned;
+      }
+      host += r.host_blocks;
+      const std::uint32_t held = static_cast<std::uint32_t>(r.blocks.size()) + r.host_blocks;
+      if (r.state == State::kFinished || r.state == State::kRejected) {
+        EXPECT_EQ(held, 0U) << "leaked";
+      } else {
+        EXPECT_LE(r.computed, held * s_.config().block_tokens) << "computed tokens without a block";
+      }
+    }
+    EXPECT_EQ(owned, s_.pool().used());
+    EXPECT_EQ(host, s_.host_used());
+    EXPECT_LE(host, s_.config().host_blocks);
+  }
+
+  // Preempted requests wait before new ones; all lists keep the order of arrival; states match the lists.
+  void check_order() {
+    EXPECT_TRUE(std::ranges::is_sorted(s_.running()));
+    EXPECT_TRUE(std::ranges::is_sorted(s_.swapped()));
+    std::vector<RequestId> fresh;
+    for (const RequestId id : s_.waiting()) {
+      if (!s_.request(id).resuming) fresh.push_back(id);
+      EXPECT_TRUE(fresh.empty() || !s_.request(id).resuming) << "a preempted request behind a new one";
+    }
+    EXPECT_TRUE(std::ranges::is_sorted(fresh));
+    // Mixed and chunked passes may admit a later request while an earlier one is preempted, as vLLM does, and a swapped
+    // one may come back before an earlier one that has to recompute.
+    const bool one_queue = s_.config().eviction != Eviction::kAdaptive;
+    if (s_.config().batching == Batching::kPrefillFirst && one_queue) {
+      EXPECT_TRUE(std::ranges::is_sorted(s_.waiting()));
+    }
+    for (const RequestId id : s_.waiting()) EXPECT_EQ(static_cast<int>(s_.request(id).state), int(State::kWaiting));
+    for (const RequestId id : s_.swapped()) EXPECT_EQ(static_cast<int>(s_.request(id).state), int(State::kSwapped));
+  }
+
+  // A request has one more token after each pass that completed its sequence, and never loses one.
+  void check_progress(const Pass& pass) {
+    for (const Item& item : pass.items) {
+      const Request& r = s_.request(item.request);
+      const bool whole = item.context + item.tokens == r.prompt + tokens_[item.request];
+      if (whole) ++tokens_[item.request];
+    }
+    for (RequestId id = 0; id < s_.requests().size(); ++id) {
+      const Request& r = s_.request(id);
+      EXPECT_EQ(r.generated, tokens_[id]);
+      if (r.state == State::kFinished) {
+        EXPECT_EQ(r.generated, r.output);
+      }
+    }
+  }
+
+  Random& random_;
+  Scheduler s_;
+  std::vector<std::uint32_t> tokens_;  // generated so far, counted by the test
+  std::vector<RequestId> owners_;
+  std::uint32_t added_ = 0;
+  int empty_ = 0;
+};
+
+TEST(SchedulerProperty, HoldsUnderBlockShortage) {
+  Tally tally;
+  for (std::uint64_t seed = 1; tally.steps < kSteps && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    Walk(random).run(tally);
+  }
+  std::printf("%llu steps, %.0f %% short of blocks, %llu recomputations, %llu swaps, %llu partial evictions\n",
+              static_cast<unsigned long long>(tally.steps),
+              100 * static_cast<double>(tally.short_steps) / static_cast<double>(tally.steps),
+              static_cast<unsigned long long>(tally.recomputes), static_cast<unsigned long long>(tally.swaps),
+              static_cast<unsigned long long>(tally.partial));
+  if (HasFailure()) return;
+  EXPECT_GE(tally.short_steps * 5, tally.steps);
+  EXPECT_GE(tally.recomputes, kEachPreemptionMin);
+  EXPECT_GE(tally.swaps, kEachPreemptionMin);
+  EXPECT_GE(tally.partial, kEachPreemptionMin);
+}
+
+}  // namespace
+}  // namespace kvd::sched

@@ -1,0 +1,142 @@
+// Tests of the scheduler's decisions: what vLLM 0.4.2 does in small situations that can be followed by hand.
+#include "sched/scheduler.h"
+
+#include <gtest/gtest.h>
+
+namespace kvd::sched {
+namespace {
+
+Config small(std::uint32_t blocks, std::uint32_t pass_tokens) {
+  Config config = vllm_0_4_2(blocks, pass_tokens);
+  config.block_tokens = 4;
+  config.host_blocks = 100;
+  return config;
+}
+
+TEST(Scheduler, PrefillsComeFirstAndAlone) {
+  Scheduler s(small(100, 16));
+  s.add(8, 2);
+  s.add(8, 2);
+  s.add(4, 2);
+  EXPECT_EQ(s.schedule().tokens, 16U);  // two whole prompts fill the pass
+  s.complete();
+  const Pass& pass = s.schedule();
+  ASSERT_EQ(pass.items.size(), 1U);  // the third one, although two could decode
+  EXPECT_TRUE(pass.items[0].prefill);
+}
+
+TEST(Scheduler, MixedPassesHoldDecodesAndWholePrompts) {
+  Config config = small(100, 16);
+  config.batching = Batching::kMixed;
+  Scheduler s(config);
+  s.add(12, 3);
+  s.add(12, 3);
+  EXPECT_EQ(s.schedule().items.size(), 1U);
+  s.complete();
+  const Pass& pass = s.schedule();
+  ASSERT_EQ(pass.items.size(), 2U);
+  EXPECT_FALSE(pass.items[0].prefill);
+  EXPECT_EQ(pass.items[1].tokens, 12U);
+}
+
+TEST(Scheduler, ChunksFillThePassBehindTheDecodes) {
+  Config config = small(100, 8);
+  config.batching = Batching::kChunked;
+  Scheduler s(config);
+  s.add(6, 3);
+  s.add(20, 1);
+  EXPECT_EQ(s.schedule().items[1].tokens, 2U);
+  s.complete();
+  const Pass& pass = s.schedule();
+  EXPECT_EQ(pass.items[0].tokens, 1U);
+  EXPECT_EQ(pass.items[1].tokens, 7U);
+  EXPECT_EQ(pass.items[1].context, 2U);
+}
+
+// Two requests that outgrow the device: the later one goes, and comes back when the first is done.
+TEST(Scheduler, RecomputesTheRequestThatCameLast) {
+  Scheduler s(small(4, 64));
+  s.add(6, 6);
+  s.add(6, 6);
+  while (s.request(1).state != State::kWaiting || !s.request(1).resuming) {
+    s.schedule();
+    s.complete();
+  }
+  EXPECT_EQ(s.request(1).computed, 0U);
+  EXPECT_EQ(s.request(0).state, State::kRunning);
+  while (s.request(0).state == State::kRunning) {
+    s.schedule();
+    s.complete();
+  }
+  const Pass& pass = s.schedule();
+  ASSERT_EQ(pass.items.size(), 1U);
+  EXPECT_TRUE(pass.items[0].resumed);
+  EXPECT_EQ(pass.items[0].tokens, s.request(1).length());
+}
+
+TEST(Scheduler, SwapsOutAndBackInWithoutComputingAgain) {
+  Config config = small(4, 64);
+  config.eviction = Eviction::kSwap;
+  Scheduler s(config);
+  s.add(6, 6);
+  s.add(6, 6);
+  std::uint32_t out = 0;
+  std::uint32_t in = 0;
+  std::uint32_t tokens = 0;
+  while (!s.idle()) {
+    const Pass& pass = s.schedule();
+    out += pass.blocks_out;
+    in += pass.blocks_in;
+    tokens += pass.tokens;
+    s.complete();
+  }
+  EXPECT_EQ(out, 2U);
+  EXPECT_EQ(in, 2U);
+  EXPECT_EQ(tokens, 2U * (6 + 5));
+  EXPECT_EQ(s.counts().recomputes, 0U);
+}
+
+TEST(Scheduler, PartialEvictionTakesTheTailOnly) {
+  Config config = small(6, 64);
+  config.eviction = Eviction::kSwap;
+  config.partial = true;
+  Scheduler s(config);
+  s.add(6, 12);
+  s.add(12, 4);
+  std::uint32_t out = 0;
+  while (!s.idle()) {
+    out += s.schedule().blocks_out;
+    s.complete();
+  }
+  EXPECT_GT(out, 0U);
+  EXPECT_LT(out, 4U);  // the whole request has 4
+  EXPECT_EQ(s.request(1).generated, 4U);
+}
+
+TEST(Scheduler, RejectsWhatNeverFits) {
+  Scheduler s(small(4, 64));
+  s.add(17, 1);
+  s.add(65, 1);
+  s.add(4, 1);
+  EXPECT_EQ(s.schedule().items.size(), 1U);
+  EXPECT_EQ(s.request(0).state, State::kRejected);
+  EXPECT_EQ(s.request(1).state, State::kRejected);
+}
+
+TEST(Scheduler, AFullHostTurnsSwapsIntoRecomputations) {
+  Config config = small(4, 64);
+  config.eviction = Eviction::kSwap;
+  config.host_blocks = 1;
+  Scheduler s(config);
+  s.add(6, 6);
+  s.add(6, 6);
+  while (!s.idle()) {
+    s.schedule();
+    s.complete();
+  }
+  EXPECT_GT(s.counts().host_full, 0U);
+  EXPECT_EQ(s.counts().recomputes, s.counts().host_full);
+}
+
+}  // namespace
+}  // namespace kvd::sched

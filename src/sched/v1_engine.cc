@@ -1,0 +1,256 @@
+#include "sched/v1_engine.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvd::sched {
+
+namespace {
+
+// For std::push_heap: the earliest end on top; among equals the one admitted first, so that the order is total.
+constexpr auto kLater = [](const auto& a, const auto& b) {
+  return a.end_step != b.end_step ? a.end_step > b.end_step : a.admitted > b.admitted;
+};
+
+std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+V1Engine::V1Engine(const V1Config& config, std::vector<V1Request>& requests, OtherTier* tier)
+    : config_(config),
+      requests_(requests),
+      tier_(tier),
+      cache_(config.blocks, config.unit_blocks),
+      crossings_(config.block_tokens) {
+  KVD_CHECK(config.block_tokens > 0 && config.chunk_tokens > 0 && config.seqs_max > 0);
+}
+
+bool V1Engine::enqueue(V1Id id) {
+  const V1Request& r = requests_[id];
+  if (ceil_div(r.prompt + r.output, config_.block_tokens) > config_.blocks) return false;
+  waiting_.push_back(id);
+  return true;
+}
+
+void V1Engine::loaded(V1Id id) {
+  --loading_;
+  prefills_.push_back({++admissions_, id, 0});
+}
+
+// Makes room for the request's first `tokens` tokens: whole blocks of its prompt are shared, the rest is its own.
+bool V1Engine::hold(V1Request& r, std::uint32_t tokens) {
+  const std::uint32_t shared = std::min(tokens / config_.block_tokens, prompt_blocks(r));
+  const std::uint32_t own = ceil_div(tokens, config_.block_tokens) - shared;
+  if (!cache_.hold(r.units, shared, r.held_units, static_cast<std::int64_t>(own) - r.private_blocks)) return false;
+  r.private_blocks = own;
+  return true;
+}
+
+V1Pass V1Engine::schedule() {
+  V1Pass pass;
+  preempted_ = false;
+  grown_ = false;
+  for (Prefill& prefill : prefills_) prefill.tokens = 0;
+  schedule_decodes();
+  std::uint64_t budget = config_.chunk_tokens - std::min<std::uint64_t>(config_.chunk_tokens, decodes_.size());
+  schedule_prefills(pass, budget);
+  if (!preempted_) admit(pass, budget);
+  pass.decodes = decodes_.size();
+  pass.context = context_;
+  if (pass.prefill_tokens > 0 || preempted_) {
+    pass.run = pass.prefill_tokens + pass.decodes > 0 ? 1 : 0;
+  } else if (pass.decodes > 0) {
+    // What waits for blocks keeps waiting while others only decode, unless another tier may offer more by then.
+    const bool may_change = tier_ != nullptr && !waiting_.empty();
+    pass.run = may_change ? 1 : run_length();
+  }
+  return pass;
+}
+
+void V1Engine::schedule_decodes() {
+  V1Id victim = 0;
+  while (!decodes_.empty() && !cache_.take(crossings_[phase(step_)])) KVD_CHECK(preempt_last(victim));
+  grown_ = true;
+}
+
+void V1Engine::add_chunk(V1Pass& pass, Prefill& prefill, std::uint64_t& budget) {
+  const std::uint64_t tokens = prefill.tokens;
+  const std::uint64_t context = requests_[prefill.id].computed;
+  pass.prefill_tokens += tokens;
+  pass.pairs += tokens * context + tokens * (tokens + 1) / 2;
+  budget -= tokens;
+}
+
+void V1Engine::schedule_prefills(V1Pass& pass, std::uint64_t& budget) {
+  for (std::size_t i = 0; i < prefills_.size() && budget > 0; ++i) {
+    const V1Id id = prefills_[i].id;
+    V1Request& r = requests_[id];
+    const auto tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(r.target() - r.computed, budget));
+    bool here = true;
+    while (here && !hold(r, r.computed + tokens)) {
+      V1Id victim = 0;
+      KVD_CHECK(preempt_last(victim));
+      here = victim != id;
+    }
+    if (!here) break;
+    prefills_[i].tokens = tokens;
+    add_chunk(pass, prefills_[i], budget);
+  }
+}
+
+void V1Engine::admit(V1Pass& pass, std::uint64_t& budget) {
+  while (!waiting_.empty() && budget > 0 && running() < config_.seqs_max) {
+    const V1Id id = waiting_.front();
+    V1Request& r = requests_[id];
+    // At least one token has to be computed, and only whole blocks are found.
+    const std::uint32_t most = std::min((r.target() - 1) / config_.block_tokens, prompt_blocks(r));
+    const std::uint32_t have = cache_.match(r.units, most);
+    const std::uint32_t more = tier_ == nullptr ? have : tier_->match(r, have, most);
+    const std::uint32_t known = std::max(have, more) * config_.block_tokens;
+    const auto tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(r.target() - known, budget));
+    const bool fetches = more > have;
+    if (!hold(r, fetches ? known : known + tokens)) break;
+    waiting_.pop_front();
+    if (r.preemptions == 0) r.hit_tokens = have * config_.block_tokens;
+    r.computed = known;
+    if (fetches) {
+      r.loaded_tokens += (more - have) * config_.block_tokens;
+      ++loading_;
+      tier_->fetch(id, have, more);
+      continue;
+    }
+    prefills_.push_back({++admissions_, id, tokens});
+    add_chunk(pass, prefills_.back(), budget);
+  }
+}
+
+// Sends back the request that was admitted last; false when there is none.
+bool V1Engine::preempt_last(V1Id& victim) {
+  const auto newest = std::ranges::max_element(decodes_, {}, &Decode::admitted);
+  const bool prefilling =
+      !prefills_.empty() && (newest == decodes_.end() || prefills_.back().admitted > newest->admitted);
+  if (prefilling) {
+    victim = prefills_.back().id;
+    KVD_CHECK(prefills_.back().tokens == 0);  // chunks are given out in order of admission
+    prefills_.pop_back();
+  } else {
+    if (newest == decodes_.end()) return false;
+    const Decode decode = *newest;
+    victim = decode.id;
+    decodes_.erase(newest);
+    std::ranges::make_heap(decodes_, kLater);
+    leave(decode);
+  }
+  requeue(victim);
+  return true;
+}
+
+void V1Engine::requeue(V1Id id) {
+  V1Request& r = requests_[id];
+  release(id);
+  r.computed = 0;
+  ++r.preemptions;
+  ++preemptions_;
+  preempted_ = true;
+  waiting_.push_front(id);
+}
+
+void V1Engine::release(V1Id id) {
+  V1Request& r = requests_[id];
+  cache_.release(r.units, r.held_units, r.private_blocks);
+  r.held_units = r.private_blocks = 0;
+}
+
+void V1Engine::join(const Prefill& prefill) {
+  V1Request& r = requests_[prefill.id];
+  decodes_.push_back({step_ + (r.output - r.generated), step_, prefill.admitted, prefill.id});
+  std::ranges::push_heap(decodes_, kLater);
+  context_ += r.computed;
+  // It needs a block at steps where its cached tokens fill whole blocks.
+  const std::uint32_t in_block = r.computed % config_.block_tokens;
+  ++crossings_[phase(step_ + config_.block_tokens - in_block)];
+}
+
+// Takes a sequence out of the sums and brings its request up to date.
+void V1Engine::leave(const Decode& decode) {
+  V1Request& r = requests_[decode.id];
+  const auto steps = static_cast<std::uint32_t>(step_ - decode.join_step);
+  const std::uint32_t in_block = r.computed % config_.block_tokens;
+  --crossings_[phase(decode.join_step + config_.block_tokens - in_block)];
+  r.computed += steps;
+  r.generated += steps;
+  context_ -= r.computed;
+  // One that is sent back in mid-schedule has its block for the coming token already.
+  const std::uint32_t tokens = r.computed + (grown_ ? 1 : 0);
+  r.private_blocks = ceil_div(tokens, config_.block_tokens) - prompt_blocks(r);
+}
+
+// Blocks that the passes of a run take behind its first pass.
+std::uint64_t V1Engine::blocks_of_run(std::uint64_t passes) const noexcept {
+  const std::uint64_t further = passes - 1;
+  std::uint64_t blocks = further / config_.block_tokens * decodes_.size();
+  std::uint32_t at = phase(step_ + 1);
+  for (std::uint64_t left = further % config_.block_tokens; left > 0; --left) {
+    blocks += crossings_[at];
+    if (++at == config_.block_tokens) at = 0;
+  }
+  return blocks;
+}
+
+std::uint64_t V1Engine::run_length() const noexcept {
+  std::uint64_t most = decodes_.front().end_step - step_;
+  const std::uint64_t rough = (most / config_.block_tokens + 1) * decodes_.size();
+  if (rough <= cache_.available() || blocks_of_run(most) <= cache_.available()) return most;
+  std::uint64_t fits = 1;
+  while (most - fits > 1) {
+    const std::uint64_t middle = fits + (most - fits) / 2;
+    (blocks_of_run(middle) <= cache_.available() ? fits : most) = middle;
+  }
+  return fits;
+}
+
+void V1Engine::begun(std::uint64_t passes) {
+  if (passes <= 1) return;
+  const std::uint64_t blocks = blocks_of_run(passes);
+  KVD_CHECK(blocks >= taken_ && cache_.take(static_cast<std::uint32_t>(blocks - taken_)));
+  taken_ = blocks;
+}
+
+void V1Engine::complete(std::uint64_t passes, std::vector<V1Id>& first, std::vector<V1Id>& done) {
+  first.clear();
+  done.clear();
+  KVD_CHECK(passes > 0);
+  grown_ = false;
+  begun(passes);
+  taken_ = 0;
+  context_ += passes * decodes_.size();
+  step_ += passes;
+  while (!decodes_.empty() && decodes_.front().end_step == step_) {
+    const Decode decode = decodes_.front();
+    std::ranges::pop_heap(decodes_, kLater);
+    decodes_.pop_back();
+    leave(decode);
+    release(decode.id);
+    done.push_back(decode.id);
+  }
+  std::size_t kept = 0;
+  for (const Prefill& prefill : prefills_) {
+    V1Request& r = requests_[prefill.id];
+    r.computed += prefill.tokens;
+    if (r.computed < r.target()) {
+      prefills_[kept++] = prefill;
+      continue;
+    }
+    if (r.generated++ == 0) first.push_back(prefill.id);
+    if (r.generated == r.output) {
+      release(prefill.id);
+      done.push_back(prefill.id);
+    } else {
+      join(prefill);
+    }
+  }
+  prefills_.resize(kept);
+}
+
+}  // namespace kvd::sched

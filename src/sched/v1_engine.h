@@ -1,0 +1,150 @@
+// An engine as vLLM V1 schedules it: decodes and prompts in the same pass, prompts cut into chunks, prefix caching, and
+// recomputation of the request that came last when blocks run short. Made for fleets: a pass in which sequences only
+// decode costs constant time, and a run of such passes can be taken at once.
+//
+// A request's life (the only transitions):
+//
+//   waiting --cached blocks on another tier--> loading --all there--> prefilling
+//   waiting --blocks for its first chunk--> prefilling --last chunk--> decoding --last token--> done
+//   prefilling, decoding --no blocks, came last--> waiting (at the head)
+//
+// Decodes are kept as sums: how many, their cached tokens together, and how many cross into a new block at each step
+// modulo block_tokens. Steps count passes; a sequence that joins knows the step at which it ends.
+//
+// Pure and deterministic; one owner, no locking. Memory is the cache's, 4 bytes * block_tokens, and what runs at once.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "sched/prefix_cache.h"
+
+namespace kvd::sched {
+
+struct V1Config {
+  std::uint32_t blocks = 0;
+  std::uint32_t block_tokens = 16;
+  std::uint32_t unit_blocks = 32;     // blocks of a trace's prefix id
+  std::uint32_t chunk_tokens = 8192;  // vLLM's max_num_batched_tokens on an H100
+  std::uint32_t seqs_max = 1024;      // its max_num_seqs there
+};
+
+struct V1Request {
+  Units units;
+  std::uint32_t prompt = 0;
+  std::uint32_t output = 0;
+  // The engine's own:
+  std::uint32_t generated = 0;
+  std::uint32_t computed = 0;  // tokens with KV; while decoding, those of its join
+  std::uint32_t held_units = 0;
+  std::uint32_t private_blocks = 0;
+  std::uint32_t hit_tokens = 0;     // found in the engine's own cache at the first admission
+  std::uint32_t loaded_tokens = 0;  // fetched from another tier
+  std::uint32_t preemptions = 0;
+  [[nodiscard]] std::uint32_t target() const noexcept { return prompt + generated; }
+};
+
+using V1Id = std::uint32_t;  // into the span of requests that all engines share
+
+// A tier behind the engine's own cache.
+class OtherTier {
+ public:
+  virtual ~OtherTier() = default;
+  // How many leading blocks of the prompt can be had, and are worth it, given that `have` are cached; at most `most`.
+  virtual std::uint32_t match(const V1Request& request, std::uint32_t have, std::uint32_t most) = 0;
+  // Starts to fetch blocks have..to; they are there when the engine is told with loaded().
+  virtual void fetch(V1Id id, std::uint32_t have, std::uint32_t to) = 0;
+};
+
+// What the step model needs to know of a pass. `prefill` tokens make `pairs` (query, key) pairs.
+struct V1Pass {
+  std::uint64_t prefill_tokens = 0;
+  std::uint64_t pairs = 0;
+  std::uint64_t decodes = 0;
+  std::uint64_t context = 0;  // cached tokens that the decodes read
+  std::uint64_t run = 0;      // passes that may be taken at once, 0 = nothing to do; context grows by `decodes` each
+};
+
+class V1Engine {
+ public:
+  // `requests` must stay where it is for the engine's life, also when it grows.
+  V1Engine(const V1Config& config, std::vector<V1Request>& requests, OtherTier* tier = nullptr);
+
+  // False when the request can never run here: its tokens need more blocks than there are.
+  bool enqueue(V1Id id);
+  // `id`'s fetched blocks have arrived.
+  void loaded(V1Id id);
+
+  // Decides the next pass.
+  V1Pass schedule();
+  // The first `passes` <= run passes of schedule()'s answer have run. `first` gets the requests that have their first
+  // token now, `done` those that have their last.
+  void complete(std::uint64_t passes, std::vector<V1Id>& first, std::vector<V1Id>& done);
+
+  [[nodiscard]] std::uint32_t waiting() const noexcept { return static_cast<std::uint32_t>(waiting_.size()); }
+  [[nodiscard]] std::uint32_t running() const noexcept {
+    return static_cast<std::uint32_t>(decodes_.size() + prefills_.size() + loading_);
+  }
+  [[nodiscard]] const PrefixCache& cache() const noexcept { return cache_; }
+  // The first `passes` passes of schedule()'s answer have begun: their blocks are taken, so that the cache is what
+  // somebody who looks at it now would see. Counts from the start of the run; complete() accounts for it.
+  void begun(std::uint64_t passes);
+  [[nodiscard]] std::uint64_t preemptions() const noexcept { return preemptions_; }
+  // Leading tokens of the prompt that would be found in the cache.
+  [[nodiscard]] std::uint32_t match_tokens(const Units& units, std::uint32_t prompt) const noexcept {
+    return cache_.match(units, (prompt - 1) / config_.block_tokens) * config_.block_tokens;
+  }
+
+ private:
+  struct Decode {
+    std::uint64_t end_step = 0;  // has its last token after the pass before this step
+    std::uint64_t join_step = 0;
+    std::uint64_t admitted = 0;  // order of admission
+    V1Id id = 0;
+  };
+  struct Prefill {
+    std::uint64_t admitted = 0;
+    V1Id id = 0;
+    std::uint32_t tokens = 0;  // in the pass that is being decided
+  };
+
+  [[nodiscard]] std::uint32_t prompt_blocks(const V1Request& r) const noexcept {
+    return r.prompt / config_.block_tokens;
+  }
+  [[nodiscard]] std::uint32_t phase(std::uint64_t step) const noexcept {
+    return static_cast<std::uint32_t>(step % config_.block_tokens);
+  }
+  bool hold(V1Request& r, std::uint32_t tokens);
+  void schedule_decodes();
+  void schedule_prefills(V1Pass& pass, std::uint64_t& budget);
+  void admit(V1Pass& pass, std::uint64_t& budget);
+  bool preempt_last(V1Id& victim);
+  void add_chunk(V1Pass& pass, Prefill& prefill, std::uint64_t& budget);
+  void join(const Prefill& prefill);
+  void leave(const Decode& decode);
+  void release(V1Id id);
+  void requeue(V1Id id);
+  [[nodiscard]] std::uint64_t blocks_of_run(std::uint64_t passes) const noexcept;
+  [[nodiscard]] std::uint64_t run_length() const noexcept;
+
+  V1Config config_;
+  std::vector<V1Request>& requests_;
+  OtherTier* tier_;
+  PrefixCache cache_;
+  std::deque<V1Id> waiting_;
+  std::vector<Prefill> prefills_;         // in order of admission
+  std::vector<Decode> decodes_;           // heap, the earliest end first
+  std::vector<std::uint32_t> crossings_;  // decodes that need a block at steps of this phase
+  std::uint64_t context_ = 0;
+  std::uint64_t step_ = 0;
+  std::uint64_t admissions_ = 0;
+  std::uint64_t preemptions_ = 0;
+  std::uint64_t taken_ = 0;  // blocks of the run's further passes that begun() has taken
+  std::uint32_t loading_ = 0;
+  bool preempted_ = false;  // in the pass that is being decided
+  bool grown_ = false;      // its decodes have their blocks
+};
+
+}  // namespace kvd::sched

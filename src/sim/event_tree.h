@@ -1,0 +1,48 @@
+// The simulator's one order of events: a winner tree with one leaf per instance, so that moving an instance's event
+// takes one comparison without a branch per level. Ordered by time, then by instance: the order of equal times does not
+// depend on history. 32 bytes an instance.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/linear_pass.h"
+
+namespace kvd::sim {
+
+using model::Picoseconds;
+
+class EventTree {
+ public:
+  static constexpr Picoseconds kNever = INT64_MAX;
+
+  // Instances 0..count-1, all at kNever. Requires count > 0.
+  explicit EventTree(std::uint32_t count);
+
+  [[nodiscard]] Picoseconds first_time() const noexcept { return nodes_[1].time; }
+  [[nodiscard]] std::uint32_t first() const noexcept { return nodes_[1].instance; }
+
+  // Moves an instance's event to `time`.
+  void set(std::uint32_t instance, Picoseconds time) noexcept {
+    Entry* const nodes = nodes_.data();
+    std::uint32_t at = leaves_ + instance;
+    nodes[at].time = time;
+    for (at /= 2; at > 0; at /= 2) {
+      const Entry left = nodes[2 * at];  // has the lower instances
+      const Entry right = nodes[2 * at + 1];
+      const bool later = right.time < left.time;
+      nodes[at].time = later ? right.time : left.time;
+      nodes[at].instance = later ? right.instance : left.instance;
+    }
+  }
+
+ private:
+  struct Entry {
+    Picoseconds time = kNever;
+    std::uint32_t instance = 0;
+  };
+  std::uint32_t leaves_ = 1;  // a power of two
+  std::vector<Entry> nodes_;  // [1] is the first event, [leaves_ + i] instance i's
+};
+
+}  // namespace kvd::sim

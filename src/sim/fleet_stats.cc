@@ -1,0 +1,108 @@
+#include "sim/fleet_stats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace kvd::sim {
+
+using model::kPicosecondsPerSecond;
+
+namespace {
+
+double seconds(model::Picoseconds time) { return static_cast<double>(time) / kPicosecondsPerSecond; }
+
+double mean(const float* begin, const float* end) {
+  return begin == end ? 0 : std::accumulate(begin, end, 0.0) / static_cast<double>(end - begin);
+}
+
+// The smallest value that `share` of all values do not exceed.
+double at_share(std::vector<float>& values, double share) {
+  const auto rank = static_cast<std::ptrdiff_t>(std::ceil(share * static_cast<double>(values.size())));
+  const auto at = values.begin() + std::max<std::ptrdiff_t>(rank - 1, 0);
+  std::ranges::nth_element(values, at);
+  return static_cast<double>(*at);
+}
+
+Percentiles percentiles(std::vector<float>& values) {
+  if (values.empty()) return {};
+  return {mean(values.data(), values.data() + values.size()), at_share(values, 0.5), at_share(values, 0.9),
+          at_share(values, 0.99)};
+}
+
+// Unfinished requests in the last third of the arrivals against the middle third.
+bool grew(const std::vector<float>& unfinished, std::uint32_t instances) {
+  const std::size_t third = unfinished.size() / 3;
+  if (third == 0) return false;
+  const float* const at = unfinished.data();
+  const double middle = mean(at + third, at + 2 * third);
+  const double last = mean(at + 2 * third, at + unfinished.size());
+  return last > 1.5 * middle && last - middle > 8.0 * instances;
+}
+
+}  // namespace
+
+FleetStats::FleetStats(const FleetConfig& config)
+    : config_(config), warmup_(std::llround(config.warmup_s * kPicosecondsPerSecond)) {}
+
+void FleetStats::move_to(model::Picoseconds time) {
+  if (first_ < 0) first_ = last_ = time;
+  area_ += static_cast<double>(in_flight_) * seconds(time - last_);
+  last_ = time;
+}
+
+void FleetStats::arrivals_until(model::Picoseconds time) {
+  move_to(time);
+  if (time >= warmup_ && begin_ < 0) begin_ = time;
+  unfinished_.push_back(static_cast<float>(in_flight_));
+}
+
+void FleetStats::arrived(const Arrival& arrival) {
+  ++in_flight_;
+  tokens_asked_ += arrival.output;
+}
+
+void FleetStats::reject(model::Picoseconds) { ++result_.rejected; }
+
+void FleetStats::left(const RequestRecord& record, std::uint32_t generated) {
+  move_to(record.finish);
+  --in_flight_;
+  tokens_made_ += generated;
+  latency_ += seconds(record.finish - record.arrival);
+  if (config_.keep_records) result_.records.push_back(record);
+  if (record.arrival < warmup_) return;
+  ++result_.requests;
+  const double ttft = seconds(record.first_token - record.arrival);
+  ttft_.push_back(static_cast<float>(ttft));
+  double tpot = 0;
+  if (record.output > 1) {
+    tpot = seconds(record.finish - record.first_token) / (record.output - 1);
+    tpot_.push_back(static_cast<float>(tpot));
+  }
+  if (ttft <= config_.sla_ttft_s && tpot <= config_.sla_tpot_s) ++good_;
+  outputs_ += record.output;
+  prompts_ += record.prompt;
+  hits_ += record.hit_tokens;
+  loads_ += record.loaded_tokens;
+}
+
+FleetResult FleetStats::finish(bool blocks_conserved) {
+  result_.ttft = percentiles(ttft_);
+  result_.tpot = percentiles(tpot_);
+  result_.seconds = seconds(last_ - std::max<model::Picoseconds>(begin_, 0));
+  const double span = std::max(result_.seconds, 1e-12);
+  result_.output_tokens_per_s = static_cast<double>(outputs_) / span;
+  result_.goodput = static_cast<double>(good_) / span;
+  if (prompts_ > 0) {
+    result_.hit_share = static_cast<double>(hits_) / static_cast<double>(prompts_);
+    result_.loaded_share = static_cast<double>(loads_) / static_cast<double>(prompts_);
+  }
+  result_.busy_share = seconds(busy_) / (std::max(seconds(last_ - first_), 1e-12) * config_.instances);
+  result_.unstable = grew(unfinished_, config_.instances);
+  result_.little_error = latency_ > 0 ? std::fabs(area_ - latency_) / latency_ : 0;
+  result_.tokens_conserved = tokens_asked_ == tokens_made_ && in_flight_ == 0;
+  result_.blocks_conserved = blocks_conserved;
+  return std::move(result_);
+}
+
+}  // namespace kvd::sim

@@ -1,0 +1,56 @@
+// What a fleet's run is summed up to, and the checks that every run makes of itself. Owned by the run; no locking.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/fleet.h"
+
+namespace kvd::sim {
+
+class FleetStats {
+ public:
+  explicit FleetStats(const FleetConfig& config);
+
+  // A request arrives at `time`: samples how many are unfinished, which tells whether queues grow.
+  void arrivals_until(model::Picoseconds time);
+  void arrived(const Arrival& arrival);
+  void reject(model::Picoseconds time);
+  // `passes` passes have run as one event that took `time`.
+  void ran(std::uint64_t passes, model::Picoseconds time) noexcept {
+    ++result_.passes_executed;
+    result_.passes += passes;
+    busy_ += time;
+  }
+  // The request has its last token; `generated` is what the engine counted.
+  void left(const RequestRecord& record, std::uint32_t generated);
+  void add_preemptions(std::uint64_t count) noexcept { result_.preemptions += count; }
+
+  FleetResult finish(bool blocks_conserved);
+
+ private:
+  void move_to(model::Picoseconds time);
+
+  const FleetConfig& config_;
+  FleetResult result_;
+  std::vector<float> ttft_;
+  std::vector<float> tpot_;
+  std::vector<float> unfinished_;  // at each arrival
+  model::Picoseconds warmup_ = 0;
+  model::Picoseconds begin_ = -1;  // first arrival that counts
+  model::Picoseconds first_ = -1;  // first arrival
+  model::Picoseconds last_ = 0;
+  model::Picoseconds busy_ = 0;
+  double area_ = 0;     // unfinished requests over time, in seconds
+  double latency_ = 0;  // of finished requests, in seconds
+  std::uint64_t in_flight_ = 0;
+  std::uint64_t tokens_asked_ = 0;
+  std::uint64_t tokens_made_ = 0;
+  std::uint64_t outputs_ = 0;
+  std::uint64_t prompts_ = 0;
+  std::uint64_t hits_ = 0;
+  std::uint64_t loads_ = 0;
+  std::uint64_t good_ = 0;
+};
+
+}  // namespace kvd::sim

@@ -1,0 +1,315 @@
+// Each figure of the study: which runs it is made of, and how they are laid out.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "sim/study.h"
+
+namespace kvd::sim {
+
+using model::kLlama;
+using model::kOpt;
+using model::kStudyModelTable;
+using model::kYarn;
+using model::StudyModelIndex;
+using nlohmann::ordered_json;
+
+namespace {
+
+struct Study {
+  const model::StudyFit& fit;
+  const StudyInputs& inputs;
+};
+
+constexpr std::array<std::uint32_t, 10> kBatches = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+constexpr std::array<StudyModelIndex, 3> kModels = {kYarn, kLlama, kOpt};
+
+std::string name_of(StudyModelIndex m) { return std::string(kStudyModelTable[m].name); }
+
+// Blocks of the device in the measured runs.
+std::uint32_t yarn_blocks(std::uint32_t context) {
+  if (context <= 2048) return 3083;
+  if (context <= 4096) return 3077;
+  return context <= 8192 ? 3027 : 2928;
+}
+std::uint32_t blocks_at_2k(StudyModelIndex m) { return static_cast<std::uint32_t>(kStudyModelTable[m].kv_blocks); }
+
+constexpr std::uint32_t kYarnContext = 8192;  // of figure 3a; the others' are 16K and 2K
+std::uint32_t prefill_context(StudyModelIndex m) { return m == kYarn ? kYarnContext : m == kLlama ? 16384 : 2048; }
+
+ordered_json fig3a(const Study& s) {
+  ordered_json out;
+  for (const StudyModelIndex m : kModels) {
+    for (std::uint32_t length = 16; length <= 8192; length *= 2) {
+      ordered_json row = ordered_json::array();
+      for (const std::uint32_t batch : kBatches) {
+        if (length * batch > prefill_context(m)) {
+          row.push_back(nullptr);
+          continue;
+        }
+        const double seconds = model::predict(s.fit, m, model::PrefillPoint{double(length), double(batch), 0});
+        row.push_back(length * batch / seconds);
+      }
+      out[name_of(m)][std::to_string(length)] = std::move(row);
+    }
+  }
+  return out;
+}
+
+// Like 3a the first pass of a fresh run, with ever more prompts in it.
+ordered_json fig3b(const Study& s) {
+  ordered_json out;
+  for (const auto& [order, prompts] : s.inputs.prompts_joining) {
+    model::PassShape pass;
+    ordered_json row = ordered_json::array();
+    for (const double prompt : prompts) {
+      pass.prefill_tokens += prompt;
+      pass.prefill_seqs += 1;
+      pass.new_pairs += prompt * prompt / 2;
+      double warmup = s.fit.step[kYarn].warmup_max_s;
+      row.push_back(pass.prefill_tokens / s.fit.step[kYarn].seconds(pass, warmup));
+    }
+    out[order] = std::move(row);
+  }
+  return out;
+}
+
+ordered_json fig3c(const Study& s) {
+  ordered_json out;
+  for (const StudyModelIndex m : kModels) {
+    ordered_json row = ordered_json::array();
+    for (const std::uint32_t batch : kBatches) {
+      row.push_back(batch / model::predict(s.fit, m, model::DecodePoint{double(batch), 0}));
+    }
+    out[name_of(m)] = std::move(row);
+  }
+  return out;
+}
+
+ordered_json rate(const EngineRun& run, std::uint64_t tokens) {
+  return {{"tokens_per_s", static_cast<double>(tokens) / run.seconds}, {"passes", run.passes.size()}};
+}
+
+// A strategy of figures 4 and 5 by its name: vllm, mix, or a chunk size.
+sched::Config strategy(const std::string& name, std::uint32_t blocks, std::uint32_t context) {
+  sched::Config config = sched::vllm_0_4_2(blocks, context);
+  if (name == "mix") {
+    config.batching = sched::Batching::kMixed;
+  } else if (name != "vllm" && name != "none") {
+    config.batching = sched::Batching::kChunked;
+    const auto chunk = static_cast<std::uint32_t>(std::stoul(name));
+    config.pass_tokens_max = name.back() == 'k' ? chunk * 1024 : chunk;
+  }
+  return config;
+}
+
+ordered_json fig4a(const Study& s) {
+  ordered_json out;
+  const EngineCosts costs = study_costs(s.fit, kYarn, true, 16);
+  const Lengths prompt[] = {{8192, 1}};
+  for (const char* const chunk : {"none", "8k", "4k", "2k", "1k", "512", "256", "128", "64", "32"}) {
+    out[chunk] = rate(run_engine(strategy(chunk, yarn_blocks(8192), 8192), prompt, costs), 8192);
+  }
+  return out;
+}
+
+ordered_json rows(const Study& s, StudyModelIndex m, std::uint32_t blocks, std::uint32_t context,
+                  std::span<const Lengths> requests, std::initializer_list<const char*> strategies) {
+  ordered_json out;
+  for (const char* const name : strategies) {
+    const EngineRun run = run_engine(strategy(name, blocks, context), requests, study_costs(s.fit, m, true, 16));
+    out[name] = rate(run, run.tokens);
+  }
+  return out;
+}
+
+ordered_json fig4b(const Study& s) {
+  ordered_json out;
+  for (const char* const workload : {"w1", "w2", "w3"}) {
+    for (const std::uint32_t context : {4096U, 8192U, 16384U}) {
+      out[workload][std::to_string(context)] =
+          rows(s, kYarn, yarn_blocks(context), context, s.inputs.requests.at(workload),
+               {"vllm", "mix", "4k", "2k", "1k", "512"});
+    }
+  }
+  return out;
+}
+
+ordered_json fig4c(const Study& s) {
+  ordered_json out;
+  for (const char* const workload : {"w2", "w3"}) {
+    for (const StudyModelIndex m : kModels) {
+      out[workload][name_of(m)] =
+          rows(s, m, blocks_at_2k(m), 2048, s.inputs.requests.at(workload), {"vllm", "mix", "2k", "1k", "512"});
+    }
+  }
+  return out;
+}
+
+ordered_json fig4c_fixed(const Study& s) {
+  ordered_json out;
+  for (const std::uint32_t output : {10U, 128U}) {
+    const std::vector<Lengths> requests(20, Lengths{1024, output});
+    for (const StudyModelIndex m : kModels) {
+      out[std::to_string(output)][name_of(m)] =
+          rows(s, m, blocks_at_2k(m), 2048, requests, {"vllm", "mix", "2k", "1k", "512"});
+    }
+  }
+  return out;
+}
+
+ordered_json fig5(const Study& s) {
+  ordered_json out;
+  for (const char* const name : {"vllm", "mix", "4k", "2k", "1k", "512"}) {
+    const EngineRun run = run_engine(strategy(name, yarn_blocks(4096), 4096), s.inputs.requests.at("w3"),
+                                     study_costs(s.fit, kYarn, true, 16));
+    ordered_json row = ordered_json::array();
+    for (std::size_t i = 0; i < std::min<std::size_t>(20, run.passes.size()); ++i) row.push_back(run.passes[i].tokens);
+    out[name] = std::move(row);
+  }
+  return out;
+}
+
+// One eviction of a known number of tokens: overheads as the fit has them.
+ordered_json fig8a(const Study& s) {
+  ordered_json out;
+  for (double block = 2; block <= 64; block *= 2) {
+    const model::EvictionPoint p{4096, block, 0};
+    out["recompute"].push_back(model::predict_recompute(s.fit, p));
+    out["swap_pinned"].push_back(model::predict_swap(s.fit, p, true));
+    out["swap_pageable"].push_back(model::predict_swap(s.fit, p, false));
+  }
+  return out;
+}
+
+ordered_json fig8b(const Study& s) {
+  ordered_json out;
+  for (double tokens = 1024; tokens <= 16384; tokens *= 2) {
+    const model::EvictionPoint p{tokens, 16, 0};
+    out["recompute"].push_back(model::predict_recompute(s.fit, p));
+    out["swap"].push_back(model::predict_swap(s.fit, p, true));
+  }
+  return out;
+}
+
+EngineRun evicting_run(const Study& s, StudyModelIndex m, std::uint32_t blocks, std::uint32_t context, bool swap,
+                       std::span<const Lengths> requests) {
+  sched::Config config = sched::vllm_0_4_2(blocks, context);
+  config.eviction = swap ? sched::Eviction::kSwap : sched::Eviction::kRecompute;
+  config.host_blocks = study_host_blocks(m);
+  return run_engine(config, requests, study_costs(s.fit, m, true, 16));
+}
+
+ordered_json fig9(const Study& s) {
+  ordered_json out;
+  const auto& zipf = s.inputs.requests.at("zipf_128_8192_ratio_0.5");
+  for (const char* const length : {"1K", "2K", "4K", "8K", "128-8K"}) {
+    for (const bool swap : {false, true}) {
+      for (const std::size_t count : {32UL, 64UL, 128UL}) {
+        const bool fixed = length[1] == 'K';
+        const auto half = static_cast<std::uint32_t>(fixed ? (length[0] - '0') * 512 : 0);
+        std::vector<Lengths> requests(count, Lengths{half, half});
+        if (!fixed) requests.assign(zipf.begin(), zipf.begin() + static_cast<std::ptrdiff_t>(count));
+        out[length][swap ? "swap" : "recompute"].push_back(
+            evicting_run(s, kYarn, 2928, 16384, swap, requests).overhead_s());
+      }
+    }
+  }
+  return out;
+}
+
+constexpr std::uint32_t kBlocksPerGib = 128;  // of Yarn-Llama-2-7B: 8 MiB each
+
+ordered_json fig10a(const Study& s) {
+  ordered_json out;
+  for (const bool swap : {false, true}) {
+    for (const std::uint32_t gib : {6U, 10U, 14U, 18U, 22U, 24U}) {
+      out["zipf"][swap ? "swap" : "recompute"][std::to_string(gib)] =
+          evicting_run(s, kYarn, gib * kBlocksPerGib, 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"))
+              .overhead_s();
+    }
+  }
+  return out;
+}
+
+EngineRun ten_gib_run(const Study& s, StudyModelIndex m, bool swap) {
+  const double block_bytes = kStudyModelTable[m].kv_bytes_per_token() * 16;
+  const auto blocks = static_cast<std::uint32_t>(10.0 * 1024 * 1024 * 1024 / block_bytes);
+  return evicting_run(s, m, blocks, 2048, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
+}
+
+ordered_json fig10b(const Study& s) {
+  ordered_json out;
+  for (const StudyModelIndex m : kModels) {
+    for (const bool swap : {false, true}) {
+      out[name_of(m)][swap ? "swap" : "recompute"] = ten_gib_run(s, m, swap).overhead_s();
+    }
+  }
+  return out;
+}
+
+ordered_json use_over_time(const EngineRun& run, double gpu_blocks, double host_blocks) {
+  ordered_json out = ordered_json::array();
+  for (const PassRecord& pass : run.passes) {
+    out.push_back({pass.end_s, 100 * pass.gpu_blocks / gpu_blocks, 100 * pass.host_blocks / host_blocks});
+  }
+  return out;
+}
+
+ordered_json fig11(const Study& s) {
+  ordered_json out;
+  for (const bool swap : {false, true}) {
+    const char* const how = swap ? "swap" : "recompute";
+    const EngineRun a = evicting_run(s, kYarn, 1064, 16384, swap, s.inputs.requests.at("fig11a"));
+    out["a"][how] = use_over_time(a, 1064, study_host_blocks(kYarn));
+    const EngineRun b =
+        evicting_run(s, kYarn, 6 * kBlocksPerGib, 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
+    out["b"][how] = use_over_time(b, 6 * kBlocksPerGib, study_host_blocks(kYarn));
+    const double opt_blocks = 10.0 * 1024 * 1024 * 1024 / (kStudyModelTable[kOpt].kv_bytes_per_token() * 16);
+    out["c"][how] = use_over_time(ten_gib_run(s, kOpt, swap), std::floor(opt_blocks), study_host_blocks(kOpt));
+  }
+  return out;
+}
+
+const std::vector<std::pair<std::string, ordered_json (*)(const Study&)>>& figures() {
+  static const std::vector<std::pair<std::string, ordered_json (*)(const Study&)>> all = {{"3a", fig3a},
+                                                                                          {"3b", fig3b},
+                                                                                          {"3c", fig3c},
+                                                                                          {"4a", fig4a},
+                                                                                          {"4b", fig4b},
+                                                                                          {"4c", fig4c},
+                                                                                          {"4c_fixed", fig4c_fixed},
+                                                                                          {"5", fig5},
+                                                                                          {"8a", fig8a},
+                                                                                          {"8b", fig8b},
+                                                                                          {"9", fig9},
+                                                                                          {"10a", fig10a},
+                                                                                          {"10b", fig10b},
+                                                                                          {"11", fig11}};
+  return all;
+}
+
+}  // namespace
+
+const std::vector<std::string>& study_figures() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> out;
+    for (const auto& [name, draw] : figures()) out.push_back(name);
+    return out;
+  }();
+  return names;
+}
+
+ordered_json study_figure(const std::string& figure, const model::StudyFit& fit, const StudyInputs& inputs) {
+  for (const auto& [name, draw] : figures()) {
+    if (name == figure) return draw({fit, inputs});
+  }
+  KVD_CHECK(!"a figure that study_figures() names");
+  return {};
+}
+
+}  // namespace kvd::sim

@@ -1,0 +1,106 @@
+// Tests of the study: the fit's errors on points left out, exact scaling, and what each figure must hold.
+#include "sim/study.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <functional>
+
+#include <gtest/gtest.h>
+
+namespace kvd::sim {
+namespace {
+
+nlohmann::json load(const char* name) {
+  std::ifstream file(std::string(KVD_STUDY_DATA) + "/" + name);
+  return nlohmann::json::parse(file);
+}
+
+model::StudyTables tables() { return read_tables(load("calibration.json")).value(); }
+StudyInputs inputs() { return read_inputs(load("workloads.json")).value(); }
+
+double percentile(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
+}
+
+TEST(StudyFit, PredictsPointsThatAreLeftOut) {
+  std::vector<double> inner;
+  std::vector<double> ends;
+  for (const LeftOut& p : leave_one_out(tables())) {
+    (p.end ? ends : inner).push_back(std::fabs(p.error()));
+    if (std::fabs(p.error()) > 0.1) {
+      std::printf("  %s %s: %+.1f %%%s\n", p.table.c_str(), p.point.c_str(), 100 * p.error(), p.end ? " (end)" : "");
+    }
+  }
+  std::printf("inner: %zu points, median %.2f %%, 95th percentile %.2f %%; ends: %zu, %.2f %%, %.2f %%\n", inner.size(),
+              100 * percentile(inner, 0.5), 100 * percentile(inner, 0.95), ends.size(), 100 * percentile(ends, 0.5),
+              100 * percentile(ends, 0.95));
+  EXPECT_LE(percentile(inner, 0.5), 0.05);
+  EXPECT_LE(percentile(inner, 0.95), 0.15);
+}
+
+// All numbers of a predicted figure, in order.
+void numbers(const nlohmann::ordered_json& value, std::vector<double>& out) {
+  if (value.is_number()) out.push_back(value.get<double>());
+  for (const auto& child : value) {
+    if (value.is_structured()) numbers(child, out);
+  }
+}
+
+// Every predicted time follows the calibration: twice the times, exactly half the tokens per second.
+TEST(Study, ScalesExactlyWithTheCalibration) {
+  model::StudyTables slow = tables();
+  slow.scale(2);
+  const model::StudyFit fit = model::fit_study(tables());
+  const model::StudyFit twice = model::fit_study(slow);
+  const StudyInputs in = inputs();
+  for (const char* const figure : {"3a", "3b", "3c", "4a", "4b", "4c", "4c_fixed"}) {
+    const auto rates = study_figure(figure, fit, in);
+    const auto halves = study_figure(figure, twice, in);
+    const std::function<void(const nlohmann::ordered_json&, const nlohmann::ordered_json&)> compare =
+        [&](const auto& a, const auto& b) {
+          for (const auto& [key, value] : a.items()) {
+            const auto& other = a.is_object() ? b.at(key) : b.at(std::stoul(key));
+            if (value.is_structured()) {
+              compare(value, other);
+            } else if (value.is_number_float()) {
+              EXPECT_EQ(value.template get<double>(), 2 * other.template get<double>()) << figure << " " << key;
+            } else {
+              EXPECT_EQ(value, other) << figure << " " << key;  // passes, and null
+            }
+          }
+        };
+    compare(rates, halves);
+  }
+  for (const char* const figure : {"8a", "8b", "9", "10a", "10b"}) {
+    std::vector<double> once;
+    std::vector<double> doubled;
+    numbers(study_figure(figure, fit, in), once);
+    numbers(study_figure(figure, twice, in), doubled);
+    ASSERT_EQ(once.size(), doubled.size());
+    for (std::size_t i = 0; i < once.size(); ++i) EXPECT_EQ(2 * once[i], doubled[i]) << figure << " " << i;
+  }
+}
+
+TEST(Study, RunsEveryRequestToItsEnd) {
+  const model::StudyFit fit = model::fit_study(tables());
+  const StudyInputs in = inputs();
+  const auto fig4a = study_figure("4a", fit, in);
+  EXPECT_EQ(fig4a.at("none").at("passes"), 1);
+  EXPECT_EQ(fig4a.at("512").at("passes"), 16);
+  EXPECT_EQ(fig4a.at("32").at("passes"), 256);
+  sched::Config config = sched::vllm_0_4_2(2928, 16384);
+  config.host_blocks = study_host_blocks(model::kYarn);
+  for (const sched::Eviction eviction : {sched::Eviction::kRecompute, sched::Eviction::kSwap}) {
+    config.eviction = eviction;
+    const auto& zipf = in.requests.at("zipf_128_8192_ratio_0.5");
+    const EngineRun run = run_engine(config, zipf, study_costs(fit, model::kYarn, true, 16));
+    EXPECT_EQ(run.rejected, 0U);
+    EXPECT_EQ(run.tokens, 113193U + 226405U);
+    EXPECT_EQ(run.passes.back().host_blocks, 0U);
+  }
+}
+
+}  // namespace
+}  // namespace kvd::sim
