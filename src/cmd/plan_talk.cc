@@ -1,6 +1,7 @@
 #include "cmd/plan_talk.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -19,6 +20,8 @@ constexpr double kEfficiency = 0.5;   // of peak FLOP/s, as in the check vectors
 constexpr double kReadPerGpu = 20e9;  // bytes/s, as in the check vectors
 constexpr double kGpuMemory = 80e9;   // H100
 constexpr double kExampleAcceleration = 9;
+constexpr std::array<std::uint32_t, 9> kSimulatedClients{1, 2, 4, 8, 16, 32, 64, 128, 256};
+constexpr std::uint64_t kSeed = 1;
 
 struct SetupNumbers {
   const char* model;
@@ -28,6 +31,8 @@ struct SetupNumbers {
   std::uint32_t gpus;
   double tpot_one_s;
   model::Workload workload;
+  std::uint32_t prompt_min;
+  std::uint32_t prompt_max;
 };
 
 TalkSetup setup(const char* name, const char* title, const char* assumed, const SetupNumbers& numbers) {
@@ -40,6 +45,8 @@ TalkSetup setup(const char* name, const char* title, const char* assumed, const 
                  .replica = {},
                  .gpus = numbers.gpus,
                  .workload = numbers.workload,
+                 .prompt_min = numbers.prompt_min,
+                 .prompt_max = numbers.prompt_max,
                  .store = {}};
   made.replica.flops_per_s = h100.peak_flops_per_s(numbers.precision) * kEfficiency * numbers.gpus;
   made.replica.memory_bytes_per_s = h100.memory_bytes_per_s * numbers.gpus;
@@ -116,7 +123,31 @@ TalkFigure efficiency_figure(const TalkSetup& s) {
                          efficiency_series("depot (closed form)", depot_of(s), s.gpus, false),
                          efficiency_series("prefill/decode split (closed form)", vanilla_of(s), s.gpus, true)};
   figure.chart.series.back().dashed = true;
+  for (const bool depot : {false, true}) {
+    ChartSeries points{.name = depot ? "depot (simulated)" : "vanilla (simulated)", .dots = true};
+    for (const std::uint32_t clients : kSimulatedClients) {
+      const sim::TalkPoint p = simulate(s, depot, clients);
+      points.points.emplace_back(1 / p.tpot_s, p.requests_per_s / s.gpus);
+    }
+    figure.chart.series.push_back(std::move(points));
+  }
   return figure;
+}
+
+// The closed form beside the simulation at some numbers of clients.
+std::string simulated_lines(const TalkSetup& s) {
+  std::string out;
+  for (const bool depot : {false, true}) {
+    const model::Batching form = depot ? depot_of(s) : vanilla_of(s);
+    for (const std::uint32_t clients : {1U, 8U, 32U, 128U}) {
+      const sim::TalkPoint p = simulate(s, depot, clients);
+      out += fmt::format("{:<15} {:<8} {:>7} {:>10.1f} {:>10.1f} {:>10.2f} {:>10.2f} {:>10.3f} {:>10.3f} {:>7.0f}\n",
+                         s.name, depot ? "depot" : "vanilla", clients, form.ttft_s(clients) * 1e3, p.ttft_s * 1e3,
+                         form.tpot_s(clients) * 1e3, p.tpot_s * 1e3, form.requests_per_s(clients) / s.gpus,
+                         p.requests_per_s / s.gpus, static_cast<double>(p.preemptions));
+    }
+  }
+  return out;
 }
 
 std::string setup_line(const TalkSetup& s) {
@@ -140,20 +171,39 @@ std::string setup_line(const TalkSetup& s) {
 
 }  // namespace
 
+sim::TalkPoint simulate(const TalkSetup& setup, bool depot, std::uint32_t clients) {
+  const model::Replica& r = setup.replica;
+  const double pair_flops = r.attention.front().pair_flops;
+  const double block_bytes = r.kv_token_bytes * sim::kTalkBlockTokens;
+  const sim::TalkEngine engine{.step_s = r.tpot_one_s,
+                               .token_s = r.token_flops / r.flops_per_s,
+                               .pair_s = pair_flops / r.flops_per_s,
+                               .context_token_s = r.kv_token_bytes / r.memory_bytes_per_s,
+                               .read_token_s = r.kv_token_bytes / setup.store.read_bytes_per_s,
+                               .reuse = depot ? setup.workload.reuse : 0,
+                               .blocks = static_cast<std::uint32_t>(setup.memory_for_kv_bytes / block_bytes)};
+  const sim::TalkTraffic traffic{.prompt_min = setup.prompt_min,
+                                 .prompt_max = setup.prompt_max,
+                                 .output_mean = setup.workload.output_tokens,
+                                 .clients = clients,
+                                 .requests = std::max(400U, clients * 50)};
+  return sim::talk_loop(engine, traffic, kSeed);
+}
+
 std::vector<TalkSetup> talk_setups() {
   const char* const kOpen = "reuse 0.9, 20 GB/s per GPU and efficiency 0.5 are assumed as in the check vectors";
   return {
       setup("llama-70b-tp1", "Llama-3-70B FP8, one H100, output 64",
             "TPOT(1) 31.4 ms: weights at 0.734 of the memory's bandwidth and 32.1 us a layer; prompts of 1800 on "
             "average; the rest as below",
-            {"llama-3-70b", "fp8", 70.6e9, 1, 1, 0.0314, {1800, 64, 0.9}}),
+            {"llama-3-70b", "fp8", 70.6e9, 1, 1, 0.0314, {1800, 64, 0.9}, 100, 3500}),
       setup("llama-70b-tp2", "Llama-3-70B FP8, TP 2, prompts 100-3500, output 64", kOpen,
-            {"llama-3-70b", "fp8", 70.6e9, 1, 2, 0.020, {1800, 64, 0.9}}),
+            {"llama-3-70b", "fp8", 70.6e9, 1, 2, 0.020, {1800, 64, 0.9}, 100, 3500}),
       setup("llama-70b-chat", "Llama-3-70B FP8, TP 2, 2200/170, 15 turns", kOpen,
-            {"llama-3-70b", "fp8", 70.6e9, 1, 2, 0.020, {2200, 170, 0.9}}),
+            {"llama-3-70b", "fp8", 70.6e9, 1, 2, 0.020, {2200, 170, 0.9}, 2200, 2200}),
       setup("qwen3-14b", "Qwen3-14B FP16, one H100, 9600/100, 6.5 turns",
             "reuse 0.85, TPOT(1) 12 ms, 20 GB/s and efficiency 0.5 as in the check vectors",
-            {"qwen3-14b", "fp16", 14.8e9, 2, 1, 0.012, {9600, 100, 0.85}}),
+            {"qwen3-14b", "fp16", 14.8e9, 2, 1, 0.012, {9600, 100, 0.85}, 9600, 9600}),
   };
 }
 
@@ -184,6 +234,12 @@ std::string talk_table() {
     out += fmt::format("  {:>5.0f} tokens: vanilla {:>4}, depot {:>4}\n", tokens, batch_at(setups[0], tokens, false),
                        batch_at(setups[0], tokens, true));
   }
+  out += fmt::format(
+      "\nSimulated (closed form | simulation; prompts and answers vary, memory is finite, loads come before the "
+      "pass):\n"
+      "{:<15} {:<8} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>7}\n",
+      "set-up", "", "clients", "TTFT ms", "simulated", "TPOT ms", "simulated", "req/s/GPU", "simulated", "preempt");
+  for (std::size_t i = 1; i < setups.size(); ++i) out += simulated_lines(setups[i]);
   out += "\nAssumed where the talk is silent:\n";
   for (const TalkSetup& s : setups) out += fmt::format("  {}: {}\n", s.name, s.assumed);
   return out;

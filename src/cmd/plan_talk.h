@@ -1,7 +1,5 @@
-// `kvdepot plan talk`: the SDC'25 talk's example and figures from the closed forms, with its own settings. Pure.
-//
-// A figure is a set-up and series of points; whoever has other series for the same set-up (the simulator's) appends
-// them to TalkFigure::chart before it is drawn or printed.
+// `kvdepot plan talk`: the SDC'25 talk's example and figures from the closed forms, with its own settings, and beside
+// them the same set-ups simulated (sim/talk_loop.h). Pure; some tenths of a second for the simulations.
 #pragma once
 
 #include <string>
@@ -9,6 +7,7 @@
 
 #include "cmd/svg_chart.h"
 #include "model/closed_form.h"
+#include "sim/talk_loop.h"
 
 namespace kvd::cmd {
 
@@ -19,7 +18,9 @@ struct TalkSetup {
   std::string assumed;
   model::Replica replica;  // attention counted in full, as the talk does
   std::uint32_t gpus = 1;
-  model::Workload workload;  // its mean prompt, output and reuse
+  model::Workload workload;      // its mean prompt, output and reuse
+  std::uint32_t prompt_min = 1;  // prompts are uniform between these two where they are simulated
+  std::uint32_t prompt_max = 1;
   model::StorePath store;
   double memory_for_kv_bytes = 0;
 };
@@ -32,6 +33,8 @@ struct TalkFigure {
 
 // llama-70b-tp1 (the SLA figure), llama-70b-tp2 (prompts 100-3500), llama-70b-chat (2200/170, 15 turns), qwen3-14b.
 [[nodiscard]] std::vector<TalkSetup> talk_setups();
+// A set-up simulated with so many clients in a closed loop; memory as it is, 50 requests a client but 400 at least.
+[[nodiscard]] sim::TalkPoint simulate(const TalkSetup& setup, bool depot, std::uint32_t clients);
 [[nodiscard]] std::vector<TalkFigure> talk_figures();
 [[nodiscard]] std::string talk_table();
 [[nodiscard]] std::string talk_json(const std::vector<TalkFigure>& figures);

@@ -47,6 +47,19 @@ TEST(PlanTalk, TheDepotServesLargerBatchesAtEveryPromptLength) {
   EXPECT_DOUBLE_EQ(vanilla.back().first, 3500);
 }
 
+TEST(PlanTalk, TheSimulationFollowsTheFormWhileMemoryLasts) {
+  const auto setups = talk_setups();
+  const TalkSetup& chat = setup(setups, "llama-70b-chat");
+  const model::Prefill p = model::prefill(chat.replica, chat.workload, chat.store);
+  const model::Batching vanilla = model::batching(chat.replica, chat.workload, p.ttft_vanilla_s);
+  const model::Batching depot = model::batching(chat.replica, chat.workload, p.ttft_depot_s);
+  for (const std::uint32_t clients : {1U, 8U, 32U}) {
+    EXPECT_NEAR(simulate(chat, false, clients).tpot_s / vanilla.tpot_s(clients), 1, 0.1) << clients;
+    EXPECT_NEAR(simulate(chat, true, clients).tpot_s / depot.tpot_s(clients), 1, 0.1) << clients;
+  }
+  EXPECT_GT(simulate(chat, true, 32).requests_per_s, 1.8 * simulate(chat, false, 32).requests_per_s);
+}
+
 TEST(PlanTalk, PointsComeAsJson) {
   const auto json = nlohmann::json::parse(talk_json(talk_figures()));
   EXPECT_TRUE(json.contains("efficiency-llama-70b-chat"));

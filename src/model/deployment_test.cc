@@ -30,7 +30,7 @@ Answer good(const Question& q) {
   return worked.value_or(Answer{});
 }
 
-const ClassAnswer& at(const Answer& all, const char* name) {
+ClassAnswer at(const Answer& all, const char* name) {
   for (const ClassAnswer& c : all.classes) {
     if (c.name == name) return c;
   }
@@ -68,7 +68,7 @@ TEST(Deployment, AStoreFindsWhatItKeepsLongEnough) {
   Question q = chat();
   q.requests_per_s = 5;
   const Answer all = good(q);
-  const ClassAnswer& s0 = at(all, "S0");
+  const ClassAnswer s0 = at(all, "S0");
   // hit = a(1 - exp(-C/(f*idle))) with f = rate*(N(1-hit) + M)
   const double tokens = s0.sizing.capacity_bytes / all.kv_token_bytes;
   const double filled = 5 * (2200 * (1 - s0.hit) + 170);
@@ -116,7 +116,7 @@ TEST(Deployment, SizesDrivesByWhatBinds) {
   Question q = chat();
   q.requests_per_s = 10;
   const Answer all = good(q);
-  const ClassAnswer& s3 = at(all, "S3");
+  const ClassAnswer s3 = at(all, "S3");
   const double written = 10 * (2200 * (1 - s3.hit) + 170) * 163'840;
   EXPECT_NEAR(s3.sizing.write_bytes_per_s, written, 1);
   EXPECT_NEAR(s3.sizing.read_bytes_per_s, 10 * 2200 * s3.hit * 163'840, 1);
@@ -133,7 +133,7 @@ TEST(Deployment, AServiceIsPaidByWhatIsKept) {
   q.prices.gpu_hour = 2.5;
   q.prices.terabyte_month = {{"shared-fs", 30}};
   const Answer all = good(q);
-  const ClassAnswer& s2b = at(all, "S2b");
+  const ClassAnswer s2b = at(all, "S2b");
   const double hour = 2 * 2.5 + s2b.sizing.capacity_99_bytes * 1e-12 * 30 / 730;
   EXPECT_NEAR(s2b.cost_per_million, hour / (s2b.requests_per_s * 3600 * 2370) * 1e6, 1e-9);
   EXPECT_DOUBLE_EQ(s2b.sizing.capacity_bytes, 1e15);  // one for all, not for each GPU
@@ -165,7 +165,7 @@ TEST(Deployment, CountsGpusForTheRate) {
 TEST(Deployment, MemoryBoundsTheBatch) {
   Question q = chat();
   q.sla = {100, 100};
-  const ClassAnswer& s3 = at(good(q), "S3");
+  const ClassAnswer s3 = at(good(q), "S3");
   EXPECT_TRUE(s3.memory_binds);
   EXPECT_EQ(s3.batch, static_cast<std::uint64_t>((160e9 * 0.9 - 70.6e9) / (2370 * 163'840.0)));
 }

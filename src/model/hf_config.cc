@@ -43,6 +43,8 @@ FromInput<Transformer> read_hf_config(std::string_view text, std::string_view na
     const auto byte = std::min<std::size_t>(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(byte), '\n');
     return fault(file, static_cast<std::size_t>(line), "not JSON here: expected a Hugging Face config.json");
+  } catch (const nlohmann::json::exception&) {
+    return fault(file, 0, "a number larger than any number of a model: expected a Hugging Face config.json");
   }
   if (!json.is_object()) return fault(file, 1, "expected a JSON object, a Hugging Face config.json");
   // Models that also see or hear keep the language model's fields one level down.

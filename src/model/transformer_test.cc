@@ -118,6 +118,7 @@ TEST(HfConfig, AQwenConfigWithAnUnusedWindowHasNone) {
 
 TEST(HfConfig, SaysWhatIsMissing) {
   EXPECT_THAT(complaint("{\n\"hidden_size\": 64,\n]"), HasSubstr("config.json:3: not JSON here"));
+  EXPECT_THAT(complaint("{\"hidden_size\": 1e999}"), HasSubstr("a number larger than"));
   EXPECT_THAT(complaint("[1]"), HasSubstr("expected a JSON object"));
   EXPECT_THAT(complaint("{}"), HasSubstr("num_hidden_layers"));
   EXPECT_THAT(complaint(R"({"num_hidden_layers": 2})"), HasSubstr("hidden_size"));

@@ -1,0 +1,42 @@
+// Clients in a closed loop on one engine as vLLM V1 schedules it, priced with the closed forms' own constants: what the
+// SDC'25 talk's efficiency figures look like when passes, chunks, blocks and loads are simulated. Pure; same seed, same
+// numbers.
+//
+// What differs from the closed form by intent: prompts and outputs vary, a pass holds whole prompts in chunks,
+// attention is causal, memory for KV is finite, and a depot's loads come before a request's pass, one after the other
+// over the replica's link, instead of layer by layer inside it.
+#pragma once
+
+#include <cstdint>
+
+namespace kvd::sim {
+
+struct TalkEngine {
+  double step_s = 0;           // of a pass, TPOT(1)
+  double token_s = 0;          // matrix products of a prompt token
+  double pair_s = 0;           // a (query, key) pair of attention
+  double context_token_s = 0;  // reading a cached token's KV in a decode
+  double read_token_s = 0;     // loading a token's KV from the depot
+  double reuse = 0;            // share of a prompt that the depot has; 0 = no depot
+  std::uint32_t blocks = 0;    // of kTalkBlockTokens tokens in engine memory
+};
+inline constexpr std::uint32_t kTalkBlockTokens = 16;
+
+struct TalkTraffic {
+  std::uint32_t prompt_min = 1;  // prompts are uniform between the two; at most 16,384
+  std::uint32_t prompt_max = 1;
+  double output_mean = 1;  // outputs are geometric
+  std::uint32_t clients = 1;
+  std::uint32_t requests = 1;  // in all; the first quarter is warm-up and not counted
+};
+
+struct TalkPoint {
+  double requests_per_s = 0;
+  double tpot_s = 0;  // mean over tokens after the first
+  double ttft_s = 0;  // mean, from the moment a client asks
+  std::uint64_t preemptions = 0;
+};
+// Requires clients * 2 <= requests, and memory for the longest request.
+[[nodiscard]] TalkPoint talk_loop(const TalkEngine& engine, const TalkTraffic& traffic, std::uint64_t seed);
+
+}  // namespace kvd::sim
