@@ -39,6 +39,8 @@ std::function<int()> add_sim(CLI::App& app) {
       ->type_name("N")
       ->allow_extra_args(false);
   add_common(*study, flags->study);
+  study->add_option("--html", flags->study.html, "Write the figures as a page, with the given measurements as dots")
+      ->type_name("FILE");
   study->footer("Example:\n  kvdepot sim study --figure 9 --figure 10a --out study.json");
 
   CLI::App* const calibrate =

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "cmd/sim_charts.h"
 #include "cmd/text_file.h"
 #include "model/pass_fit.h"
 #include "sim/opportunities.h"
@@ -192,6 +193,13 @@ int run_study(const StudyFlags& flags) {
   nlohmann::ordered_json out;
   for (const std::string& figure : flags.figures.empty() ? known : flags.figures) {
     out["fig" + figure] = sim::study_figure(figure, fit, loaded->inputs);
+  }
+  if (!flags.html.empty()) {
+    const std::string text = constants_text(fit) + "\nLines are predicted, dots were measured and are fitted to.";
+    const std::string error =
+        write_text(flags.html, page("The IPDPS'25 study, predicted", text, study_charts(out, loaded->tables)));
+    if (!error.empty()) return complain(error);
+    if (flags.out.empty()) return 0;
   }
   return deliver(out.dump(1) + "\n", flags.out);
 }

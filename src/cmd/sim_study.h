@@ -9,7 +9,8 @@ namespace kvd::cmd {
 struct StudyFlags {
   std::vector<std::string> figures;  // empty = all
   std::string data = "data/ipdps25";
-  std::string out;  // a file; empty = stdout
+  std::string out;   // a file; empty = stdout
+  std::string html;  // a page with the figures; empty = none
   bool json = false;
   std::string passes;   // CSV of measured passes, for calibrate; empty = the study's tables
   std::string test;     // CSV of passes that the fit must not see; empty = every second one of `passes`

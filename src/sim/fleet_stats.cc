@@ -30,14 +30,14 @@ Percentiles percentiles(std::vector<float>& values) {
           at_share(values, 0.99)};
 }
 
-// Unfinished requests in the last third of the arrivals against the middle third.
+// Unfinished requests in the last third of the arrivals against the first third.
 bool grew(const std::vector<float>& unfinished, std::uint32_t instances) {
   const std::size_t third = unfinished.size() / 3;
   if (third == 0) return false;
   const float* const at = unfinished.data();
-  const double middle = mean(at + third, at + 2 * third);
-  const double last = mean(at + 2 * third, at + unfinished.size());
-  return last > 1.5 * middle && last - middle > 8.0 * instances;
+  const double begin = mean(at, at + third);
+  const double end = mean(at + 2 * third, at + unfinished.size());
+  return end > 1.5 * begin && end - begin > 8.0 * instances;
 }
 
 }  // namespace

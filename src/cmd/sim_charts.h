@@ -1,0 +1,17 @@
+// The study's figures as charts: predictions as lines, the given measurements as dots beside them.
+#pragma once
+
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "cmd/svg_chart.h"
+#include "model/step_fit.h"
+
+namespace kvd::cmd {
+
+// One chart or more for every figure in `study` (the layout of study.json) that is drawn over an axis; 4b and 4c, which
+// are bars of two figures each, stay tables. Times of `tables` become the dots.
+std::vector<Chart> study_charts(const nlohmann::ordered_json& study, const model::StudyTables& tables);
+
+}  // namespace kvd::cmd
