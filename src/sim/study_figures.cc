@@ -305,11 +305,9 @@ const std::vector<std::string>& study_figures() {
 }
 
 ordered_json study_figure(const std::string& figure, const model::StudyFit& fit, const StudyInputs& inputs) {
-  for (const auto& [name, draw] : figures()) {
-    if (name == figure) return draw({fit, inputs});
-  }
-  KVD_CHECK(!"a figure that study_figures() names");
-  return {};
+  const auto found = std::ranges::find(figures(), figure, [](const auto& entry) { return entry.first; });
+  KVD_CHECK(found != figures().end());  // a name of study_figures()
+  return found->second({fit, inputs});
 }
 
 }  // namespace kvd::sim
