@@ -7,20 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cmd/testing/plan_flags.h"
+
 namespace kvd::cmd {
 namespace {
 
 using testing::HasSubstr;
-
-PlanFlags chat() {
-  PlanFlags flags;
-  flags.model = "llama-3-70b";
-  flags.gpu = "h100:2";
-  flags.prompt = "2200";
-  flags.output = "170";
-  flags.reuse = "0.9";
-  return flags;
-}
 
 std::string complaint(const PlanFlags& flags) {
   const auto plan = make_plan(flags);

@@ -9,22 +9,13 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "cmd/testing/plan_flags.h"
 #include "cmd/text_file.h"
 
 namespace kvd::cmd {
 namespace {
 
 using testing::HasSubstr;
-
-PlanFlags chat() {
-  PlanFlags flags;
-  flags.model = "llama-3-70b";
-  flags.gpu = "h100:2";
-  flags.prompt = "2200";
-  flags.output = "170";
-  flags.reuse = "0.9";
-  return flags;
-}
 
 struct Worked {
   Plan plan;
