@@ -87,7 +87,6 @@ class PlanTest(unittest.TestCase):
         for share, blocks in {"p25": 4292, "p50": 8357, "p75": 17849, "p90": 31588, "p99": 85267}.items():
             self.assertAlmostEqual(found["stack_distance_blocks"][share] / blocks, 1, delta=0.005, msg=share)
 
-    @unittest.skipUnless(os.path.exists(STUDY), "the study's calibration tables are not there")
     def test_the_a100s_efficiency_is_that_of_the_study(self):
         with open(STUDY, encoding="utf-8") as file:
             tables = json.load(file)["fig3a_prefill_fixed_tokens_per_s"]
