@@ -143,14 +143,17 @@ class Faults(unittest.TestCase):
         self.ask_for_damaged("running")
 
     def store_again(self, name):
-        before = self.depot.metrics()["kvdepot_store_puts_total"]
-        self.engine.reset_prefix_cache()
-        answer = self.engine.ask(self.prompts[name], ANSWER)
-        self.assert_right(name, answer)
-        if answer.cached < BLOCKS * BLOCK:
-            wait_stored(self.depot, before + 1)
-        time.sleep(1.5)                                         # the last segment is written when the depot is idle
-        wait_stored(self.depot, 0)
+        """Asks until the depot has every block, undamaged and written. A load ends at the first damaged block, so that
+        each question may find only one of those that earlier drills have left."""
+        for _ in range(BLOCKS + 1):
+            self.engine.reset_prefix_cache()
+            answer = self.engine.ask(self.prompts[name], ANSWER)
+            self.assert_right(name, answer)
+            time.sleep(1.5)                                     # the last segment is written when the depot is idle
+            wait_stored(self.depot, 0)
+            if answer.cached == BLOCKS * BLOCK:
+                return
+        self.fail(f"{name} is not whole again after {BLOCKS + 1} questions")
 
     def flip(self):
         """Flips a bit in every slab of every record. Few of them hit a table, whose record is then simply lost."""
@@ -223,8 +226,6 @@ class Faults(unittest.TestCase):
         self.depot.start()
         self.reconnect()
         self.store_again("weights")
-        self.engine.reset_prefix_cache()
-        self.assertEqual(self.engine.ask(self.prompts["weights"], ANSWER).cached, BLOCKS * BLOCK)
         self.engine.close()
         file = self.model / "model.safetensors"
         stat = file.stat()
