@@ -96,6 +96,9 @@ struct Completion {
   std::uint32_t removed = 0;  // remove only: records that were there
   // kWholeOp only: from submission to the end, whenever the completion is looked at.
   std::chrono::nanoseconds took{0};
+  // Why `code` is not kOk: one line of at most 128 printable characters, in the depot's own words where it refused;
+  // empty otherwise. Valid until release(op).
+  const char* why = "";
 };
 
 struct ClientStats {
@@ -105,7 +108,8 @@ struct ClientStats {
   std::uint64_t messages_sent = 0, messages_received = 0, send_calls = 0, recv_calls = 0;
   std::uint64_t reconnects = 0, breaker_opened = 0;
   bool connected = false, breaker_open = false;
-  std::string last_error;  // why the last connection or attempt ended; empty while connected
+  std::string last_error;    // why the last connection or attempt ended; empty while connected
+  std::string last_refusal;  // what the depot refused last, and why: "CODE: reason"; empty when nothing
 };
 
 class Client {
@@ -122,7 +126,8 @@ class Client {
   virtual Status unregister_region(RegionId region) = 0;  // kBusy while operations use it
 
   // Declares a namespace; remembered and declared again after a reconnect. A depot that holds the same fingerprint
-  // with another schema refuses: operations then end with kInvalid. Local errors: kInvalid.
+  // with another schema, or cannot hold its records, refuses: operations then end with its code and Completion::why.
+  // Local errors: kInvalid.
   virtual Result<NamespaceId> open_namespace(const Namespace& ns) = 0;
 
   // Submissions copy their arrays, never block, and return the operation's id, or kBusy / kInvalid / kUnavailable

@@ -116,6 +116,7 @@ typedef struct kvd_completion {
   uint32_t prefix_blocks, flash_blocks; /* match */
   uint64_t lease;                       /* match */
   uint32_t removed;                     /* remove */
+  const char* why; /* why `code` is not KVD_OK, in the depot's words where it refused; valid until kvd_release() */
 } kvd_completion;
 
 /* The code's name in lower case, e.g. "not_found". */

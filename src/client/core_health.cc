@@ -67,7 +67,7 @@ void Core::on_lost(Channel& channel, const Error& why, bool was_ready) {
     unpins_ = 0;
   }
   for (Running& running : running_) {
-    if (running.id != 0 && running.channel == &channel) end(running, Code::kUnavailable);
+    if (running.id != 0 && running.channel == &channel) end(running, Code::kUnavailable, why.what);
   }
 }
 

@@ -247,13 +247,42 @@ TEST(Core, MoreRequestsThanTheDepotsCreditsAreBusy) {
   EXPECT_FALSE(rig.ended(b));
 }
 
-TEST(Core, ANamespaceWithAnotherSchemaEndsOperationsWithInvalid) {
+TEST(Core, ARefusedNamespaceEndsOperationsWithTheDepotsReason) {
   CoreRig rig({.connect = false});
   rig.depot->script.open_status = Code::kInvalid;
+  rig.depot->script.reason = "a record is larger\nthan a quarter of the pool";
   rig.start_core();
   ASSERT_TRUE(rig.wait_connected());
-  EXPECT_EQ(rig.finish(rig.get()).code, Code::kInvalid);
-  EXPECT_EQ(rig.finish(rig.match()).code, Code::kInvalid);
+  for (const Completion& done : {rig.finish(rig.get()), rig.finish(rig.match())}) {
+    EXPECT_EQ(done.code, Code::kInvalid);
+    EXPECT_STREQ(done.why, "a record is larger?than a quarter of the pool");
+  }
+  EXPECT_EQ(rig.state.refusal(), "invalid: a record is larger?than a quarter of the pool");
+}
+
+TEST(Core, ARefusedOperationSaysWhyInAtMostALine) {
+  CoreRig rig;
+  rig.store_records();
+  EXPECT_STREQ(rig.finish(rig.get()).why, "");
+  EXPECT_EQ(rig.state.refusal(), "");
+  rig.depot->script.get_status = Code::kBusy;
+  rig.depot->script.reason = std::string(1000, 'x');
+  const OpId op = rig.get();
+  const Completion done = rig.finish(op);
+  EXPECT_EQ(done.code, Code::kBusy);
+  EXPECT_EQ(std::string_view(done.why), std::string(wire::kNameBytesMax, 'x'));
+  EXPECT_EQ(rig.ops->try_get(op, 0)->why, done.why) << "a layer that it did not reach";
+  rig.release(op);
+}
+
+TEST(Core, WhatEndsHereSaysWhy) {
+  CoreRig rig;
+  rig.depot->script.hung = true;
+  const OpId cancelled = rig.get();
+  rig.cancel(cancelled);
+  EXPECT_STREQ(rig.finish(cancelled).why, "cancelled by the caller");
+  EXPECT_STREQ(rig.finish(rig.get({.total = Millis(10), .progress = {}})).why, "the operation's deadline has passed");
+  EXPECT_EQ(rig.state.refusal(), "") << "the depot has refused nothing";
 }
 
 TEST(Core, OperationsOnANewNamespaceWaitForItsHandle) {

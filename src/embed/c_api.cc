@@ -95,7 +95,8 @@ kvd_completion to_c(const kvd::Completion& done) {
           .prefix_blocks = done.prefix_blocks,
           .flash_blocks = done.flash_blocks,
           .lease = done.lease,
-          .removed = done.removed};
+          .removed = done.removed,
+          .why = done.why};
 }
 
 kvd::Namespace make_namespace(const char* tenant, const void* fingerprint, std::size_t fingerprint_bytes,

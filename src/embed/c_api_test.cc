@@ -67,6 +67,14 @@ TEST(CApi, ReportsOperationsOfAnEmbeddedDepot) {
   }
   EXPECT_EQ(taken, 1U);
   kvd_release(client, op);
+  const kvd_group large{0,  5,       4 << 20,     2,
+                        16, "LBHNC", KVD_HIT_ALL, 0};  // records of 20 MiB do not fit in 1/4 of the pool
+  ASSERT_EQ(kvd_open_namespace(client, "t", "large", 5, &large, 1, &ns, &error), KVD_OK);
+  ASSERT_EQ(kvd_match(client, ns, &zero, 1, &zero, 1, keys, 0, 1, {20000, 0}, &op, &error), KVD_OK);
+  ASSERT_EQ(kvd_wait(client, op, KVD_WHOLE_OP, 30000, &done, &error), KVD_OK);
+  EXPECT_EQ(done.code, KVD_INVALID);
+  EXPECT_NE(std::string(done.why).find("quarter of the pool"), std::string::npos) << done.why;
+  kvd_release(client, op);
   std::array<char, 4> small;
   EXPECT_EQ(kvd_depot_stats(client, 20000, small.data(), small.size(), &error), KVD_NO_SPACE);
   std::array<char, 65536> text;
