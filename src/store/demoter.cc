@@ -203,7 +203,7 @@ void Demoter::frame_done(Frame& frame, const Status& status) {
       if (status) {
         record_written(record, frame.place(i));
       } else {
-        record_failed(record);
+        record_failed(record, frame.place(i));
       }
     }
     pool_.release(record);
@@ -229,7 +229,11 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   take_acks(record, {});
 }
 
-void Demoter::record_failed(PoolRecord& record) {
+// The frame may be on the medium all the same, and as long as its segment has no footer a scan would find it there. So
+// the failed copy is buried, and what is written from now on is newer than that.
+void Demoter::record_failed(PoolRecord& record, const FlashPlace& place) {
+  flash_.tombstones.add({record.key, flash_.put_seq_next++, place.segment, place.generation});
+  record.put_seq = flash_.put_seq_next++;
   record.place = {};
   if (++record.write_failures > 1 || !flash_.health.on()) return give_up(record);
   urgent_.push_front(record);

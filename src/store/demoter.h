@@ -5,6 +5,7 @@
 // drain. Otherwise reads come first. Records that somebody waits for overtake the others and share frames and flushes;
 // so do removals, whose tombstones come first in every frame.
 // A record whose frame failed is appended once more, elsewhere; then it stays in DRAM only and its puts end with kIo.
+// What failed may be on the medium all the same, so it gets a tombstone: a later removal holds for it, too.
 // After a failed flush the open segment is closed, and a put that asks for `synced` appends its record anew.
 // Belongs to the store's loop; acknowledgements come from the loop.
 #pragma once
@@ -71,7 +72,7 @@ class Demoter {
   void fill(Frame& frame);
   void frame_done(Frame& frame, const Status& status);
   void record_written(PoolRecord& record, const FlashPlace& place);
-  void record_failed(PoolRecord& record);
+  void record_failed(PoolRecord& record, const FlashPlace& place);
   void give_up(PoolRecord& record);
   void take_acks(PoolRecord& record, const Status& status);
   void take_removals();

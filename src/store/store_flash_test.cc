@@ -110,6 +110,36 @@ TEST(FlashFrames, AFrameAfterAFailedOneIsAcknowledgedOnlyWhereAScanFindsIt) {
   }
 }
 
+// The device says that a frame failed, but has it, and the footer that would leave it out is not written: what was
+// removed meanwhile stays removed.
+TEST_F(FlashTest, ARecordOfAFailedFrameThatIsOnTheDiskStaysRemoved) {
+  for (const bool rewritten : {false, true}) {
+    SCOPED_TRACE(rewritten);
+    StoreKit kit;
+    ASSERT_TRUE(kit.open()) << kit.why;
+    ASSERT_TRUE(kit.put(0, 1, AckLevel::kSynced));
+    kit.loop.run_for(Millis(20));
+    kit.drive().inject(io::DiskOp::Kind::kWrite, 1, io::SimFault::kErrorDone);
+    kit.drive().inject(io::DiskOp::Kind::kWrite, 2, io::SimFault::kLose);  // the footer of the segment
+    std::optional<Code> code;
+    store::start_put(kit, 1, code);
+    ASSERT_TRUE(kit.loop.run_until([&] { return kit.stats().io_errors.value() == 1; }, Millis(100)));
+    if (rewritten) {
+      ASSERT_TRUE(kit.loop.run_until([&] { return code.has_value(); }, Millis(100)));
+      EXPECT_EQ(code, Code::kOk);
+    }
+    EXPECT_TRUE(kit.remove(1));
+    std::optional<Code> removal;
+    kit.store->await_removals([&](Status status) { removal = status ? Code::kOk : status.error().code; });
+    ASSERT_TRUE(kit.loop.run_until([&] { return removal.has_value(); }, Millis(100)));
+    EXPECT_EQ(removal, Code::kOk);
+    kit.kill();
+    ASSERT_TRUE(kit.open()) << kit.why;
+    EXPECT_EQ(kit.lookup(1), Tier::kNone);
+    EXPECT_EQ(kit.get(0), 1u);
+  }
+}
+
 TEST_F(FlashTest, APutThatCannotBeWrittenTwiceSaysSoAndStaysInDram) {
   open();
   ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));

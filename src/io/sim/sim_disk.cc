@@ -142,7 +142,8 @@ class SimDisk final : public Disk {
   // Does to the drive what the operation says, at the moment it completes.
   Status perform(Pending& pending) {
     const DiskOp& op = *pending.op;
-    const bool error = pending.faulty && pending.fault.fault == SimFault::kError;
+    const bool done = pending.faulty && pending.fault.fault == SimFault::kErrorDone;
+    const bool error = done || (pending.faulty && pending.fault.fault == SimFault::kError);
     const bool lose = pending.faulty && pending.fault.fault == SimFault::kLose;
     const bool flip = pending.faulty && pending.fault.fault == SimFault::kFlipBit;
     if (op.kind == DiskOp::Kind::kRead && !error) read(op, flip);
@@ -150,7 +151,7 @@ class SimDisk final : public Disk {
       KVD_CHECK(gather(op) == pending.bytes);  // the buffer belongs to the operation until now
       if (flip) flip_one_bit(pending.bytes);
       SimDrive::Write write{.offset = op.offset, .bytes = std::move(pending.bytes)};
-      if (error) {
+      if (error && !done) {
         write_part(write);
       } else if (!lose) {
         drive_.complete_write(std::move(write));

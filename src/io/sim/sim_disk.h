@@ -44,9 +44,10 @@ struct SimCounters {
 };
 
 enum class SimFault : std::uint8_t {
-  kError,    // fails with the given errno; a write may have reached the medium in part
-  kFlipBit,  // a read delivers one wrong bit, the medium is right; of a write: the medium is wrong
-  kLose,     // a write or sync reports success and does nothing
+  kError,      // fails with the given errno; a write may have reached the medium in part
+  kErrorDone,  // of a write: fails with the given errno, though the medium has taken all of it
+  kFlipBit,    // a read delivers one wrong bit, the medium is right; of a write: the medium is wrong
+  kLose,       // a write or sync reports success and does nothing
 };
 
 // One file or device: its bytes, its faults, its counters. Lives as long as the SimDisks.

@@ -157,6 +157,14 @@ TEST_F(SimDiskTest, FailedWriteMayBeTorn) {
   EXPECT_FALSE(left == fresh);
 }
 
+TEST_F(SimDiskTest, FailedWriteMayBeWhole) {
+  const auto disk = open();
+  const TestBuffer fresh(64 * kPage, 4);
+  drive().inject(kWrite, 1, SimFault::kErrorDone);
+  EXPECT_EQ(write(*disk, 0, fresh).error().sys_errno, EIO);
+  EXPECT_TRUE(medium(0, 64 * kPage) == fresh);
+}
+
 TEST_F(SimDiskTest, FlipsABitOfAReadOrAtRest) {
   const auto disk = open();
   const TestBuffer written(kPage, 5);
