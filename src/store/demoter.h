@@ -6,7 +6,8 @@
 // so do removals, whose tombstones come first in every frame.
 // A record whose frame failed is appended once more, elsewhere; then it stays in DRAM only and its puts end with kIo.
 // What failed may be on the medium all the same, so it gets a tombstone: a later removal holds for it, too.
-// After a failed flush the open segment is closed, and a put that asks for `synced` appends its record anew.
+// After a failed flush the open segment is closed, tombstones that were not flushed before are written again, and a put
+// that asks for `synced` appends its record anew.
 // Belongs to the store's loop; acknowledgements come from the loop.
 #pragma once
 
@@ -76,7 +77,7 @@ class Demoter {
   void give_up(PoolRecord& record);
   void take_acks(PoolRecord& record, const Status& status);
   void take_removals();
-  void flush_failed();
+  void flushed(bool ok);
   void tell_acks();
   void uncount(const PoolRecord& record);
 

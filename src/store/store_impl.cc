@@ -353,8 +353,10 @@ void StoreImpl::check_drain() {
     }
     if (drain.rolled && !drain.syncing && tier_->writer.idle()) {
       drain.syncing = true;
-      tier_->syncs.request([this](Status) {
-        if (drain_ != nullptr) drain_->synced = true;
+      tier_->syncs.request([this](Status status) {
+        if (drain_ == nullptr) return;
+        drain_->synced = status.has_value();
+        if (!status) drain_->rolled = drain_->syncing = false;  // what it may have lost is dirty again
       });
     }
     drain.timer.arm_in(Millis(2));

@@ -337,6 +337,21 @@ TEST_F(SimDiskTest, LostSyncKeepsNothing) {
   EXPECT_EQ(drive().unflushed(), 1u);
 }
 
+TEST_F(SimDiskTest, ForgottenWritesAreSeenUntilThePowerGoes) {
+  const auto disk = open();
+  const TestBuffer first(kPage, 14);
+  const TestBuffer second(kPage, 15);
+  drive().inject(kSync, 1, SimFault::kForget);
+  ASSERT_TRUE(write(*disk, 0, first));
+  EXPECT_FALSE(sync(*disk));
+  ASSERT_TRUE(write(*disk, kPage, second));
+  EXPECT_TRUE(sync(*disk)) << "it is told once";
+  EXPECT_TRUE(medium(0, kPage) == first);
+  disks_.lose_power({.keep_percent = 100});
+  EXPECT_TRUE(medium(0, kPage) == TestBuffer(kPage));
+  EXPECT_TRUE(medium(kPage, kPage) == second);
+}
+
 TEST_F(SimDiskTest, KillKeepsCompletedWritesAndMayTearThoseInFlight) {
   auto disk = open();
   const TestBuffer completed(64 * kPage, 12);
