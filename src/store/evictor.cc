@@ -62,11 +62,11 @@ bool Evictor::make_index_room_now() {
   return tasks_.size() > before && make_index_room_now();
 }
 
-void Evictor::evict(std::uint32_t segment) {
+void Evictor::evict(std::uint32_t segment, bool retire) {
   flash_.segments.start_eviction_of(segment);
   flash_.stats.segments_evicted.add();
   Task& task = add_task(segment, true);
-  task.retire = segment >= flash_.volume.segments_wanted();
+  task.retire = retire;
   read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
 }
 

@@ -41,8 +41,8 @@ class Evictor {
   bool make_index_room_now();
   // Sealed segments to give up as soon as may be, a few at a time: recovery had no room for their records.
   void give_up(std::vector<std::uint32_t> segments) { surplus_ = std::move(segments); }
-  // Gives up this segment, which must be sealed; for good when its number is to disappear from the volume.
-  void evict(std::uint32_t segment);
+  // Gives up this segment, which must be sealed; `retire`: for good, its number is to disappear from the volume.
+  void evict(std::uint32_t segment, bool retire = false);
   // A load has ended that read from `segment`; tombstones became durable.
   void reader_gone(std::uint32_t segment);
   void tombstones_durable();

@@ -586,5 +586,32 @@ TEST_F(FlashTest, ShrinksWhereverTheOldestSegmentsLie) {
   }
 }
 
+// The first to be given up among the segments that stay hold tombstones for another one that stays, and everything that
+// is free goes: only what goes can take those tombstones.
+TEST_F(FlashTest, ShrinksWhenNothingIsFreeAmongTheSegmentsThatStay) {
+  open();
+  for (std::uint64_t n = 0; n < 5; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));  // segment 0
+  for (std::uint64_t segment = 1; segment < 5; ++segment) {
+    for (std::uint64_t n = 0; n < 4; ++n) ASSERT_TRUE(kit_.put(10 * segment + n, 1, AckLevel::kWritten));
+    EXPECT_TRUE(kit_.remove(segment - 1));
+    kit_.loop.run_for(Millis(100));
+    ASSERT_EQ(kit_.stats().tombstones.value(), segment);
+    ASSERT_TRUE(kit_.put(10 * segment + 4, 1, AckLevel::kWritten));
+    EXPECT_EQ(kit_.get(4), 1u) << "segment 0 is the one that is used";
+  }
+  ASSERT_TRUE(kit_.put(50, 1, AckLevel::kWritten));
+  ASSERT_EQ(kit_.stats().segments_free.value(), 2u) << "6 and 7";
+  kit_.close();
+  kit_.options.flash_bytes = (4 << 20) + 4 * kit_.options.segment_bytes;
+  open();
+  EXPECT_EQ(kit_.lookup(4), Tier::kFlash) << "used most";
+  for (std::uint64_t n = 0; n < 4; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << "removed";
+  for (std::uint64_t n = 100; n < 104; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten)) << "there is room";
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.get(103), 1u);
+  for (std::uint64_t n = 0; n < 4; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << "removed";
+}
+
 }  // namespace
 }  // namespace kvd::store

@@ -83,6 +83,8 @@ class StoreImpl final : public Store {
   Status open_pool(std::string& why);
   Status open_flash(io::DiskFactory& disks, std::string& why);
   Status shrink(std::string& why);
+  [[nodiscard]] std::optional<std::uint32_t> segment_to_lend() const;
+  void retire(std::uint32_t segment);
   [[nodiscard]] const GroupInfo* group_of(NamespaceHandle ns, std::uint16_t group) const noexcept;
   [[nodiscard]] std::optional<Flash::Found> find_on_flash(const RecordKey& key) const noexcept;
   // Whether a record in the pool can serve all its layers, from there or with what is still on flash.

@@ -78,11 +78,18 @@ void Tombstones::flush_failed() {
   unflushed_.clear();
 }
 
+// Whether `tombstone` lies in `segment` and does not end with it.
+bool Tombstones::carries(const Tombstone& tombstone, std::uint32_t segment) const {
+  return tombstone.holder == segment && tombstone.holder_generation == segments_.at(segment).generation &&
+         tombstone.segment != segment;
+}
+
+bool Tombstones::holds_for_others(std::uint32_t segment) const {
+  return std::ranges::any_of(live_, [&](const Tombstone& t) { return carries(t, segment); }) ||
+         std::ranges::any_of(unflushed_, [&](const Unflushed& u) { return carries(u.tombstone, segment); });
+}
+
 void Tombstones::carry_from(std::uint32_t segment) {
-  const std::uint64_t generation = segments_.at(segment).generation;
-  const auto carries = [&](const Tombstone& tombstone) {
-    return tombstone.holder == segment && tombstone.holder_generation == generation && tombstone.segment != segment;
-  };
   const auto carry = [&](Tombstone tombstone) {
     tombstone.holder_generation = 0;
     tombstone.from = segment;
@@ -90,10 +97,11 @@ void Tombstones::carry_from(std::uint32_t segment) {
     ++carry_pending_;
     pending_.push_back(tombstone);
   };
-  std::erase_if(live_, [&](const Tombstone& tombstone) { return carries(tombstone) && (carry(tombstone), true); });
+  std::erase_if(live_,
+                [&](const Tombstone& tombstone) { return carries(tombstone, segment) && (carry(tombstone), true); });
   // One that another segment waits for stays, too: its copy here may be durable sooner than the next.
   std::erase_if(unflushed_, [&](const Unflushed& u) {
-    return carries(u.tombstone) && (carry(u.tombstone), u.tombstone.from == UINT32_MAX);
+    return carries(u.tombstone, segment) && (carry(u.tombstone), u.tombstone.from == UINT32_MAX);
   });
 }
 

@@ -60,6 +60,8 @@ class Tombstones {
   // `segment` is being given up: what it holds for other segments becomes pending. carried() counts those of them that
   // are not durable elsewhere yet; carrying() tells whether any of all segments is not even written.
   void carry_from(std::uint32_t segment);
+  // Whether it holds any that would have to be carried. Looks at all of them.
+  [[nodiscard]] bool holds_for_others(std::uint32_t segment) const;
   [[nodiscard]] std::uint32_t carried(std::uint32_t segment) const { return carried_[segment]; }
   [[nodiscard]] bool carrying() const noexcept { return carry_pending_ > 0; }
   // `segment` holds nothing any more: tombstones that name it have done their work.
@@ -71,6 +73,7 @@ class Tombstones {
 
  private:
   [[nodiscard]] bool obsolete(const Tombstone& tombstone) const;
+  [[nodiscard]] bool carries(const Tombstone& tombstone, std::uint32_t segment) const;
   void written_or_gone(const Tombstone& tombstone);
   void done_carrying(Tombstone& tombstone);
 
