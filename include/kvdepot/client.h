@@ -1,14 +1,13 @@
 // The asynchronous client: one API for a depot on the network, on a unix socket, or inside this process.
 //
 // Threads: every function may be called from any thread. A client owns one I/O thread, which moves all bytes; callers
-// only submit and collect. No function blocks except `open`, `wait`, `cancel` and the destructor, and each of those
-// is bounded (by its timeout, or by the time one slab takes to land).
-// Faults: a depot that is away, slow or full never stalls a caller: operations end by their deadline with
-// Code::kTimeout / kUnavailable / kBusy, a breaker makes the following ones end at once, and the I/O thread reconnects
-// by itself. A miss is always a legal answer.
-// Bounds: at most `ops_max` operations that are not released (one more: Code::kBusy); memory per operation is bounded
-// by its number of keys and layers; payload is never buffered inside the client: it moves between the socket and the
-// regions.
+// only submit and collect. No function blocks except `open`, `wait`, `cancel`, `release` of a running operation,
+// `depot_stats` and the destructor, and each of those is bounded (by its timeout, by the time one slab takes to land,
+// or, where the client owns an embedded depot, as kvdepot/embed.h says). Faults: a depot that is away, slow or full
+// never stalls a caller: operations end by their deadline with Code::kTimeout / kUnavailable / kBusy, a breaker makes
+// the following ones end at once, and the I/O thread reconnects by itself. A miss is always a legal answer. Bounds: at
+// most `ops_max` operations that are not released (one more: Code::kBusy); memory per operation is bounded by its
+// number of keys and layers; payload is never buffered inside the client: it moves between the socket and the regions.
 // Fork: a forked child must not use an inherited client; every call there returns Code::kInvalid.
 #pragma once
 
