@@ -1,7 +1,11 @@
 // An embedded depot as its users see it: the public API over a real node and store.
 #include "kvdepot/embed.h"
 
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -119,6 +123,25 @@ TEST_F(EmbedTest, ASecondOwnerIsRefusedAndToldWhatToDo) {
   EXPECT_EQ(second.error().code, Code::kBusy);
   EXPECT_NE(std::string_view(second.error().what).find("kvdepot serve"), std::string_view::npos);
   EXPECT_EQ(put(**owner, prepare(**owner), AckLevel::kPooled).code, Code::kOk) << "the owner is undisturbed";
+}
+
+// A child that never calls exec has copies of all descriptors.
+TEST_F(EmbedTest, AForkedChildDoesNotKeepTheDirectory) {
+  pid_t child = -1;
+  {
+    const auto owner = open_any(address());
+    ASSERT_TRUE(owner.has_value()) << owner.error().what;
+    child = ::fork();
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;) ::pause();
+    }
+    EXPECT_EQ(put(**owner, prepare(**owner), AckLevel::kPooled).code, Code::kOk) << "the owner is undisturbed";
+  }
+  const auto again = open_any(address());
+  EXPECT_TRUE(again.has_value()) << again.error().what;
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST_F(EmbedTest, OfTwoThatOpenAtOnceOneOwnsTheDirectory) {

@@ -36,8 +36,8 @@
 
 #include "base/bytes.h"
 #include "base/result.h"
-#include "io/fd.h"
 #include "io/loop.h"
+#include "io/private_fd.h"
 #include "net/counters.h"
 #include "net/shaper.h"
 #include "wire/header.h"
@@ -191,7 +191,7 @@ class Connection final : private ShaperUser {
   MessageHandler& handler_;
   NetCounters& counters_;
   ConnectionOptions options_;
-  io::UniqueFd socket_;
+  io::PrivateFd socket_;  // or a forked child would keep the peer from seeing its end
   io::Watch watch_;
   io::Timer stall_timer_;
   io::Timer closed_timer_;
