@@ -74,7 +74,6 @@ class Core final : private ChannelUser {
     Channel channel;
     std::uint32_t running = 0;
     std::unordered_set<std::uint64_t> draining;  // ended here, last message not seen; bounded by the depot's credits
-    bool was_ready = false;
   };
 
   // core.cc: commands, ends, deadlines
@@ -143,6 +142,7 @@ class Core final : private ChannelUser {
   bool pump_posted_ = false;
   bool pumping_ = false;
   bool stopped_ = false;
+  bool was_connected_ = false;  // both channels were ready once
 };
 
 }  // namespace kvd::client
