@@ -180,7 +180,10 @@ void Core::end(Running& running, Code code, std::string_view why) {
   for (const net::SendId body : std::exchange(running.bodies, {})) {
     if (running.channel->ready()) running.channel->connection().abandon(body);
   }
-  if (running.get != nullptr) running.get->fill_whole(op.results.whole);
+  if (running.get != nullptr) {
+    running.get->fill_whole(op.results.whole);
+    report_damage(op, running);
+  }
   running.get.reset();
   running.put.reset();
   --side_of(*running.channel).running;
@@ -198,6 +201,25 @@ void Core::end(Running& running, Code code, std::string_view why) {
     default: state_.failed.add(); break;
   }
   ops_.announce_end(op);
+}
+
+// Tells the depot which records arrived damaged: a bad image in its pool would else be a miss until it is evicted.
+void Core::report_damage(const Op& op, const Running& running) {
+  const auto damaged = running.get->damaged();
+  if (damaged.empty() || !running.channel->ready()) return;
+  const KeyList& keys = op.request.keys;
+  std::vector<std::byte> bytes;
+  for (const std::uint32_t key : damaged) {
+    const auto one = keys.bytes.subspan(std::size_t{key} * keys.key_bytes, keys.key_bytes);
+    bytes.insert(bytes.end(), one.begin(), one.end());
+  }
+  const wire::Check check{.ns = running.channel->handle(op.request.ns).number,
+                          .shard = op.request.shards[0],
+                          .group = op.request.groups[0],
+                          .keys = {.bytes = bytes, .key_bytes = keys.key_bytes, .native = keys.native}};
+  running.channel->connection().send(
+      {.head = wire::frame({.request_id = running.id}, check), .body = {}, .on_done = {}});
+  running.channel->connection().flush();
 }
 
 // The depot has answered with a status: the end, with its reason.

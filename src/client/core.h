@@ -85,6 +85,7 @@ class Core final : private ChannelUser {
   void end(Running& running, Code code, std::string_view why);
   Status end_refused(Running& running, const wire::Header& header, Bytes meta);
   void end_early(Running& running, Code code, std::string_view why);
+  void report_damage(const Op& op, const Running& running);
   void on_deadline(std::uint32_t slot);
   void arm_deadline(Running& running);
   [[nodiscard]] Op& op_of(const Running& running);

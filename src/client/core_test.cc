@@ -121,6 +121,8 @@ TEST(Core, ACorruptSlabFailsItsKeyFromThatLayerOn) {
   EXPECT_EQ(done.failed_keys, 1U);
   EXPECT_TRUE(failed(done, 1));
   EXPECT_EQ(rig.state.get.corrupt_slabs.value(), 1U);
+  rig.loop.settle();
+  EXPECT_EQ(as_text(rig.depot->checked), "key1") << "the depot is told which one";
   const Completion before = *rig.ops->try_get(op, 1);
   EXPECT_EQ(before.failed_keys, 0U);
   EXPECT_FALSE(failed(before, 1)) << "a layer's bitmap does not change after it was announced";

@@ -12,6 +12,8 @@
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
+#include <span>
+#include <system_error>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -103,6 +105,50 @@ TEST_F(EmbedTest, WhatWasStoredIsThereWhenTheDirectoryIsOpenedAgain) {
   const auto client = open_any(address());
   ASSERT_TRUE(client.has_value()) << client.error().what;
   EXPECT_EQ(get(**client, prepare(**client)).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+}
+
+// Turns over a bit of the first slab with these bytes in the pool of an embedded depot of this process.
+bool flip_in_pool(std::span<const std::byte> slab) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    if (!std::filesystem::read_symlink(entry.path(), ignored).string().starts_with("/memfd:kvdepot-pool")) continue;
+    const int fd = std::stoi(entry.path().filename());
+    std::vector<std::byte> page(slab.size());
+    for (off_t at = 0; ::pread(fd, page.data(), page.size(), at) == static_cast<ssize_t>(page.size()); at += 4096) {
+      if (!std::ranges::equal(page, slab)) continue;
+      page[5] ^= std::byte{1};
+      return ::pwrite(fd, &page[5], 1, at + 5) == 1;
+    }
+  }
+  return false;
+}
+
+TEST_F(EmbedTest, ARecordThatWentBadInThePoolIsStoredAnew) {
+  const auto client = open_any("file://" + dir_ + "?pool=64MiB");
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  const Handles handles = prepare(**client);
+  const std::vector<std::byte> original = memory_;
+  EXPECT_EQ(put(**client, handles, AckLevel::kPooled).failed_keys, 0U);
+  ASSERT_TRUE(flip_in_pool(std::span(original).subspan(kSlab, kSlab)));  // layer 0 of key 1
+  EXPECT_EQ(get(**client, handles).failed_keys, kKeys - 1) << "the rest of the prefix is useless";
+  EXPECT_EQ(get(**client, handles).failed_keys, kKeys - 1) << "it is gone";
+  EXPECT_EQ((*client)->stats().corrupt_slabs, 1U) << "and not given out again";
+  memory_ = original;
+  EXPECT_EQ(put(**client, handles, AckLevel::kPooled).failed_keys, 0U);
+  EXPECT_EQ(get(**client, handles).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+}
+
+TEST_F(EmbedTest, ARecordThatWentBadInThePoolIsReadFromFlash) {
+  const auto client = open_any(address());
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  const Handles handles = prepare(**client);
+  const std::vector<std::byte> original = memory_;
+  EXPECT_EQ(put(**client, handles, AckLevel::kWritten).failed_keys, 0U);
+  ASSERT_TRUE(flip_in_pool(std::span(original).subspan(kSlab, kSlab)));
+  EXPECT_EQ(get(**client, handles).failed_keys, kKeys - 1);
+  EXPECT_EQ(get(**client, handles).failed_keys, 0U);
   EXPECT_TRUE(memory_ == original);
 }
 

@@ -42,7 +42,7 @@ std::array<UniqueFd, 2> make_pipe() {
 
 // Whether nobody has the other end of a pipe any more; waits for at most 10 s.
 bool hung_up(const UniqueFd& reader) {
-  pollfd wait{.fd = reader.get(), .events = POLLIN, .revents = 0};
+  pollfd wait{.fd = reader.get(), .events = 0, .revents = 0};
   return ::poll(&wait, 1, 10'000) == 1 && (wait.revents & POLLHUP) != 0;
 }
 

@@ -39,12 +39,12 @@ void Demoter::uncount(const PoolRecord& record) {
   if (dirty_bytes_ < pool_.bytes() / 4) pressure_ = false;
 }
 
-void Demoter::forget(PoolRecord& record) {
+void Demoter::forget(PoolRecord& record, const Status& why) {
   if (record.state != PoolRecord::State::kDirty) return;
   if (urgent_.holds(record)) urgent_.erase(record);
   if (waiting_.holds(record)) waiting_.erase(record);
   uncount(record);
-  take_acks(record, fail(Code::kCancelled, "the record was removed"));
+  take_acks(record, why);
 }
 
 void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack) {

@@ -41,8 +41,8 @@ class Demoter {
 
   // A record was published as dirty.
   void add(PoolRecord& record);
-  // It was removed before it was written: its waiting puts end with kCancelled.
-  void forget(PoolRecord& record);
+  // It was removed before it was written: its waiting puts end with `why`.
+  void forget(PoolRecord& record, const Status& why);
   // Calls `on_ack` when `record`, which is published, has reached `level`, or never can; from inside when it has.
   void acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack);
 

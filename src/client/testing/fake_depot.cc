@@ -106,6 +106,11 @@ Status FakeDepot::Session::on_message(const wire::Header& header, Bytes meta) {
     case kPut: on_put(header, meta); break;
     case kRemove: on_remove(header, meta); break;
     case kCancel: on_cancel(header.request_id); break;
+    case kCheck: {
+      const Bytes keys = wire::decode<wire::Check>(header, meta)->keys.bytes;
+      depot_.checked.insert(depot_.checked.end(), keys.begin(), keys.end());
+      break;
+    }
     case kUnpin:
       depot_.unpinned.push_back(wire::decode<wire::Unpin>(header, meta)->lease);
       send(wire::frame({.request_id = header.request_id}, wire::UnpinReply{}));
