@@ -7,6 +7,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
+#include <system_error>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "block/checksum.h"
@@ -31,7 +35,7 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
   return view;
 }
 
-Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, bool prefault, StoreStats& stats) {
+Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stats) {
   KVD_CHECK(bytes > 0 && is_aligned(bytes, kPageBytes));
   const int fd = ::memfd_create("kvdepot-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return fail(Code::kNoSpace, "creating the pool's memory file", errno);
@@ -52,9 +56,7 @@ Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, bool prefault, S
   ::madvise(base, bytes, MADV_HUGEPAGE);  // wishes: no harm where the kernel grants none
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
-  auto pool = std::unique_ptr<Pool>(new Pool(fd, static_cast<std::byte*>(base), bytes, stats));
-  if (prefault) pool->toucher_ = std::jthread([p = pool.get()](const std::stop_token& stop) { p->prefault(stop); });
-  return pool;
+  return std::unique_ptr<Pool>(new Pool(fd, static_cast<std::byte*>(base), bytes, stats));
 }
 
 Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats)
@@ -71,13 +73,29 @@ Pool::~Pool() {
   ::close(fd_);
 }
 
+void Pool::prefault(Log& log) {
+  toucher_ = std::jthread([this, &log](const std::stop_token& stop) { touch_pages(stop, log); });
+}
+
 // Populating for writing changes no byte, so it may run beside puts and reads.
-void Pool::prefault(const std::stop_token& stop) const {
+void Pool::touch_pages(const std::stop_token& stop, Log& log) const {
 #ifndef MADV_POPULATE_WRITE
   constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14
 #endif
-  for (std::uint64_t at = 0; at < bytes_ && !stop.stop_requested(); at += kPrefaultBytes)
-    if (::madvise(base_ + at, std::min(kPrefaultBytes, bytes_ - at), MADV_POPULATE_WRITE) != 0) return;
+  for (std::uint64_t at = 0; at < bytes_ && !stop.stop_requested(); at += kPrefaultBytes) {
+    if (::madvise(base_ + at, std::min(kPrefaultBytes, bytes_ - at), MADV_POPULATE_WRITE) == 0) continue;
+    const int error = errno;
+    if (error == EINTR) {
+      at -= kPrefaultBytes;  // once more
+      continue;
+    }
+    if (error != EINVAL)  // which is a kernel that cannot: puts touch the pages
+      log.warn(
+          fmt::format("pool: only {} of {} MiB could be had from the kernel ({}): there is less memory than the "
+                      "pool needs, and the depot may be killed when it fills: use a smaller pool",
+                      at >> 20, bytes_ >> 20, std::generic_category().message(error)));
+    return;
+  }
 }
 
 std::uint64_t Pool::used_bytes() const noexcept {
