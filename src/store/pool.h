@@ -1,12 +1,16 @@
 // Pool: the DRAM tier. One memfd mapping of fixed size, cut into record images by PageAllocator; the table of records
-// that are in it; and the order in which clean ones leave it (least recently used first).
+// that are in it; and the order in which clean ones leave it: least recently used first, as far as place allows. Room
+// for a record is one stretch of addresses, so the neighbours of an old record go with it, and no others.
 //
 // One owner, one thread (a thread of its own touches the pages in the background after create()). The memory is
-// pool_bytes for images plus about 350 bytes per record that is in the pool at once; nothing grows beyond that.
+// pool_bytes for images plus about 420 bytes per record that is in the pool at once; nothing grows beyond that.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <memory_resource>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -47,6 +51,10 @@ class Pool {
   // A record with an image of its own in state kWriting, not in the table; clean records are evicted to make room.
   // Null when there is none. A record that is given up before publish() goes back with detach().
   PoolRecord* allocate(const RecordKey& key, const block::RecordShape& shape);
+  // The same with room for the table page and the layers [layer_first, layer_first + layer_count) only: never to be
+  // published.
+  PoolRecord* allocate(const RecordKey& key, const block::RecordShape& shape, std::uint32_t layer_first,
+                       std::uint32_t layer_count);
 
   // The published record of this key, or null.
   [[nodiscard]] PoolRecord* find(const RecordKey& key) const noexcept;
@@ -66,7 +74,8 @@ class Pool {
   void hold(PoolRecord& record) noexcept;
   void release(PoolRecord& record) noexcept;  // of a hold; may free the record
 
-  // Evicts clean records until the largest free extent holds `pages`; false when that cannot be had.
+  // Evicts clean records that lie side by side until the largest free extent holds `pages`: no more than four times as
+  // many pages, or one record. False when no such stretch was found; nothing has been evicted then.
   bool make_room(std::uint32_t pages);
 
  private:
