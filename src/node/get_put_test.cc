@@ -425,6 +425,47 @@ TEST_F(GetPut, RecordsOnFlashComeBackAfterARestart) {
   EXPECT_TRUE(clean());
 }
 
+// The head of the prefix has gone to flash, as it was put first; its tail is in the pool, which is too small for both.
+TEST_F(GetPut, APrefixLargerThanThePoolStreams) {
+  records = Records(small_namespace(8, 131072));  // 1 MiB and a page each, in a pool of 64 MiB
+  NodeOptions options = test_options();
+  options.store.flash_bytes = std::uint64_t{256} << 20;
+  start(options, true);
+  for (std::size_t first = 0; first < 96; first += 8) {
+    ASSERT_TRUE(rig->put_all(records, first, 8, AckLevel::kWritten));
+  }
+  ASSERT_GT(rig->stat("store", "pool_evictions"), 30U);
+  for (int round = 0; round < 2; ++round) {
+    const std::uint64_t pool_hits = rig->stat("store", "pool_hits");
+    expect_records(get(0, 96, true), records, 0, 96, 0, 8);
+    EXPECT_GT(rig->stat("store", "pool_hits"), pool_hits);  // what is in the pool is not read again
+    EXPECT_TRUE(clean());
+  }
+  expect_records(get(10, 80, true, 3, 4), records, 10, 80, 3, 7);
+  EXPECT_LE(rig->stat("store", "pool_bytes_used"), std::uint64_t{64} << 20);
+  EXPECT_TRUE(clean());
+}
+
+// It would fit, but other clients hold so much that whole records do not: their layers pass through what is left.
+TEST_F(GetPut, APrefixFromFlashFitsBesideLeases) {
+  records = Records(small_namespace(8, 131072));
+  NodeOptions options = test_options();
+  options.store.pinned_percent_max = 90;
+  options.store.flash_bytes = std::uint64_t{256} << 20;
+  start(options, true);
+  for (std::size_t first = 0; first < 80; first += 8) {
+    ASSERT_TRUE(rig->put_all(records, first, 8, AckLevel::kWritten));
+  }
+  const auto other = rig->connect();
+  const std::uint32_t other_ns = other->open(records.ns());
+  const auto keys = Records::keys(20, 60);
+  const wire::Match match{
+      .ns = other_ns, .lease_ms = 60'000, .blocks = 60, .shards = {0}, .groups = {0}, .keys = {keys, 16, true}};
+  ASSERT_EQ(other->call(wire::frame({.request_id = other->new_id()}, match)).header.status, Code::kOk);
+  ASSERT_GT(rig->stat("store", "pool_bytes_pinned"), std::uint64_t{50} << 20);
+  expect_records(get(0, 16, true), records, 0, 16, 0, 8);  // 16 of at most 7 that fit beside them
+}
+
 // The second PUT receives nothing and is not complete either: it waits for a level that the first did not ask for.
 TEST_F(GetPut, DataOfAPutThatOnlyWaitsForItsLevelIsDropped) {
   start(test_options(), true);
