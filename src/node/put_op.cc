@@ -132,7 +132,7 @@ void PutOp::slab_landed() {
   const std::uint64_t found = block::slab_checksum(record.handle.seed(), static_cast<std::uint32_t>(layer),
                                                    slab.first(request_.shape.slab_bytes));
   if (found == checksum(key, layer)) return;
-  context_.counters.put_corrupt.add();
+  ++corrupt_slabs_;
   fail_key(key);
 }
 

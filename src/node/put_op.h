@@ -51,6 +51,8 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   // All layers are in (or nothing of them is needed) and acknowledged.
   [[nodiscard]] bool complete() const noexcept { return receiving_ == 0 && unacknowledged_ == 0; }
   [[nodiscard]] const FailedKeys& failed() const noexcept { return failed_; }
+  // Slabs that were not what their checksums say.
+  [[nodiscard]] std::uint64_t corrupt_slabs() const noexcept { return corrupt_slabs_; }
   [[nodiscard]] const Request& request() const noexcept { return request_; }
   [[nodiscard]] std::size_t keys() const noexcept { return keys_->count(); }
 
@@ -83,6 +85,7 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   std::size_t receiving_ = 0;             // records with a handle
   std::size_t unacknowledged_ = 0;        // published ones
   std::uint16_t layers_in_ = 0;
+  std::uint64_t corrupt_slabs_ = 0;
   bool aborted_ = false;
 
   // The message being received: slabs in layer order, all keys of a layer together.

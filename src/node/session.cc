@@ -48,6 +48,7 @@ Session::Session(NodeContext& context, std::uint64_t number, io::UniqueFd socket
       unfinished_(context.unfinished.bytes_max() / 100 * context.limits.connection_percent_max),
       handshake_timer_(context.loop, [this] { close(Error{Code::kTimeout, 0, "no HELLO came"}); }),
       pump_timer_(context.loop, [this] { pump(); }),
+      doubt_timer_(context.loop, [this] { count_corrupt(); }),
       connection_(std::make_unique<net::Connection>(context.loop, static_cast<net::MessageHandler&>(*this), context.net,
                                                     std::move(socket), connection_options(context))) {
   pins_.on_room = [this] { schedule_pump(); };
@@ -58,6 +59,7 @@ Session::~Session() {
   for (RunningGet& get : gets_) get.op->abort();
   for (auto& [id, put] : puts_) put.op->abort();
   context_.counters.ops.sub(gets_.size() + puts_.size());
+  for (const Doubt& doubt : doubts_) context_.counters.put_corrupt.add(doubt.slabs);
   context_.leases.release_all(number_);
 }
 
@@ -204,6 +206,7 @@ Status Session::on_cancel(const wire::Header& header, Bytes meta) {
   const Error why{Code::kCancelled, 0, "cancelled by the client"};
   end_get(header.request_id, why);
   end_put(header.request_id, why);
+  forget_corrupt(header.request_id);
   return {};
 }
 

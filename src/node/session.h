@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -105,6 +106,16 @@ class Session final : private net::MessageHandler {
   void finish_put(std::uint64_t id);
   void end_put(std::uint64_t id, const Error& why);
   void touch_put(RunningPut& put);
+  void count_corrupt();
+  void forget_corrupt(std::uint64_t id);
+
+  // Slabs of a PUT that was answered and were not what their checksums say: counted a moment later, as a client that
+  // cancels a PUT in the middle of a message fills the message up with zeros, and its CANCEL comes behind them.
+  struct Doubt {
+    std::uint64_t put = 0;
+    std::uint64_t slabs = 0;
+    Time until{};
+  };
 
   NodeContext& context_;
   const std::uint64_t number_;
@@ -120,6 +131,8 @@ class Session final : private net::MessageHandler {
   std::list<RunningGet> gets_;  // in order of arrival: the first one that can send goes first
   std::unordered_map<std::uint64_t, std::list<RunningGet>::iterator> gets_by_id_;
   std::unordered_map<std::uint64_t, RunningPut> puts_;
+  std::deque<Doubt> doubts_;  // in order of time
+  io::Timer doubt_timer_;
   std::size_t removals_ = 0;  // REMOVEs that are answered when they are written
   std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // what the store calls back finds it gone
   std::uint64_t receiving_put_ = 0;              // whose PUT data is coming in now; 0 = nobody's: it is discarded
