@@ -60,6 +60,16 @@ class Session final : private net::MessageHandler {
     bool idle_limited = false;  // the timer is the limit between two messages
     Time arrived{};
   };
+  // A REMOVE on its way. Its records go a slice at a time, each in a turn of the loop of its own.
+  struct RunningRemove {
+    wire::Header header;
+    store::NamespaceHandle ns = 0;
+    std::vector<Key> keys;
+    std::vector<std::uint16_t> shards, groups;
+    Budget::Share share;   // of the node's bookkeeping
+    std::size_t next = 0;  // key that is removed next
+    std::uint32_t removed = 0;
+  };
 
   // net::MessageHandler
   Status on_message(const wire::Header& header, Bytes meta) override;
@@ -75,6 +85,8 @@ class Session final : private net::MessageHandler {
   Status on_request(const wire::Header& header, Bytes meta);
   Status on_open(const wire::Header& header, Bytes meta);
   Status on_remove(const wire::Header& header, Bytes meta);
+  bool remove_some(RunningRemove& remove);
+  void remove_next();
   void removal_written(const wire::Header& request, std::uint32_t removed, const Status& written);
   Status on_unpin(const wire::Header& header, Bytes meta);
   Status on_stats(const wire::Header& header, Bytes meta);
@@ -133,6 +145,8 @@ class Session final : private net::MessageHandler {
   std::unordered_map<std::uint64_t, RunningPut> puts_;
   std::deque<Doubt> doubts_;  // in order of time
   io::Timer doubt_timer_;
+  std::deque<RunningRemove> removes_;
+  io::Timer remove_timer_;
   std::size_t removals_ = 0;  // REMOVEs that are answered when they are written
   std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // what the store calls back finds it gone
   std::uint64_t receiving_put_ = 0;              // whose PUT data is coming in now; 0 = nobody's: it is discarded
