@@ -117,7 +117,9 @@ typedef struct kvd_completion {
   uint64_t lease;                       /* match */
   uint32_t removed;                     /* remove */
   uint64_t took_ns;                     /* KVD_WHOLE_OP only: from submission to the end, whenever it is looked at */
-  const char* why; /* why `code` is not KVD_OK, in the depot's words where it refused; valid until kvd_release() */
+  const char* why;      /* why `code` or `failed_code` is not KVD_OK, in the depot's words where it refused; valid until
+                           kvd_release() */
+  kvd_code failed_code; /* put: why the first key that failed was not kept; see Completion in kvdepot/client.h */
 } kvd_completion;
 
 /* The code's name in lower case, e.g. "not_found". */

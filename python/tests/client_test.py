@@ -267,6 +267,20 @@ class RefusalTest(EmbeddedTest):
         self.assertEqual(self.refused(self.client.match, self.ns, KEYS, 8), "invalid")
         self.client.close()
 
+    def test_a_put_says_why_keys_were_refused(self):
+        memory = bytearray(24 << 20)                      # a connection may have 16 MiB of the pool under way
+        region = self.client.register(memory)
+        ns = self.client.open_namespace("default", b"large", [dict(GROUPS[0], layers=1, slab_bytes=1 << 20)])
+        done = self.finish(self.client.multiput(ns, os.urandom(8 * 24), 8, region, [0], [i << 20 for i in range(24)],
+                                                **PATIENT))
+        self.assertTrue(done.ok)
+        self.assertTrue(0 < done.failed_keys < 24)
+        self.assertEqual(done.failed_code, "busy")
+        self.assertIn("share of the pool", done.why)
+        self.fill()
+        done = self.finish(self.put())
+        self.assertEqual((done.failed_keys, done.failed_code, done.why), (0, "ok", ""))
+
     def test_full_is_busy(self):
         with kvdepot.Client(self.address, attach_only=True, require_connection=True, ops_max=1) as client:
             ns = client.open_namespace("t", b"f", GROUPS)

@@ -97,7 +97,8 @@ kvd_completion to_c(const kvd::Completion& done) {
           .lease = done.lease,
           .removed = done.removed,
           .took_ns = static_cast<std::uint64_t>(done.took.count()),
-          .why = done.why};
+          .why = done.why,
+          .failed_code = static_cast<kvd_code>(done.failed_code)};
 }
 
 kvd::Namespace make_namespace(const char* tenant, const void* fingerprint, std::size_t fingerprint_bytes,

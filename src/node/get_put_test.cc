@@ -177,6 +177,7 @@ TEST_F(GetPut, ASlabThatIsNotWhatItsSenderSaysFailsItsKeyAlone) {
   const auto put = wire::decode<wire::PutReply>(reply.header, reply.meta);
   ASSERT_TRUE(put.has_value());
   EXPECT_EQ(std::to_integer<int>(put->failed[0]), 0b010);
+  EXPECT_EQ(put->why, Code::kCorrupt);
   EXPECT_TRUE(rig->until([&] { return rig->stat("node", "put_corrupt") == 1; }));
   EXPECT_EQ(get(0, 3).failed, (std::vector<bool>{false, true, false}));
   EXPECT_TRUE(clean());
@@ -327,6 +328,8 @@ TEST_F(GetPut, UnfinishedPutsAreBounded) {
   ASSERT_TRUE(put.has_value());
   EXPECT_GE(wire::count_bits(put->failed), 18U);
   EXPECT_LE(wire::count_bits(put->failed), 21U);
+  EXPECT_EQ(put->why, Code::kBusy);
+  EXPECT_NE(put->reason.find("share of the pool"), std::string_view::npos);
   client->vanish();
   EXPECT_TRUE(clean());
 }

@@ -247,7 +247,9 @@ void Session::finish_put(std::uint64_t id) {
   }
   const wire::Header header{
       .flags = wire::kFlagLast, .request_id = id, .items = static_cast<std::uint32_t>(put.op->keys())};
-  connection_->send({.head = wire::frame(header, wire::PutReply{failed.bitmap()}), .body = {}, .on_done = {}});
+  const Error& why = put.op->first_failure();
+  const wire::PutReply reply{.failed = failed.bitmap(), .why = why.code, .reason = why.what};
+  connection_->send({.head = wire::frame(header, reply), .body = {}, .on_done = {}});
 }
 
 // No CANCEL came behind them: they went bad on their way, or at their sender.
