@@ -98,6 +98,8 @@ void add_collecting(nb::class_<PyClient>& client) {
       .def_prop_ro("event_fd", &PyClient::event_fd, "Readable while completions wait for poll().")
       .def("stats", &PyClient::stats, "This client's counters.")
       .def("depot_stats", &PyClient::depot_stats, "timeout_ms"_a = 1000, "The depot's own statistics.")
+      .def("take_warnings", &PyClient::take_warnings,
+           "Lines of this process's embedded depot since the last call that say that something was lost or refused.")
       .def("close", &PyClient::close, "Ends everything in flight; afterwards no byte lands anywhere.")
       .def("__enter__", [](nb::object self) { return self; })
       .def("__exit__", [](PyClient& self, const nb::args&) { self.close(); });
