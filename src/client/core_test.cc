@@ -122,7 +122,7 @@ TEST(Core, ACorruptSlabFailsItsKeyFromThatLayerOn) {
   EXPECT_TRUE(failed(done, 1));
   EXPECT_EQ(rig.state.get.corrupt_slabs.value(), 1U);
   rig.loop.settle();
-  EXPECT_EQ(as_text(rig.depot->checked), "key1") << "the depot is told which one";
+  EXPECT_EQ(as_text(rig.depot->checked), "key10") << "the depot is told which one";
   const Completion before = *rig.ops->try_get(op, 1);
   EXPECT_EQ(before.failed_keys, 0U);
   EXPECT_FALSE(failed(before, 1)) << "a layer's bitmap does not change after it was announced";
