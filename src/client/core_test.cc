@@ -287,6 +287,47 @@ TEST(Core, WhatEndsHereSaysWhy) {
   EXPECT_EQ(rig.state.refusal(), "") << "the depot has refused nothing";
 }
 
+TEST(Core, AClosedNamespaceIsGivenBackWhenItsLastOperationHasEnded) {
+  CoreRig rig;
+  rig.depot->script.hung = true;
+  const OpId op = rig.get();
+  rig.loop.settle();
+  ASSERT_TRUE(*rig.namespaces.close(rig.ns));
+  rig.core->close_namespace(rig.ns);
+  rig.loop.settle();
+  rig.depot->script.hung = false;
+  EXPECT_TRUE(rig.depot->closed.empty()) << "an operation names it";
+  rig.cancel(op);
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->closed.size(), 2U) << "on both connections";
+}
+
+TEST(Core, ANamespaceThatIsClosedBeforeTheDepotAnswersIsGivenBackThen) {
+  CoreRig rig;
+  Namespace other = rig.ns_value();
+  other.fingerprint = "other weights";
+  const NamespaceId id = *rig.namespaces.add(other);
+  rig.core->open_namespaces();
+  ASSERT_TRUE(*rig.namespaces.close(id));
+  rig.core->close_namespace(id);
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->closed.size(), 2U);
+  rig.store_records();
+  EXPECT_EQ(rig.finish(rig.get()).failed_keys, 0U) << "the other one is open";
+}
+
+TEST(Core, AnOperationOnANamespaceClosedMeanwhileIsInvalid) {
+  CoreRig rig;
+  rig.depot->drop_connections();
+  rig.loop.settle();
+  const OpId op = rig.match();
+  ASSERT_TRUE(*rig.namespaces.close(rig.ns));
+  ASSERT_TRUE(rig.wait_connected());
+  const Completion done = rig.finish(op);
+  EXPECT_TRUE(done.code == Code::kInvalid || done.code == Code::kUnavailable) << code_name(done.code);
+  EXPECT_EQ(rig.depot->seen[wire::Opcode::kMatch], 0U);
+}
+
 TEST(Core, OperationsOnANewNamespaceWaitForItsHandle) {
   CoreRig rig;
   Namespace other = rig.ns_value();
