@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {  // NO
   if (size < 4) return 0;
   constexpr std::uint64_t kSeed = 77;
   block::RecordShape shape;
-  shape.layers = 1 + (data[1] | static_cast<unsigned>(data[2]) << 8) % kLayersMax;
+  shape.layers = static_cast<std::uint32_t>(1 + (data[1] | static_cast<unsigned>(data[2]) << 8) % kLayersMax);
   shape.table_bytes = kPageBytes;
   std::vector<std::byte> page(kPageBytes);
   const std::size_t n = std::min<std::size_t>(size - 4, page.size());

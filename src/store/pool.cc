@@ -43,7 +43,7 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
   return view;
 }
 
-Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stats) {
+Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces) {
   KVD_CHECK(bytes > 0 && is_aligned(bytes, kPageBytes));
   const int fd = ::memfd_create("kvdepot-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return fail(Code::kNoSpace, "creating the pool's memory file", errno);
@@ -64,14 +64,15 @@ Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stat
   ::madvise(base, bytes, MADV_HUGEPAGE);  // wishes: no harm where the kernel grants none
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
-  return std::unique_ptr<Pool>(new Pool(fd, static_cast<std::byte*>(base), bytes, stats));
+  return std::unique_ptr<Pool>(new Pool(fd, static_cast<std::byte*>(base), bytes, stats, namespaces));
 }
 
-Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats)
+Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces)
     : fd_(fd),
       base_(base),
       bytes_(bytes),
       stats_(stats),
+      namespaces_(namespaces),
       allocator_(static_cast<std::uint32_t>(bytes / kPageBytes)),
       table_(std::bit_ceil(std::clamp<std::uint64_t>(bytes / kBytesPerBucket, 1024, std::uint64_t{1} << 24))) {}
 
@@ -233,6 +234,7 @@ PoolRecord* Pool::allocate(const RecordKey& key, const block::RecordShape& shape
   record.image = base_ + record.pool_offset;
   record.state = PoolRecord::State::kWriting;
   by_place_.emplace(first, &record);
+  if (key.ns != Namespaces::kNone) namespaces_.hold(key.ns);
   stats_.pool_bytes_used.set(used_bytes());
   return &record;
 }
@@ -333,6 +335,7 @@ void Pool::free_record(PoolRecord& record) noexcept {
   record.load.reset();
   free_records_.push_back(&record);
   stats_.pool_bytes_used.set(used_bytes());
+  if (record.key.ns != Namespaces::kNone) namespaces_.release(record.key.ns);
 }
 
 }  // namespace kvd::store

@@ -32,7 +32,7 @@ class Pool {
   // Maps `bytes` (a multiple of 4 KiB). The kernel gives pages as they are touched, by the puts unless prefault() was
   // faster. A pool larger than the memory that is left is not refused here (kvdepot serve warns of it, and prefault()
   // does). kNoSpace: no descriptor or address space.
-  static Result<std::unique_ptr<Pool>> create(std::uint64_t bytes, StoreStats& stats);
+  static Result<std::unique_ptr<Pool>> create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -49,7 +49,8 @@ class Pool {
   void prefault(Log& log);
 
   // A record with an image of its own in state kWriting, not in the table; clean records are evicted to make room.
-  // Null when there is none. A record that is given up before publish() goes back with detach().
+  // Null when there is none. A record that is given up before publish() goes back with detach(). Until it is freed it
+  // holds its namespace, unless that is Namespaces::kNone.
   PoolRecord* allocate(const RecordKey& key, const block::RecordShape& shape);
   // The same with room for the table page and the layers [layer_first, layer_first + layer_count) only: never to be
   // published.
@@ -79,7 +80,7 @@ class Pool {
   bool make_room(std::uint32_t pages);
 
  private:
-  Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats);
+  Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces);
   void touch_pages(const std::stop_token& stop, Log& log) const;
   // Records by their first page. A stretch of them from `begin` up to but without `end` is evicted together.
   using Places = std::pmr::map<std::uint32_t, PoolRecord*>;
@@ -104,6 +105,7 @@ class Pool {
   std::byte* base_;
   std::uint64_t bytes_;
   StoreStats& stats_;
+  Namespaces& namespaces_;
   PageAllocator allocator_;
   std::vector<PoolRecord*> table_;  // chained through hash_next
   std::vector<std::unique_ptr<PoolRecord[]>> chunks_;

@@ -36,7 +36,7 @@ class PoolTest : public ::testing::Test {
                                                                                  .schema_hash = 0})
                                           .first->second;
     ++keys_;
-    const RecordKey key{.ns = 0, .id = {{keys_, keys_}, 0, 0}, .hash = keys_};
+    const RecordKey key{.ns = Namespaces::kNone, .id = {{keys_, keys_}, 0, 0}, .hash = keys_};
     PoolRecord* record = pool_->allocate(key, shape);
     if (record != nullptr) pool_->publish(*record, PoolRecord::State::kClean);
     return record;
@@ -57,7 +57,8 @@ class PoolTest : public ::testing::Test {
 
   std::map<std::uint32_t, block::RecordShape> shapes_;  // by pages; outlive the records
   StoreStats stats_;
-  std::unique_ptr<Pool> pool_ = std::move(*Pool::create(std::uint64_t{kPoolPages} * 4096, stats_));
+  Namespaces namespaces_{1 << 20};
+  std::unique_ptr<Pool> pool_ = std::move(*Pool::create(std::uint64_t{kPoolPages} * 4096, stats_, namespaces_));
   std::uint64_t keys_ = 0;
 };
 
@@ -146,7 +147,8 @@ TEST(PoolPrefault, MemoryThatIsNotThereIsToldAtOnce) {
     denied = io::deny_syscall(SYS_madvise, ENOMEM, 2, 16);  // MADV_POPULATE_WRITE = 23, and none of the others
     if (!denied) return;
     StoreStats stats;
-    auto pool = Pool::create(std::uint64_t{64} << 20, stats);
+    Namespaces namespaces{1 << 20};
+    auto pool = Pool::create(std::uint64_t{64} << 20, stats, namespaces);
     ASSERT_TRUE(pool.has_value());
     (*pool)->prefault(log);
     for (int i = 0; i < 500 && log.count("pool: only 0 of 64 MiB") == 0; ++i)
