@@ -42,6 +42,7 @@ Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, bool prefault, S
   }
   // A peer that maps the file can then rely on its size.
   ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  // NORESERVE: pages of a memory file are accounted for when they are touched, whatever is asked here.
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (base == MAP_FAILED) {
     const int error = errno;
