@@ -13,9 +13,9 @@ import pytest
 
 from kvdepot.vllm import fingerprint, weights
 
-LARGE, SMALL = 20_000_000, 4_000
+LARGE, SMALL = 20_000_000, 1_000
 NAMES = ("embed", "norm", "head")
-SIZES = dict(zip(NAMES, (LARGE, SMALL, LARGE), strict=True))
+SIZES = dict(zip(NAMES, (LARGE, SMALL, LARGE), strict=True)) | {f"bias.{i}": 100 for i in range(20)}
 
 
 @functools.cache
