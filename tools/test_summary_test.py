@@ -29,7 +29,7 @@ class AddUpTest(unittest.TestCase):
 
     def test_each_kind_is_counted(self) -> None:
         self.path.write_text(RESULTS)
-        self.assertEqual(test_summary.add_up([self.path, self.path]), 
+        self.assertEqual(test_summary.add_up([self.path, self.path]),
                          (2, ["b", "b"], ["c: no browser", "d: it did not say why"] * 2))
 
     def test_a_missing_or_torn_file_is_a_failure(self) -> None:
