@@ -228,7 +228,7 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         return self._scheduler.request_finished(request), None
 
     def reset_cache(self) -> bool:
-        self._scheduler.new_epoch("the cache was reset")
+        self._scheduler.reset()
         return True
 
     # ---- both -----------------------------------------------------------------------------------------------------
