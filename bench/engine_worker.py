@@ -37,6 +37,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+END_S = 3.0     # for vLLM's processes to end by themselves after SIGTERM, and to take their shared memory along
 WARMUP_IDS = list(range(1000, 1160))    # more than one block of 128 tokens, so that block code paths have run
 
 
@@ -195,8 +196,19 @@ def serve(worker: Worker, commands, replies) -> None:
         print(json.dumps(reply), file=replies, flush=True)
 
 
+def end_group(*_) -> None:
+    """SIGTERM, also sent when the parent has died: ends all of this engine's processes, which vLLM leaves behind when
+    it has several workers. This process leads their group."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(END_S)
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
     config = json.loads(sys.argv[1])
+    if os.getpgrp() == os.getpid():
+        signal.signal(signal.SIGTERM, end_group)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)    # Ctrl-C is the parent's; it ends this process in order

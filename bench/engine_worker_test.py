@@ -2,10 +2,15 @@
 
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 import unittest
 from types import SimpleNamespace
 
-from bench import engine_worker
+from bench import engine_worker, harness
 
 
 class FakeEngine:
@@ -121,6 +126,31 @@ class Serve(unittest.TestCase):
         self.assertTrue(first["ok"])
         self.assertFalse(second["ok"])
         self.assertIn("no such thing", second["error"])
+
+
+class End(unittest.TestCase):
+    def test_a_process_that_ignores_sigterm_does_not_outlive_its_engine(self):
+        stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); " \
+                   "time.sleep(60)"
+        leader = f"""
+import signal, subprocess, sys
+from bench import engine_worker
+engine_worker.END_S = 0.05
+signal.signal(signal.SIGTERM, engine_worker.end_group)
+child = subprocess.Popen([sys.executable, "-c", {stubborn!r}], stdout=subprocess.PIPE, text=True)
+child.stdout.readline()
+print("ready", flush=True)
+child.wait()
+"""
+        with subprocess.Popen([sys.executable, "-c", leader], stdout=subprocess.PIPE, text=True, cwd=harness.ROOT,
+                              start_new_session=True) as process:
+            self.assertEqual(process.stdout.readline(), "ready\n")
+            process.terminate()
+            self.assertEqual(process.wait(30), -signal.SIGKILL)
+        with self.assertRaises(ProcessLookupError):
+            for _ in range(1000):           # until init has reaped it
+                os.killpg(process.pid, 0)
+                time.sleep(0.01)
 
 
 if __name__ == "__main__":
