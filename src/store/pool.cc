@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "block/checksum.h"
+#include "store/pool_memory.h"
 
 namespace kvd::store {
 namespace {
@@ -42,7 +43,7 @@ Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, bool prefault, S
   }
   // A peer that maps the file can then rely on its size.
   ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  void* base = map_pool(fd, bytes);
   if (base == MAP_FAILED) {
     const int error = errno;
     ::close(fd);
@@ -72,11 +73,8 @@ Pool::~Pool() {
 
 // Populating for writing changes no byte, so it may run beside puts and reads.
 void Pool::prefault(const std::stop_token& stop) const {
-#ifndef MADV_POPULATE_WRITE
-  constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14
-#endif
   for (std::uint64_t at = 0; at < bytes_ && !stop.stop_requested(); at += kPrefaultBytes)
-    if (::madvise(base_ + at, std::min(kPrefaultBytes, bytes_ - at), MADV_POPULATE_WRITE) != 0) return;
+    if (!populate_pool(base_ + at, std::min(kPrefaultBytes, bytes_ - at))) return;
 }
 
 std::uint64_t Pool::used_bytes() const noexcept {
