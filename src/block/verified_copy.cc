@@ -8,12 +8,18 @@
 namespace kvd::block {
 namespace {
 
-constexpr std::size_t kBlockBytes = std::size_t{16} << 10;
+// What the second-level cache (1 to 2 MiB) holds with its copy and some to spare. A slab up to this is hashed in one
+// call, which is faster than a hash that is carried on from block to block.
+constexpr std::size_t kBlockBytes = std::size_t{256} << 10;
 
 }  // namespace
 
 std::uint64_t copy_and_hash(std::uint64_t record_seed, std::uint32_t layer, Bytes from, MutableBytes to) noexcept {
   KVD_CHECK(from.size() == to.size());
+  if (from.size() <= kBlockBytes) {
+    std::memcpy(to.data(), from.data(), from.size());
+    return slab_checksum(record_seed, layer, to);
+  }
   SlabHasher hasher(record_seed, layer, from.size());
   for (std::size_t at = 0; at < from.size(); at += kBlockBytes) {
     const std::size_t bytes = std::min(kBlockBytes, from.size() - at);

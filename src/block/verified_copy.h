@@ -9,8 +9,8 @@
 namespace kvd::block {
 
 // Copies `from` to `to` (equally long, not overlapping) and returns the slab's checksum as slab_checksum() gives it,
-// taken from the copy: what is right is what the caller has. Works in blocks of 16 KiB, which the first-level cache of
-// current processors (32 to 64 KiB) holds between the two steps.
+// taken from the copy: what is right is what the caller has. Works in blocks that stay in the second-level cache
+// between the two steps.
 std::uint64_t copy_and_hash(std::uint64_t record_seed, std::uint32_t layer, Bytes from, MutableBytes to) noexcept;
 
 }  // namespace kvd::block

@@ -9,6 +9,7 @@
 #include "block/checksum.h"
 #include "block/verified_copy.h"
 #include "cmd/stopwatch.h"
+#include "store/volume.h"
 
 namespace kvd::cmd {
 namespace {
@@ -19,6 +20,7 @@ constexpr std::uint64_t kFirstLayerBytes = 64 << 10;
 constexpr std::uint64_t kLayerWindowBytes = std::uint64_t{64} << 20;
 constexpr Duration kDrainLimit = std::chrono::seconds(60);
 constexpr std::size_t kStampBytes = 16;
+constexpr std::uint64_t kSegmentsAhead = 4;  // open, ready twice, and one being given up
 
 std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58'476D'1CE4'E5B9;
@@ -88,7 +90,12 @@ void StoreBench::fill_source() {
 
 std::uint64_t StoreBench::records_max() const {
   const GroupSchema& schema = *store_->schema(ns_, 0);
-  return options_.flash_bytes / 10 * 8 / block::shape_of(schema, false).record_bytes();
+  const std::uint64_t segment = store::default_segment_bytes(options_.flash_bytes);
+  const std::uint64_t segments = options_.flash_bytes / segment;
+  const std::uint64_t kept = segments > kSegmentsAhead ? segments - kSegmentsAhead : 1;
+  // Descriptors, footers and the ends of segments that the next record does not fit into take less than a sixteenth.
+  const std::uint64_t bytes = std::min(options_.flash_bytes / 10 * 8, kept * (segment / 16 * 15));
+  return bytes / block::shape_of(schema, false).record_bytes();
 }
 
 block::RecordId StoreBench::id_of(std::uint64_t number) const { return {{mix(number + 1), number}, 0, 0}; }
@@ -173,6 +180,7 @@ Result<RunFigures> StoreBench::get(const GetPattern& pattern) {
       get.on_done = [&, number](Result<store::RecordView> view) {
         --request.pending;
         ++got;
+        if (!worst) return;  // the first one counts, not that the rest is cancelled
         if (!view) worst = fail(view.error());
         if (view && !right(*view, number, 0)) worst = fail(Code::kCorrupt, "a get gave another record's bytes");
       };
@@ -240,6 +248,7 @@ Result<RunFigures> StoreBench::get_layers(std::uint64_t first, std::uint64_t cou
       get.on_done = [&, g, i](Result<store::RecordView> view) {
         LayerRun::Group& of = run.groups[g];
         --of.pending;
+        if (!worst) return;
         if (!view) worst = fail(view.error());
         if (view && !right(*view, first + i, ranges[g].first))
           worst = fail(Code::kCorrupt, "a get gave another record's bytes");
