@@ -6,7 +6,8 @@
 // An embedded depot is the depot server's own code on a thread of this process. It listens on DIR/kvdepot.sock (mode
 // 0600), and the client returned here is connected to it; other processes of the same user may attach to it. Bytes
 // move through that socket: two copies per byte. The depot ends, with what is dirty written to flash, when the client
-// is destroyed.
+// is destroyed: within 20 s, or 30 s when its device hangs. Then its memory and thread stay until the device answers,
+// and the directory stays locked; what was not on flash is lost.
 #pragma once
 
 #include <memory>

@@ -116,6 +116,8 @@ typedef struct kvd_completion {
   uint32_t prefix_blocks, flash_blocks; /* match */
   uint64_t lease;                       /* match */
   uint32_t removed;                     /* remove */
+  uint64_t took_ns;                     /* KVD_WHOLE_OP only: from submission to the end, whenever it is looked at */
+  const char* why; /* why `code` is not KVD_OK, in the depot's words where it refused; valid until kvd_release() */
 } kvd_completion;
 
 /* The code's name in lower case, e.g. "not_found". */
@@ -147,6 +149,9 @@ kvd_code kvd_put_layer(kvd_client* client, kvd_op op, uint16_t layer, kvd_error*
 kvd_code kvd_remove(kvd_client* client, uint32_t ns, const uint16_t* shards, size_t shard_count, const uint16_t* groups,
                     size_t group_count, kvd_keys keys, kvd_deadline deadline, kvd_op* op, kvd_error* error);
 kvd_code kvd_unpin(kvd_client* client, uint64_t lease, kvd_error* error);
+/* Opens the breaker, for a caller who knows from another client that the depot is away: from the return on submissions
+ * end with KVD_UNAVAILABLE, until a probe is answered. */
+kvd_code kvd_open_breaker(kvd_client* client, kvd_error* error);
 
 /* When it returns, no byte can land in the operation's destination and none is read from its source. */
 kvd_code kvd_cancel(kvd_client* client, kvd_op op, kvd_error* error);

@@ -27,6 +27,9 @@ void add_completion(nb::module_& module) {
       .def_prop_ro(
           "ok", [](const PyCompletion& self) { return self.done.code == kvd::Code::kOk; },
           "The operation went through; single keys may have failed all the same.")
+      .def_prop_ro(
+          "why", [](const PyCompletion& self) { return nb::str(self.why.c_str(), self.why.size()); },
+          "Why it is not ok: one line, in the depot's own words where it refused; else empty.")
       .def_prop_ro("keys", [](const PyCompletion& self) { return self.done.keys; })
       .def_prop_ro("failed_keys", [](const PyCompletion& self) { return self.done.failed_keys; })
       .def_prop_ro(

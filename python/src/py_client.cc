@@ -14,8 +14,10 @@ std::chrono::milliseconds timeout_of(std::int64_t ms) { return deadline_of(ms, 0
 PyCompletion::PyCompletion(const Completion& completion)
     : done(completion),
       failed(reinterpret_cast<const char*>(completion.failed),
-             completion.failed == nullptr ? 0 : (std::size_t{completion.keys} + 7) / 8) {
+             completion.failed == nullptr ? 0 : (std::size_t{completion.keys} + 7) / 8),
+      why(completion.why) {
   done.failed = nullptr;
+  done.why = "";
 }
 
 std::uint32_t PyCompletion::first_failed() const {
@@ -230,6 +232,7 @@ nb::dict PyClient::stats() const {
   out["connected"] = stats.connected;
   out["breaker_open"] = stats.breaker_open;
   out["last_error"] = nb::str(stats.last_error.c_str());
+  out["last_refusal"] = nb::str(stats.last_refusal.c_str());
   return out;
 }
 

@@ -6,15 +6,17 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "arguments.h"
 
 namespace kvd::python {
 
-// One completion, with its bitmap copied: it stays valid after release().
+// One completion, with its bitmap and its text copied: it stays valid after release().
 struct PyCompletion {
   Completion done;
   nb::bytes failed;
+  std::string why;
 
   explicit PyCompletion(const Completion& completion);
   // Index of the first key that failed, `keys` when none did, 0 when the whole operation failed: how long the usable

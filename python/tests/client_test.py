@@ -207,6 +207,15 @@ class RefusalTest(EmbeddedTest):
         self.assertTrue(str(raised.exception))
         return raised.exception.code
 
+    def test_a_refused_namespace_says_why(self):
+        self.assertEqual((self.finish(self.get()).why, self.client.stats()["last_refusal"]), ("", ""))
+        large = dict(group=0, layers=5, slab_bytes=4 << 20, parts=2, block_tokens=16, order="LBHNC")
+        ns = self.client.open_namespace("default", b"large records", [large])
+        done = self.finish(self.client.match(ns, KEYS, 8, **PATIENT))
+        self.assertEqual(done.code, "invalid")
+        self.assertIn("quarter of the pool", done.why)
+        self.assertEqual(self.client.stats()["last_refusal"], "invalid: " + done.why)
+
     def test_what_can_never_succeed_is_invalid(self):
         client, submit = self.client, self.get
         self.assertEqual(self.refused(submit, KEYS[:-1]), "invalid")

@@ -114,6 +114,7 @@ Status Channel::on_message(const wire::Header& header, Bytes meta) {
 Status Channel::on_hello(const wire::Header& header, Bytes meta) {
   if (header.opcode != wire::Opcode::kHelloReply) return fail(Code::kCorrupt, "the depot did not answer HELLO first");
   if (header.status != Code::kOk) {
+    user_.on_refused(header.status, wire::error_text(meta));
     connection_->close(hello_error(header.status));
     return {};
   }
@@ -145,27 +146,26 @@ void Channel::open_namespaces() {
 
 Status Channel::on_open_reply(const wire::Header& header, Bytes meta) {
   const std::uint64_t id = header.request_id & ~kOpenIds;
-  if (id == 0 || id > handles_.size() || handles_[id - 1].has_value()) {
+  if (id == 0 || id > handles_.size() || handles_[id - 1].answered()) {
     return fail(Code::kCorrupt, "an answer to an OPEN that was not asked");
   }
   if (header.status == Code::kOk) {
     const auto reply = wire::decode<wire::OpenReply>(header, meta);
     if (!reply) return fail(reply.error());
-    handles_[id - 1] = Result<std::uint32_t>(reply->ns);
+    handles_[id - 1] = {.code = Code::kOk, .number = reply->ns, .why = {}};
   } else {
-    const bool schema = header.status == Code::kInvalid;
-    handles_[id - 1] = Result<std::uint32_t>(
-        fail(header.status, schema ? "the depot knows the namespace with another schema" : "the depot refused OPEN"));
+    std::string why = wire::error_text(meta);
+    if (why.empty()) why = "the depot refused the namespace";
+    user_.on_refused(header.status, why);
+    handles_[id - 1] = {.code = header.status, .number = 0, .why = std::move(why)};
   }
   user_.on_namespace(*this, static_cast<NamespaceId>(id));
   return {};
 }
 
-Result<std::uint32_t> Channel::handle(NamespaceId ns) const {
-  if (ns == 0 || ns > handles_.size() || !handles_[ns - 1].has_value()) {
-    return fail(Code::kBusy, "the depot has not answered OPEN");
-  }
-  return *handles_[ns - 1];
+const Channel::Handle& Channel::handle(NamespaceId ns) const {
+  static const Handle kNotAnswered;
+  return ns == 0 || ns > handles_.size() ? kNotAnswered : handles_[ns - 1];
 }
 
 }  // namespace kvd::client

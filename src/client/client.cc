@@ -278,6 +278,7 @@ ClientStats ThreadedClient::stats() const {
   stats.connected = state.connected();
   stats.breaker_open = state.breaker_open();
   stats.last_error = describe(state.error());
+  stats.last_refusal = state.refusal();
   return stats;
 }
 

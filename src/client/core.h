@@ -74,7 +74,6 @@ class Core final : private ChannelUser {
     Channel channel;
     std::uint32_t running = 0;
     std::unordered_set<std::uint64_t> draining;  // ended here, last message not seen; bounded by the depot's credits
-    bool was_ready = false;
   };
 
   // core.cc: commands, ends, deadlines
@@ -83,8 +82,10 @@ class Core final : private ChannelUser {
   void start_op(Op& op);
   void send_request(Op& op, Running& running);
   [[nodiscard]] wire::Buffer request_frame(const Op& op, std::uint32_t handle, std::uint32_t left_ms) const;
-  void end(Running& running, Code code);
-  void end_early(Running& running, Code code);
+  void end(Running& running, Code code, std::string_view why);
+  Status end_refused(Running& running, const wire::Header& header, Bytes meta);
+  void end_early(Running& running, Code code, std::string_view why);
+  void report_damage(const Op& op, const Running& running);
   void on_deadline(std::uint32_t slot);
   void arm_deadline(Running& running);
   [[nodiscard]] Op& op_of(const Running& running);
@@ -98,6 +99,7 @@ class Core final : private ChannelUser {
   void on_probe_timer();
   void on_ready(Channel& channel) override;
   void on_lost(Channel& channel, const Error& why, bool was_ready) override;
+  void on_refused(Code code, std::string_view why) override { state_.set_refusal(code, why); }
   void on_namespace(Channel& channel, NamespaceId ns) override;
 
   // core_replies.cc: what the depot says
@@ -141,6 +143,7 @@ class Core final : private ChannelUser {
   bool pump_posted_ = false;
   bool pumping_ = false;
   bool stopped_ = false;
+  bool was_connected_ = false;  // both channels were ready once
 };
 
 }  // namespace kvd::client

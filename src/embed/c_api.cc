@@ -95,7 +95,9 @@ kvd_completion to_c(const kvd::Completion& done) {
           .prefix_blocks = done.prefix_blocks,
           .flash_blocks = done.flash_blocks,
           .lease = done.lease,
-          .removed = done.removed};
+          .removed = done.removed,
+          .took_ns = static_cast<std::uint64_t>(done.took.count()),
+          .why = done.why};
 }
 
 kvd::Namespace make_namespace(const char* tenant, const void* fingerprint, std::size_t fingerprint_bytes,
@@ -233,6 +235,11 @@ kvd_code kvd_remove(kvd_client* client, uint32_t ns, const uint16_t* shards, siz
 kvd_code kvd_unpin(kvd_client* client, uint64_t lease, kvd_error* error) {
   if (client == nullptr) return refuse(kNoClient, error);
   return run(error, [&] { return client->client->unpin(lease); });
+}
+
+kvd_code kvd_open_breaker(kvd_client* client, kvd_error* error) {
+  if (client == nullptr) return refuse(kNoClient, error);
+  return run(error, [&] { return client->client->open_breaker(); });
 }
 
 kvd_code kvd_cancel(kvd_client* client, kvd_op op, kvd_error* error) {

@@ -1,38 +1,27 @@
 // The embedded depot: a node on a thread of this process, which the returned client owns.
 #include "kvdepot/embed.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <system_error>
-#include <thread>
 
-#include "base/log.h"
 #include "client/attachment.h"
+#include "embed/depot_thread.h"
 #include "embed/directory.h"
 #include "node/node.h"
 
 namespace kvd::embed {
 namespace {
 
-// As long as `kvdepot serve` gives itself after SIGTERM: what is dirty then is lost, which is always legal.
-constexpr Duration kDrainLimit = std::chrono::seconds(20);
-
+// The directory's owner: what a client keeps alive and ends after itself.
 class EmbeddedDepot final : public client::Attachment {
  public:
   static Result<std::unique_ptr<EmbeddedDepot>> start(const Directory& directory);
-  ~EmbeddedDepot() override;
 
  private:
-  explicit EmbeddedDepot(std::unique_ptr<io::Loop> loop) : loop_(std::move(loop)) {}
-  Status run();
+  explicit EmbeddedDepot(std::unique_ptr<DepotThread> thread) : thread_(std::move(thread)) {}
 
-  NullLog log_;
-  std::unique_ptr<io::Loop> loop_;
-  std::unique_ptr<node::Node> node_;
-  std::thread thread_;
+  std::unique_ptr<DepotThread> thread_;
 };
 
 // Errors of a node in words that fit a library: what to do when the directory is taken.
@@ -49,40 +38,19 @@ Result<std::unique_ptr<EmbeddedDepot>> EmbeddedDepot::start(const Directory& dir
   }
   auto loop = io::make_real_loop();
   if (!loop) return fail(loop.error());
-  std::unique_ptr<EmbeddedDepot> depot(new EmbeddedDepot(std::move(*loop)));
+  auto depot = std::make_unique<Depot>();
+  depot->loop = std::move(*loop);
   node::NodeOptions options;
   options.store.dir = directory.path;
   options.store.pool_bytes = directory.pool_bytes;
   options.store.flash_bytes = directory.flash_bytes;
   options.listen = {"unix://" + directory.socket_path()};
-  auto node = node::Node::start(*depot->loop_, depot->log_, options);
+  auto node = node::Node::start(*depot->loop, depot->log, options);
   if (!node) return fail(explain(node.error()));
-  depot->node_ = std::move(*node);
-  if (Status running = depot->run(); !running) return fail(running.error());
-  return depot;
-}
-
-Status EmbeddedDepot::run() {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status started;
-  try {
-    thread_ = std::thread([this] { loop_->run(); });
-    ::pthread_setname_np(thread_.native_handle(), "kvd-depot");
-  } catch (const std::system_error& error) {
-    started = fail(Code::kNoSpace, "start the embedded depot's thread", error.code().value());
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
-}
-
-EmbeddedDepot::~EmbeddedDepot() {
-  if (!thread_.joinable()) return;
-  loop_->post([this] { node_->drain(kDrainLimit, [this] { loop_->stop(); }); });
-  thread_.join();
-  node_.reset();
+  depot->node = std::move(*node);
+  auto thread = DepotThread::start(std::move(depot), {});
+  if (!thread) return fail(thread.error());
+  return std::unique_ptr<EmbeddedDepot>(new EmbeddedDepot(std::move(*thread)));
 }
 
 }  // namespace

@@ -1,13 +1,19 @@
 // An embedded depot as its users see it: the public API over a real node and store.
 #include "kvdepot/embed.h"
 
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
+#include <span>
+#include <system_error>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -102,6 +108,50 @@ TEST_F(EmbedTest, WhatWasStoredIsThereWhenTheDirectoryIsOpenedAgain) {
   EXPECT_TRUE(memory_ == original);
 }
 
+// Turns over a bit of the first slab with these bytes in the pool of an embedded depot of this process.
+bool flip_in_pool(std::span<const std::byte> slab) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    if (!std::filesystem::read_symlink(entry.path(), ignored).string().starts_with("/memfd:kvdepot-pool")) continue;
+    const int fd = std::stoi(entry.path().filename());
+    std::vector<std::byte> page(slab.size());
+    for (off_t at = 0; ::pread(fd, page.data(), page.size(), at) == static_cast<ssize_t>(page.size()); at += 4096) {
+      if (!std::ranges::equal(page, slab)) continue;
+      page[5] ^= std::byte{1};
+      return ::pwrite(fd, &page[5], 1, at + 5) == 1;
+    }
+  }
+  return false;
+}
+
+TEST_F(EmbedTest, ARecordThatWentBadInThePoolIsStoredAnew) {
+  const auto client = open_any("file://" + dir_ + "?pool=64MiB");
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  const Handles handles = prepare(**client);
+  const std::vector<std::byte> original = memory_;
+  EXPECT_EQ(put(**client, handles, AckLevel::kPooled).failed_keys, 0U);
+  ASSERT_TRUE(flip_in_pool(std::span(original).subspan(kSlab, kSlab)));  // layer 0 of key 1
+  EXPECT_EQ(get(**client, handles).failed_keys, kKeys - 1) << "the rest of the prefix is useless";
+  EXPECT_EQ(get(**client, handles).failed_keys, kKeys - 1) << "it is gone";
+  EXPECT_EQ((*client)->stats().corrupt_slabs, 1U) << "and not given out again";
+  memory_ = original;
+  EXPECT_EQ(put(**client, handles, AckLevel::kPooled).failed_keys, 0U);
+  EXPECT_EQ(get(**client, handles).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+}
+
+TEST_F(EmbedTest, ARecordThatWentBadInThePoolIsReadFromFlash) {
+  const auto client = open_any(address());
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  const Handles handles = prepare(**client);
+  const std::vector<std::byte> original = memory_;
+  EXPECT_EQ(put(**client, handles, AckLevel::kWritten).failed_keys, 0U);
+  ASSERT_TRUE(flip_in_pool(std::span(original).subspan(kSlab, kSlab)));
+  EXPECT_EQ(get(**client, handles).failed_keys, kKeys - 1);
+  EXPECT_EQ(get(**client, handles).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+}
+
 TEST_F(EmbedTest, AnotherClientAttachesToTheOwner) {
   const auto owner = open_any(address());
   ASSERT_TRUE(owner.has_value()) << owner.error().what;
@@ -119,6 +169,25 @@ TEST_F(EmbedTest, ASecondOwnerIsRefusedAndToldWhatToDo) {
   EXPECT_EQ(second.error().code, Code::kBusy);
   EXPECT_NE(std::string_view(second.error().what).find("kvdepot serve"), std::string_view::npos);
   EXPECT_EQ(put(**owner, prepare(**owner), AckLevel::kPooled).code, Code::kOk) << "the owner is undisturbed";
+}
+
+// A child that never calls exec has copies of all descriptors.
+TEST_F(EmbedTest, AForkedChildDoesNotKeepTheDirectory) {
+  pid_t child = -1;
+  {
+    const auto owner = open_any(address());
+    ASSERT_TRUE(owner.has_value()) << owner.error().what;
+    child = ::fork();
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;) ::pause();
+    }
+    EXPECT_EQ(put(**owner, prepare(**owner), AckLevel::kPooled).code, Code::kOk) << "the owner is undisturbed";
+  }
+  const auto again = open_any(address());
+  EXPECT_TRUE(again.has_value()) << again.error().what;
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST_F(EmbedTest, OfTwoThatOpenAtOnceOneOwnsTheDirectory) {

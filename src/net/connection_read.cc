@@ -38,12 +38,13 @@ std::size_t clip(std::span<iovec> pieces, std::size_t bytes_max, std::size_t& by
 void Connection::read_some() {
   if (ahead_ == nullptr) ahead_ = std::make_unique<std::byte[]>(kAheadBytes);
   std::size_t budget = kEventBytesMax;
+  paused_ = false;
   for (bool more = true; more && state_ == State::kOpen;) {
     if (const Status consumed = consume(); !consumed) {
       violate(consumed.error());
       break;
     }
-    if (state_ != State::kOpen || budget == 0) break;
+    if (state_ != State::kOpen || paused_ || budget == 0) break;
     const std::size_t got = receive();
     more = got > 0;
     budget -= std::min(budget, got);
@@ -125,9 +126,12 @@ void Connection::landed(std::size_t bytes) {
   --in_callback_;
 }
 
-// Works through the read-ahead, message by message, until it holds no complete part any more.
+// Works through the read-ahead, message by message, until it holds no complete part any more, or until the replies of
+// what it held are too many.
 Status Connection::consume() {
   for (bool more = true; more && state_ == State::kOpen;) {
+    paused_ = part_ == Part::kHeader && owned_bytes_ > options_.owned_bytes_max;
+    if (paused_) break;
     Status taken;
     switch (part_) {
       case Part::kHeader: taken = take_header(more); break;

@@ -401,6 +401,42 @@ TEST_F(SendTest, AnIdleConnectionIsNotAStalledOne) {
   EXPECT_FALSE(peer_->closed);
 }
 
+// A request is small, its reply may not be: many that come at once must not be answered all at once.
+TEST_F(SendTest, RepliesToManyRequestsAreBoundedAsTheyAreMade) {
+  constexpr std::size_t kRequests = 200;
+  constexpr std::size_t kReply = std::size_t{64} << 10;
+  for (const bool reads : {false, true}) {
+    SCOPED_TRACE(reads);
+    open({.owned_bytes_max = 4 * kReply, .stall_limit = reads ? Duration::max() : Millis(100)});
+    std::size_t replies = 0;
+    std::size_t most = 0;
+    peer_->on_request = [&] {
+      ++replies;
+      peer_->connection->send({.head = Buffer(kReply), .body = {}, .on_done = {}});
+      most = std::max(most, peer_->connection->queued_bytes());
+    };
+    Buffer requests;
+    for (std::size_t i = 0; i < kRequests; ++i) {
+      const Buffer one = wire::frame({.request_id = 1 + i}, wire::Ping{});
+      requests.insert(requests.end(), one.begin(), one.end());
+    }
+    write_all(far_.get(), requests);
+    std::size_t got = 0;
+    Buffer sink(std::size_t{1} << 20);
+    EXPECT_TRUE(until([&] {
+      for (ssize_t n = 1; reads && n > 0; got += n > 0 ? static_cast<std::size_t>(n) : 0)
+        n = ::recv(far_.get(), sink.data(), sink.size(), MSG_DONTWAIT);
+      return reads ? got == kRequests * kReply : peer_->closed.has_value();
+    }));
+    EXPECT_LE(most, 5 * kReply);
+    if (reads) {
+      EXPECT_EQ(replies, kRequests);
+    } else {
+      EXPECT_EQ(peer_->closed->code, Code::kTimeout);
+    }
+  }
+}
+
 TEST_F(SendTest, UnreadRepliesAreBounded) {
   open({.owned_bytes_max = 100'000});
   std::size_t most = 0;

@@ -100,6 +100,7 @@ Status Session::on_request(const wire::Header& header, Bytes meta) {
     case Opcode::kUnpin: return on_unpin(header, meta);
     case Opcode::kStats: return on_stats(header, meta);
     case Opcode::kPing: return on_ping(header, meta);
+    case Opcode::kCheck: return on_check(header, meta);
     default: return fail(Code::kCorrupt, "an unknown request");
   }
 }
@@ -203,6 +204,22 @@ Status Session::on_cancel(const wire::Header& header, Bytes meta) {
   const Error why{Code::kCancelled, 0, "cancelled by the client"};
   end_get(header.request_id, why);
   end_put(header.request_id, why);
+  return {};
+}
+
+// Has no answer, so what cannot be served is left.
+Status Session::on_check(const wire::Header& header, Bytes meta) {
+  const Result<wire::Check> check = wire::decode<wire::Check>(header, meta);
+  if (!check) return check.error().code == Code::kInvalid ? Status{} : fail(check.error());
+  const Result<store::NamespaceHandle> ns = handle_of(check->ns);
+  const GroupSchema* const schema = ns ? context_.store.schema(*ns, check->group) : nullptr;
+  if (schema == nullptr) return {};
+  const std::uint64_t bytes = block::shape_of(*schema, !check->keys.native).record_bytes();
+  Checker::AtOnce at_once;
+  for (std::size_t i = 0; i < check->keys.count(); ++i) {
+    const Key key = block::key_at(context_.store.namespace_hash(*ns), check->keys, i);
+    context_.checker.report(*ns, {key, check->shard, check->group}, bytes, at_once);
+  }
   return {};
 }
 

@@ -79,6 +79,7 @@ class Session final : private net::MessageHandler {
   Status on_stats(const wire::Header& header, Bytes meta);
   Status on_ping(const wire::Header& header, Bytes meta);
   Status on_cancel(const wire::Header& header, Bytes meta);
+  Status on_check(const wire::Header& header, Bytes meta);
   Result<store::NamespaceHandle> handle_of(std::uint32_t ns) const;
   template <class M>
   Status reply(const wire::Header& request, const M& message, std::uint32_t items = 0);

@@ -112,7 +112,7 @@ void LogWriter::write_footer(Closing& closing) {
   flash_.submit(closing.op);
 }
 
-// A footer that could not be written costs a scan at the next start, nothing else.
+// A footer that could not be written costs a scan at the next start; frames that failed are buried already (Demoter).
 void LogWriter::sealed(const Closing& closing, const Status& status) {
   const OpenSegment& segment = *closing.segment;
   if (!status)

@@ -25,8 +25,9 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
 
 class Pool {
  public:
-  // Takes `bytes` (a multiple of 4 KiB) of memory. `prefault` touches it in the background, so that neither puts nor
-  // the first requests pay for page faults. kNoSpace: the kernel has not that much.
+  // Maps `bytes` (a multiple of 4 KiB). The kernel gives pages as they are touched: with `prefault` in the background
+  // from now on, so that neither puts nor the first requests pay for page faults, else by the puts. A pool larger than
+  // the memory that is left is not refused here (kvdepot serve warns of it). kNoSpace: no descriptor or address space.
   static Result<std::unique_ptr<Pool>> create(std::uint64_t bytes, bool prefault, StoreStats& stats);
   ~Pool();
   Pool(const Pool&) = delete;

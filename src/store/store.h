@@ -164,6 +164,10 @@ class Store {
   virtual void await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
                      std::move_only_function<void(Status)> on_ack) = 0;
 
+  // Verifies the record's image in the pool, as far as it is there (as long as hashing it takes), and drops an image
+  // that is damaged: what flash holds of the record serves from then on. True when it was dropped.
+  virtual bool check(NamespaceHandle ns, const block::RecordId& id) = 0;
+
   // Removes a record from every tier; true when it was present. Until its tombstone is written a crash may bring it
   // back: see await_removals().
   virtual bool remove(NamespaceHandle ns, const block::RecordId& id) = 0;

@@ -276,6 +276,35 @@ void StoreImpl::await(NamespaceHandle ns, const block::RecordId& id, AckLevel le
   tier_->syncs.request(std::move(on_ack));
 }
 
+// ---- Damage ----
+
+bool StoreImpl::sound(const PoolRecord& record) {
+  if (record.shape->table_bytes > 0 && (record.load == nullptr || record.load->table_valid)) {
+    const auto table = block::decode_table(record.table_page(), record.seed, *record.shape);
+    if (!table || table->checksum != record.own_checksum) return false;
+  }
+  for (std::uint32_t layer = 0; layer < record.shape->layers; ++layer)
+    if (record.has(layer, 1) &&
+        block::slab_checksum(record.seed, layer, record.payload(layer)) != record.checksums[layer])
+      return false;
+  return true;
+}
+
+bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
+  if (group_of(ns, id.group) == nullptr) return false;
+  PoolRecord* record = pool_->find(namespaces_->key_of(ns, id));
+  if (record == nullptr || sound(*record)) return false;
+  stats_.corrupt.add();
+  if (tier_ != nullptr) {
+    const Status why = fail(Code::kCorrupt, "the record went bad in the pool");
+    if (record->in_frame) bury(record->key, record->place);  // what is being written is no better
+    tier_->demoter.forget(*record, why);
+    tier_->loader.abandon(*record, why);
+  }
+  pool_->detach(*record);
+  return true;
+}
+
 // ---- Removal ----
 
 // Notes that the record at `place` is removed, for as long as its segment lives.
@@ -291,7 +320,7 @@ void StoreImpl::forget_record(PoolRecord& record) {
   if (tier_ != nullptr) {
     if (record.in_frame || (record.state == PoolRecord::State::kClean && tier_->flash.backs(record.place)))
       bury(record.key, record.place);
-    tier_->demoter.forget(record);
+    tier_->demoter.forget(record, fail(Code::kCancelled, "the record was removed"));
     tier_->loader.abandon(record, fail(Code::kNotFound, "the record was removed"));
   }
   pool_->detach(record);
@@ -353,8 +382,10 @@ void StoreImpl::check_drain() {
     }
     if (drain.rolled && !drain.syncing && tier_->writer.idle()) {
       drain.syncing = true;
-      tier_->syncs.request([this](Status) {
-        if (drain_ != nullptr) drain_->synced = true;
+      tier_->syncs.request([this](Status status) {
+        if (drain_ == nullptr) return;
+        drain_->synced = status.has_value();
+        if (!status) drain_->rolled = drain_->syncing = false;  // what it may have lost is dirty again
       });
     }
     drain.timer.arm_in(Millis(2));

@@ -61,6 +61,7 @@ class StoreImpl final : public Store {
                     std::move_only_function<void(Status)> on_ack) override;
   void await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
              std::move_only_function<void(Status)> on_ack) override;
+  bool check(NamespaceHandle ns, const block::RecordId& id) override;
   bool remove(NamespaceHandle ns, const block::RecordId& id) override;
   void await_removals(std::move_only_function<void(Status)> on_ack) override;
   [[nodiscard]] int pool_fd() const noexcept override { return pool_->fd(); }
@@ -83,8 +84,12 @@ class StoreImpl final : public Store {
   Status open_pool(std::string& why);
   Status open_flash(io::DiskFactory& disks, std::string& why);
   Status shrink(std::string& why);
+  [[nodiscard]] std::optional<std::uint32_t> segment_to_lend() const;
+  void retire(std::uint32_t segment);
   [[nodiscard]] const GroupInfo* group_of(NamespaceHandle ns, std::uint16_t group) const noexcept;
   [[nodiscard]] std::optional<Flash::Found> find_on_flash(const RecordKey& key) const noexcept;
+  // Whether what is here of a record is what was put.
+  [[nodiscard]] static bool sound(const PoolRecord& record);
   // Whether a record in the pool can serve all its layers, from there or with what is still on flash.
   [[nodiscard]] bool usable(const PoolRecord& record) const noexcept;
   // The record of this key in the pool; one that is incomplete and has lost its place on flash is dropped.

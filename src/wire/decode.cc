@@ -200,6 +200,22 @@ Result<Get> decode<Get>(const Header& header, Bytes meta) {
 }
 
 template <>
+Result<Check> decode<Check>(const Header& header, Bytes meta) {
+  ByteReader r(meta);
+  bool valid = true;
+  Check m;
+  m.ns = r.read<std::uint32_t>();
+  m.shard = r.read<std::uint16_t>();
+  m.group = r.read<std::uint16_t>();
+  m.keys.key_bytes = r.read<std::uint16_t>();
+  m.keys.native = read_flag(r, valid);
+  if (r.read<std::uint8_t>() != 0 || !r.ok() || !valid) return malformed();
+  if (auto read = read_keys(r, m.keys, header.items); !read) return fail(read.error());
+  if (auto checked = check_count(header.items, kKeysPerRequestMax, kKeysText); !checked) return fail(checked.error());
+  return m;
+}
+
+template <>
 Result<GetData> decode<GetData>(const Header& header, Bytes meta) {
   ByteReader r(meta);
   bool valid = true;

@@ -96,6 +96,15 @@ void put_meta(Writer& w, const Get& m) {
   w.put_bytes(m.keys.bytes);
 }
 
+void put_meta(Writer& w, const Check& m) {
+  w.put(m.ns);
+  w.put(m.shard);
+  w.put(m.group);
+  w.put_key_shape(m.keys);
+  w.put(std::uint8_t{0});
+  w.put_bytes(m.keys.bytes);
+}
+
 void put_meta(Writer& w, const GetData& m) {
   w.put_bytes(m.failed);
   w.put_bytes(m.checksums.bytes());
@@ -193,6 +202,7 @@ template Buffer frame(Header, const Match&, std::uint64_t);
 template Buffer frame(Header, const MatchReply&, std::uint64_t);
 template Buffer frame(Header, const Get&, std::uint64_t);
 template Buffer frame(Header, const GetData&, std::uint64_t);
+template Buffer frame(Header, const Check&, std::uint64_t);
 template Buffer frame(Header, const Put&, std::uint64_t);
 template Buffer frame(Header, const PutData&, std::uint64_t);
 template Buffer frame(Header, const PutReply&, std::uint64_t);

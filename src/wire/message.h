@@ -120,6 +120,15 @@ struct GetData {  // header.items, layer_first, layer_count are the caller's
   U64View checksums{};  // for each layer, for each key that has not failed
 };
 
+// Says that slabs of these records were damaged when they arrived. Has no answer.
+struct Check {
+  static constexpr Opcode kOpcode = Opcode::kCheck;
+  std::uint32_t ns = 0;
+  std::uint16_t shard = 0;
+  std::uint16_t group = 0;
+  KeyList keys{};
+};
+
 // Opens a PUT: its layers follow as PUT data with the same request_id.
 struct Put {
   static constexpr Opcode kOpcode = Opcode::kPut;
@@ -209,6 +218,8 @@ template <>
 Result<Get> decode<Get>(const Header& header, Bytes meta);
 template <>
 Result<GetData> decode<GetData>(const Header& header, Bytes meta);
+template <>
+Result<Check> decode<Check>(const Header& header, Bytes meta);
 template <>
 Result<Put> decode<Put>(const Header& header, Bytes meta);
 template <>

@@ -223,6 +223,22 @@ TEST(WireMessage, GetRoundTrips) {
   expect_exact_length<Get>(bytes);
 }
 
+TEST(WireMessage, CheckRoundTrips) {
+  const std::vector<std::byte> bytes(3 * 20, std::byte{7});
+  const Check check{.ns = 9, .shard = 2, .group = 1, .keys = {.bytes = bytes, .key_bytes = 20, .native = false}};
+  const Buffer message = frame({.request_id = 1}, check);
+  const auto got = decode<Check>(parse(message).header, parse(message).meta);
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(parse(message).header.items, 3U);
+  EXPECT_EQ(got->ns, 9U);
+  EXPECT_EQ(got->shard, 2);
+  EXPECT_EQ(got->group, 1);
+  EXPECT_EQ(got->keys.count(), 3U);
+  EXPECT_FALSE(got->keys.native);
+  EXPECT_TRUE(std::ranges::equal(got->keys.bytes, bytes));
+  expect_exact_length<Check>(message);
+}
+
 TEST(WireMessage, NativeKeysHaveSixteenBytes) {
   const Buffer keys = some_keys(2, 8);
   const Parsed p = parse(frame({.request_id = 4}, Get{.keys = {keys, 8, true}}));
