@@ -31,7 +31,7 @@ namespace kvd {
 
 using OpId = std::uint64_t;         // 0 is never an operation
 using LeaseId = std::uint64_t;      // 0 = no lease
-using NamespaceId = std::uint32_t;  // valid for the client that opened it, also across reconnects
+using NamespaceId = std::uint32_t;  // valid for the client that opened it until it closes it, also across reconnects
 
 inline constexpr std::uint16_t kWholeOp = 0xFFFF;  // Completion::layer of an operation's last completion
 
@@ -134,7 +134,11 @@ class Client {
   // Declares a namespace; remembered and declared again after a reconnect. A depot that holds the same fingerprint
   // with another schema, or cannot hold its records, refuses: operations then end with its code and Completion::why.
   // Local errors: kInvalid.
+  // An equal namespace that is open has the same id. kNoSpace: 1,024 are open.
   virtual Result<NamespaceId> open_namespace(const Namespace& ns) = 0;
+  // Once for each open_namespace(): with the last one the depot may forget it, but for the records that it holds.
+  // Operations under way end as they would; one that the depot has not been asked yet may end with kInvalid. kNotFound.
+  virtual Status close_namespace(NamespaceId ns) = 0;
 
   // Submissions copy their arrays, never block, and return the operation's id, or kBusy / kInvalid / kUnavailable
   // (breaker open or not connected: nothing was sent and nothing is owed).

@@ -132,6 +132,8 @@ kvd_code kvd_register(kvd_client* client, void* base, size_t bytes, uint32_t* re
 kvd_code kvd_unregister(kvd_client* client, uint32_t region, kvd_error* error);
 kvd_code kvd_open_namespace(kvd_client* client, const char* tenant, const void* fingerprint, size_t fingerprint_bytes,
                             const kvd_group* groups, size_t group_count, uint32_t* ns, kvd_error* error);
+/* Once for each kvd_open_namespace(). Records stay; operations under way end as they would. */
+kvd_code kvd_close_namespace(kvd_client* client, uint32_t ns, kvd_error* error);
 
 /* Submissions never block. */
 kvd_code kvd_match(kvd_client* client, uint32_t ns, const uint16_t* shards, size_t shard_count, const uint16_t* groups,

@@ -60,7 +60,9 @@ void add_memory(nb::class_<PyClient>& client) {
       .def("unregister", &PyClient::unregister, "region"_a)
       .def("open_namespace", &PyClient::open_namespace, "tenant"_a, "fingerprint"_a, "groups"_a,
            "Declares a namespace. Groups are dicts: group, layers, slab_bytes, parts, block_tokens, order, "
-           "rule='all' | 'trailing' | 'last', hit_blocks.");
+           "rule='all' | 'trailing' | 'last', hit_blocks.")
+      .def("close_namespace", &PyClient::close_namespace, "ns"_a,
+           "Once for each open_namespace(): the depot may forget it, but for its records.");
 }
 
 void add_operations(nb::class_<PyClient>& client) {

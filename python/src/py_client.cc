@@ -106,6 +106,8 @@ std::uint32_t PyClient::open_namespace(const std::string& tenant, const nb::byte
   return take(open()->client->open_namespace(ns));
 }
 
+void PyClient::close_namespace(std::uint32_t ns) { take(open()->client->close_namespace(ns)); }
+
 OpId PyClient::match(std::uint32_t ns, const nb::bytes& keys, std::int64_t key_bytes, bool native, nb::handle shards,
                      nb::handle groups, std::int64_t lease_ms, bool promote, std::int64_t total_ms,
                      std::int64_t progress_ms) {

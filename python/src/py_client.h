@@ -36,6 +36,8 @@ class PyClient {
   void unregister(std::uint32_t region);
   std::uint32_t open_namespace(const std::string& tenant, const nb::bytes& fingerprint, nb::handle groups);
 
+  void close_namespace(std::uint32_t ns);
+
   OpId match(std::uint32_t ns, const nb::bytes& keys, std::int64_t key_bytes, bool native, nb::handle shards,
              nb::handle groups, std::int64_t lease_ms, bool promote, std::int64_t total_ms, std::int64_t progress_ms);
   OpId multiget(std::uint32_t ns, const nb::bytes& keys, std::int64_t key_bytes, std::uint32_t region,

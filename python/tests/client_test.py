@@ -216,6 +216,17 @@ class RefusalTest(EmbeddedTest):
         self.assertIn("quarter of the pool", done.why)
         self.assertEqual(self.client.stats()["last_refusal"], "invalid: " + done.why)
 
+    def test_namespaces_are_given_back(self):
+        for epoch in range(1500):  # more than may be open at once
+            self.client.close_namespace(self.client.open_namespace("default", b"epoch %d" % epoch, GROUPS))
+        self.fill()
+        self.assertTrue(self.finish(self.put()).ok)
+        self.client.close_namespace(self.ns)
+        self.assertEqual(self.refused(self.get), "invalid")
+        self.assertEqual(self.refused(self.client.close_namespace, self.ns), "not_found")
+        self.ns = self.client.open_namespace("default", self.id().encode(), GROUPS)
+        self.assertEqual(self.finish(self.get()).first_failed(), BLOCKS)
+
     def test_what_can_never_succeed_is_invalid(self):
         client, submit = self.client, self.get
         self.assertEqual(self.refused(submit, KEYS[:-1]), "invalid")

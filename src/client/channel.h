@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <unordered_map>
 
 #include "client/backoff.h"
 #include "client/namespace_table.h"
@@ -70,11 +70,14 @@ class Channel final : private net::MessageHandler {
   [[nodiscard]] std::uint32_t credits() const noexcept { return credits_; }
   // Sends OPEN for namespaces that were declared since the channel became ready.
   void open_namespaces();
+  // The namespace is not in the table any more, and no operation names it: CLOSE.
+  void close_namespace(NamespaceId ns);
   // The depot's answer to the OPEN of a namespace on this connection.
   struct Handle {
     Code code = Code::kBusy;  // kOk: `number` is its handle; kBusy with an empty `why`: there is no answer yet
     std::uint32_t number = 0;
-    std::string why;  // of a refusal
+    std::string why;       // of a refusal
+    bool closing = false;  // nobody wants it any more: it is given back when the answer is there
     [[nodiscard]] bool answered() const noexcept { return code != Code::kBusy || !why.empty(); }
   };
   [[nodiscard]] const Handle& handle(NamespaceId ns) const;
@@ -88,6 +91,7 @@ class Channel final : private net::MessageHandler {
   void on_dialed(Result<io::UniqueFd> socket);
   void on_timer();
   void lost(const Error& why);
+  void give_back(std::uint32_t handle);
   Status on_hello(const wire::Header& header, Bytes meta);
   Status on_open_reply(const wire::Header& header, Bytes meta);
 
@@ -111,7 +115,7 @@ class Channel final : private net::MessageHandler {
   Time ready_since_{};
   std::unique_ptr<net::Connection> connection_;
   std::uint32_t credits_ = 0;
-  std::vector<Handle> handles_;  // by namespace
+  std::unordered_map<NamespaceId, Handle> handles_;
 };
 
 // Request ids that are not operations. OpIds stay below 2^62 (op_table.h).

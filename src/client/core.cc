@@ -65,6 +65,24 @@ void Core::open_namespaces() {
   data_.channel.open_namespaces();
 }
 
+void Core::close_namespace(NamespaceId ns) {
+  closing_.push_back(ns);
+  close_unused();
+}
+
+void Core::close_unused() {
+  // Sending may end operations, and so come back here.
+  for (const NamespaceId ns : std::exchange(closing_, {})) {
+    const auto names = [&](const Running& running) { return running.id != 0 && op_of(running).request.ns == ns; };
+    if (std::ranges::any_of(running_, names)) {
+      closing_.push_back(ns);
+      continue;
+    }
+    control_.channel.close_namespace(ns);
+    data_.channel.close_namespace(ns);
+  }
+}
+
 void Core::submit(Op& op, Op::Command command) {
   if (submits_.push(op, command)) loop_.post([this] { run_commands(); });
 }
@@ -190,7 +208,8 @@ void Core::end(Running& running, Code code, std::string_view why) {
   running.id = 0;
   op.request.region.drop();
   op.results.whole.code = code;
-  op.results.why = why;
+  op.results.why = why;  // before what it may point into goes
+  if (!closing_.empty() && !stopped_) close_unused();
   op.results.whole.why = op.results.why.c_str();
   op.results.whole.took = loop_.now() - op.request.submitted;
   switch (code) {

@@ -49,6 +49,8 @@ class Core final : private ChannelUser {
 
   void start();
   void open_namespaces();
+  // The namespace is not in the table any more: the depot is told when the last operation that names it has ended.
+  void close_namespace(NamespaceId ns);
   // Gives a lease back. Dropped when the depot is away.
   void unpin(LeaseId lease);
   // Opens the breaker at once: somebody else has found the depot failing.
@@ -85,6 +87,7 @@ class Core final : private ChannelUser {
   void end(Running& running, Code code, std::string_view why);
   Status end_refused(Running& running, const wire::Header& header, Bytes meta);
   void end_early(Running& running, Code code, std::string_view why);
+  void close_unused();
   void report_damage(const Op& op, const Running& running);
   void on_deadline(std::uint32_t slot);
   void arm_deadline(Running& running);
@@ -143,7 +146,8 @@ class Core final : private ChannelUser {
   bool pump_posted_ = false;
   bool pumping_ = false;
   bool stopped_ = false;
-  bool was_connected_ = false;  // both channels were ready once
+  std::vector<NamespaceId> closing_;  // namespaces that operations may still name
+  bool was_connected_ = false;        // both channels were ready once
 };
 
 }  // namespace kvd::client

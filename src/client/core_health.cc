@@ -44,7 +44,7 @@ void Core::on_probe_timer() {
   probe_timer_.arm(breaker_.probe_at());
 }
 
-void Core::on_ready(Channel& channel) {
+void Core::on_ready(Channel&) {
   if (breaker_.open()) close_breaker();  // to be greeted is as good as a probe
   breaker_.on_success();
   if (!control_.channel.ready() || !data_.channel.ready()) return;

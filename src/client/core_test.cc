@@ -122,7 +122,7 @@ TEST(Core, ACorruptSlabFailsItsKeyFromThatLayerOn) {
   EXPECT_TRUE(failed(done, 1));
   EXPECT_EQ(rig.state.get.corrupt_slabs.value(), 1U);
   rig.loop.settle();
-  EXPECT_EQ(as_text(rig.depot->checked), "key1") << "the depot is told which one";
+  EXPECT_EQ(as_text(rig.depot->checked), "key10") << "the depot is told which one";
   const Completion before = *rig.ops->try_get(op, 1);
   EXPECT_EQ(before.failed_keys, 0U);
   EXPECT_FALSE(failed(before, 1)) << "a layer's bitmap does not change after it was announced";
@@ -285,6 +285,47 @@ TEST(Core, WhatEndsHereSaysWhy) {
   EXPECT_STREQ(rig.finish(cancelled).why, "cancelled by the caller");
   EXPECT_STREQ(rig.finish(rig.get({.total = Millis(10), .progress = {}})).why, "the operation's deadline has passed");
   EXPECT_EQ(rig.state.refusal(), "") << "the depot has refused nothing";
+}
+
+TEST(Core, AClosedNamespaceIsGivenBackWhenItsLastOperationHasEnded) {
+  CoreRig rig;
+  rig.depot->script.hung = true;
+  const OpId op = rig.get();
+  rig.loop.settle();
+  ASSERT_TRUE(*rig.namespaces.close(rig.ns));
+  rig.core->close_namespace(rig.ns);
+  rig.loop.settle();
+  rig.depot->script.hung = false;
+  EXPECT_TRUE(rig.depot->closed.empty()) << "an operation names it";
+  rig.cancel(op);
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->closed.size(), 2U) << "on both connections";
+}
+
+TEST(Core, ANamespaceThatIsClosedBeforeTheDepotAnswersIsGivenBackThen) {
+  CoreRig rig;
+  Namespace other = rig.ns_value();
+  other.fingerprint = "other weights";
+  const NamespaceId id = *rig.namespaces.add(other);
+  rig.core->open_namespaces();
+  ASSERT_TRUE(*rig.namespaces.close(id));
+  rig.core->close_namespace(id);
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->closed.size(), 2U);
+  rig.store_records();
+  EXPECT_EQ(rig.finish(rig.get()).failed_keys, 0U) << "the other one is open";
+}
+
+TEST(Core, AnOperationOnANamespaceClosedMeanwhileIsInvalid) {
+  CoreRig rig;
+  rig.depot->drop_connections();
+  rig.loop.settle();
+  const OpId op = rig.match();
+  ASSERT_TRUE(*rig.namespaces.close(rig.ns));
+  ASSERT_TRUE(rig.wait_connected());
+  const Completion done = rig.finish(op);
+  EXPECT_TRUE(done.code == Code::kInvalid || done.code == Code::kUnavailable) << code_name(done.code);
+  EXPECT_EQ(rig.depot->seen[wire::Opcode::kMatch], 0U);
 }
 
 TEST(Core, OperationsOnANewNamespaceWaitForItsHandle) {

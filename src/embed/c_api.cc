@@ -167,6 +167,11 @@ kvd_code kvd_open_namespace(kvd_client* client, const char* tenant, const void* 
   });
 }
 
+kvd_code kvd_close_namespace(kvd_client* client, uint32_t ns, kvd_error* error) {
+  if (client == nullptr) return refuse(kNoClient, error);
+  return run(error, [&] { return client->client->close_namespace(ns); });
+}
+
 kvd_code kvd_match(kvd_client* client, uint32_t ns, const uint16_t* shards, size_t shard_count, const uint16_t* groups,
                    size_t group_count, kvd_keys keys, uint32_t lease_ms, int promote, kvd_deadline deadline, kvd_op* op,
                    kvd_error* error) {

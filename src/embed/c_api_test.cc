@@ -86,6 +86,10 @@ TEST(CApi, ReportsOperationsOfAnEmbeddedDepot) {
   EXPECT_EQ(kvd_depot_stats(client, 20000, small.data(), small.size(), &error), KVD_NO_SPACE);
   std::array<char, 65536> text;
   EXPECT_EQ(kvd_depot_stats(client, 20000, text.data(), text.size(), &error), KVD_OK) << error.what;
+  EXPECT_EQ(kvd_close_namespace(client, ns, &error), KVD_OK);
+  EXPECT_EQ(kvd_close_namespace(client, ns, &error), KVD_NOT_FOUND);
+  EXPECT_EQ(kvd_match(client, ns, &zero, 1, &zero, 1, keys, 0, 1, {20000, 0}, &op, &error), KVD_INVALID);
+  ASSERT_EQ(kvd_open_namespace(client, "t", "f", 1, &group, 1, &ns, &error), KVD_OK);
   ASSERT_EQ(kvd_open_breaker(client, &error), KVD_OK) << error.what;
   EXPECT_EQ(kvd_match(client, ns, &zero, 1, &zero, 1, keys, 0, 1, {20000, 0}, &op, &error), KVD_UNAVAILABLE);
   kvd_close(client);

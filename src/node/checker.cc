@@ -2,10 +2,10 @@
 
 namespace kvd::node {
 
-void Checker::report(store::NamespaceHandle ns, const block::RecordId& id, std::uint64_t bytes, AtOnce& at_once) {
+void Checker::report(const SharedNamespace& ns, const block::RecordId& id, std::uint64_t bytes, AtOnce& at_once) {
   if (bytes <= at_once.bytes) {
     at_once.bytes -= bytes;
-    store_.check(ns, id);
+    store_.check(ns->handle(), id);
     return;
   }
   at_once.bytes = 0;  // in order
@@ -17,7 +17,7 @@ void Checker::report(store::NamespaceHandle ns, const block::RecordId& id, std::
 void Checker::next() {
   const Report report = queue_.front();
   queue_.pop_front();
-  store_.check(report.ns, report.id);
+  store_.check(report.ns->handle(), report.id);
   if (!queue_.empty()) turn_.arm(loop_.now());
 }
 

@@ -10,6 +10,7 @@
 #include <deque>
 
 #include "io/loop.h"
+#include "node/namespace_use.h"
 #include "store/store.h"
 
 namespace kvd::node {
@@ -26,11 +27,11 @@ class Checker {
     std::uint64_t bytes = kAtOnceBytes;
   };
   // Verifies the record, now or soon. `bytes`: of its image.
-  void report(store::NamespaceHandle ns, const block::RecordId& id, std::uint64_t bytes, AtOnce& at_once);
+  void report(const SharedNamespace& ns, const block::RecordId& id, std::uint64_t bytes, AtOnce& at_once);
 
  private:
   struct Report {
-    store::NamespaceHandle ns = 0;
+    SharedNamespace ns;
     block::RecordId id;
   };
   void next();

@@ -15,10 +15,11 @@ TEST(Checker, LooksAtTheFirstReportsAtOnceAndAtTheRestInTurn) {
     ASSERT_TRUE(kit.put(n));
     ASSERT_TRUE(n == 2 || kit.flip_in_pool(n, 1));
   }
+  const auto ns = std::make_shared<const NamespaceUse>(*kit.store, *kit.store->open_namespace(kit.name_space));
   Checker checker(kit.loop, *kit.store);
   Checker::AtOnce at_once;
   const auto report = [&](std::uint64_t n, std::uint64_t bytes) {
-    checker.report(kit.ns, store::id_of(n), bytes, at_once);
+    checker.report(ns, store::id_of(n), bytes, at_once);
   };
   report(0, Checker::kAtOnceBytes - 1);
   report(1, 2);
@@ -38,13 +39,14 @@ TEST(Checker, ForgetsWhatIsTooMuch) {
   ASSERT_TRUE(kit.open()) << kit.why;
   ASSERT_TRUE(kit.put(1));
   ASSERT_TRUE(kit.flip_in_pool(1, 0));
+  const auto ns = std::make_shared<const NamespaceUse>(*kit.store, *kit.store->open_namespace(kit.name_space));
   Checker checker(kit.loop, *kit.store);
   Checker::AtOnce none{.bytes = 0};
-  for (std::size_t i = 0; i < Checker::kQueuedMax; ++i) checker.report(kit.ns, store::id_of(99), 1, none);
-  checker.report(kit.ns, store::id_of(1), 1, none);
+  for (std::size_t i = 0; i < Checker::kQueuedMax; ++i) checker.report(ns, store::id_of(99), 1, none);
+  checker.report(ns, store::id_of(1), 1, none);
   kit.loop.run_for(Millis(10));
   EXPECT_EQ(kit.lookup(1), Tier::kPool);
-  checker.report(kit.ns, store::id_of(1), 1, none);
+  checker.report(ns, store::id_of(1), 1, none);
   kit.loop.run_for(Millis(1));
   EXPECT_EQ(kit.lookup(1), Tier::kNone) << "reported again";
 }

@@ -101,6 +101,7 @@ Status Session::on_request(const wire::Header& header, Bytes meta) {
     case Opcode::kStats: return on_stats(header, meta);
     case Opcode::kPing: return on_ping(header, meta);
     case Opcode::kCheck: return on_check(header, meta);
+    case Opcode::kClose: return on_close(header, meta);
     default: return fail(Code::kCorrupt, "an unknown request");
   }
 }
@@ -135,14 +136,25 @@ Status Session::on_open(const wire::Header& header, Bytes meta) {
   if (const Status checked = block::check_namespace(open->ns); !checked) return refuse(header, checked.error());
   const Result<store::NamespaceHandle> handle = context_.store.open_namespace(open->ns);
   if (!handle) return refuse(header, handle.error());
-  auto at = std::ranges::find(namespaces_, *handle);
+  auto use = std::make_shared<const NamespaceUse>(context_.store, *handle);
+  auto at = std::ranges::find_if(namespaces_, [&](const auto& known) { return known && known->handle() == *handle; });
   if (at == namespaces_.end()) {
-    if (namespaces_.size() >= context_.limits.namespaces_max) {
-      return refuse(header, {Code::kNoSpace, 0, "too many namespaces on this connection"});
+    at = std::ranges::find_if(namespaces_, [](const auto& known) { return known == nullptr; });
+    if (at == namespaces_.end() && namespaces_.size() >= context_.limits.namespaces_max) {
+      return refuse(header, {Code::kNoSpace, 0, "too many namespaces are open on this connection: close some"});
     }
-    at = namespaces_.insert(at, *handle);
+    if (at == namespaces_.end()) at = namespaces_.emplace(at);
+    *at = std::move(use);
   }
   return reply(header, wire::OpenReply{static_cast<std::uint32_t>(at - namespaces_.begin())});
+}
+
+// Requests under way have their own share of the namespace.
+Status Session::on_close(const wire::Header& header, Bytes meta) {
+  const Result<wire::Close> request = wire::decode<wire::Close>(header, meta);
+  if (!request) return fail(request.error());
+  if (request->ns < namespaces_.size()) namespaces_[request->ns].reset();
+  return {};
 }
 
 Status Session::on_remove(const wire::Header& header, Bytes meta) {
@@ -210,21 +222,29 @@ Status Session::on_cancel(const wire::Header& header, Bytes meta) {
 // Has no answer, so what cannot be served is left.
 Status Session::on_check(const wire::Header& header, Bytes meta) {
   const Result<wire::Check> check = wire::decode<wire::Check>(header, meta);
-  if (!check) return check.error().code == Code::kInvalid ? Status{} : fail(check.error());
-  const Result<store::NamespaceHandle> ns = handle_of(check->ns);
-  const GroupSchema* const schema = ns ? context_.store.schema(*ns, check->group) : nullptr;
+  if (!check && check.error().code != Code::kInvalid) return fail(check.error());
+  if (!check) return {};
+  const Result<SharedNamespace> ns = namespace_of(check->ns);
+  const GroupSchema* const schema = ns ? context_.store.schema((*ns)->handle(), check->group) : nullptr;
   if (schema == nullptr) return {};
   const std::uint64_t bytes = block::shape_of(*schema, !check->keys.native).record_bytes();
   Checker::AtOnce at_once;
   for (std::size_t i = 0; i < check->keys.count(); ++i) {
-    const Key key = block::key_at(context_.store.namespace_hash(*ns), check->keys, i);
+    const Key key = block::key_at(context_.store.namespace_hash((*ns)->handle()), check->keys, i);
     context_.checker.report(*ns, {key, check->shard, check->group}, bytes, at_once);
   }
   return {};
 }
 
 Result<store::NamespaceHandle> Session::handle_of(std::uint32_t ns) const {
-  if (ns >= namespaces_.size()) return fail(Code::kNotFound, "no such namespace on this connection: OPEN it first");
+  const Result<SharedNamespace> use = namespace_of(ns);
+  if (!use) return fail(use.error());
+  return (*use)->handle();
+}
+
+Result<SharedNamespace> Session::namespace_of(std::uint32_t ns) const {
+  if (ns >= namespaces_.size() || namespaces_[ns] == nullptr)
+    return fail(Code::kNotFound, "no such namespace on this connection: OPEN it first");
   return namespaces_[ns];
 }
 

@@ -18,6 +18,7 @@
 #include "net/connection.h"
 #include "node/context.h"
 #include "node/get_op.h"
+#include "node/namespace_use.h"
 #include "node/put_op.h"
 #include "wire/message.h"
 
@@ -46,6 +47,7 @@ class Session final : private net::MessageHandler {
  private:
   // A GET or PUT with what the session keeps about it.
   struct RunningGet {
+    SharedNamespace ns;
     std::shared_ptr<GetOp> op;  // also held by the messages it has queued
     Budget::Share keys;
     std::unique_ptr<io::Timer> deadline;
@@ -53,6 +55,7 @@ class Session final : private net::MessageHandler {
     Time arrived{};
   };
   struct RunningPut {
+    SharedNamespace ns;
     std::shared_ptr<PutOp> op;  // also held by acknowledgements that the store owes
     Budget::Share keys;
     std::unique_ptr<io::Timer> deadline;
@@ -73,6 +76,7 @@ class Session final : private net::MessageHandler {
   Status on_hello(const wire::Header& header, Bytes meta);
   Status on_request(const wire::Header& header, Bytes meta);
   Status on_open(const wire::Header& header, Bytes meta);
+  Status on_close(const wire::Header& header, Bytes meta);
   Status on_remove(const wire::Header& header, Bytes meta);
   void removal_written(const wire::Header& request, std::uint32_t removed, const Status& written);
   Status on_unpin(const wire::Header& header, Bytes meta);
@@ -81,6 +85,7 @@ class Session final : private net::MessageHandler {
   Status on_cancel(const wire::Header& header, Bytes meta);
   Status on_check(const wire::Header& header, Bytes meta);
   Result<store::NamespaceHandle> handle_of(std::uint32_t ns) const;
+  Result<SharedNamespace> namespace_of(std::uint32_t ns) const;
   template <class M>
   Status reply(const wire::Header& request, const M& message, std::uint32_t items = 0);
   Status refuse(const wire::Header& request, const Error& why);
@@ -111,7 +116,7 @@ class Session final : private net::MessageHandler {
   OnClosed on_closed_;
   std::string peer_name_ = "unnamed";
   bool greeted_ = false;
-  std::vector<store::NamespaceHandle> namespaces_;  // by the handle that the client knows
+  std::vector<SharedNamespace> namespaces_;  // by the handle that the client knows; null = closed
 
   Budget pins_;        // of the node's `pinned`
   Budget unfinished_;  // of the node's `unfinished`

@@ -42,9 +42,10 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
   if (Status checked = check_op(header); !checked) return checked;
   const Result<wire::Get> get = wire::decode<wire::Get>(header, meta);
   if (!get) return undecodable(header, get.error());
-  const Result<store::NamespaceHandle> ns = handle_of(get->ns);
-  if (!ns) return refuse(header, ns.error());
-  const GroupSchema* const schema = context_.store.schema(*ns, get->group);
+  Result<SharedNamespace> use = namespace_of(get->ns);
+  if (!use) return refuse(header, use.error());
+  const store::NamespaceHandle ns = (*use)->handle();
+  const GroupSchema* const schema = context_.store.schema(ns, get->group);
   if (schema == nullptr) return refuse(header, {Code::kInvalid, 0, "the namespace has no such group"});
   const int layers = header.layer_count == 0 ? schema->layers - header.layer_first : header.layer_count;
   if (layers <= 0 || header.layer_first + layers > schema->layers) {
@@ -55,7 +56,7 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
 
   const block::RecordShape shape = block::shape_of(*schema, !get->keys.native);
   const GetOp::Request request{.id = header.request_id,
-                               .ns = *ns,
+                               .ns = ns,
                                .slab_bytes = shape.slab_bytes,
                                .slab_stride = shape.slab_stride,
                                .record_bytes = static_cast<std::uint32_t>(shape.record_bytes()),
@@ -63,8 +64,9 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
                                .layer_end = static_cast<std::uint16_t>(header.layer_first + layers),
                                .stop_at_first_failure = get->stop_at_first_failure,
                                .deadline = deadline_of(header, now)};
-  auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(*ns), get->keys, get->shard, get->group);
+  auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(ns), get->keys, get->shard, get->group);
   RunningGet running{
+      .ns = std::move(*use),
       .op = std::make_shared<GetOp>(context_, pins_, request, std::move(keys), [this] { schedule_pump(); }),
       .keys = std::move(*share),
       .deadline = nullptr,
@@ -153,18 +155,20 @@ Status Session::on_put(const wire::Header& header, Bytes meta) {
   if (Status checked = check_op(header); !checked) return checked;
   const Result<wire::Put> put = wire::decode<wire::Put>(header, meta);
   if (!put) return undecodable(header, put.error());
-  const Result<store::NamespaceHandle> ns = handle_of(put->ns);
-  if (!ns) return refuse(header, ns.error());
-  const GroupSchema* const schema = context_.store.schema(*ns, put->group);
+  Result<SharedNamespace> use = namespace_of(put->ns);
+  if (!use) return refuse(header, use.error());
+  const store::NamespaceHandle ns = (*use)->handle();
+  const GroupSchema* const schema = context_.store.schema(ns, put->group);
   if (schema == nullptr) return refuse(header, {Code::kInvalid, 0, "the namespace has no such group"});
   Result<Budget::Share> share = admit(header);
   if (!share) return refuse(header, share.error());
 
   const std::uint64_t id = header.request_id;
   const PutOp::Request request{
-      .id = id, .ns = *ns, .shape = block::shape_of(*schema, !put->keys.native), .ack = put->ack};
-  auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(*ns), put->keys, put->shard, put->group);
-  RunningPut running{.op = std::make_shared<PutOp>(context_, unfinished_, request, std::move(keys),
+      .id = id, .ns = ns, .shape = block::shape_of(*schema, !put->keys.native), .ack = put->ack};
+  auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(ns), put->keys, put->shard, put->group);
+  RunningPut running{.ns = std::move(*use),
+                     .op = std::make_shared<PutOp>(context_, unfinished_, request, std::move(keys),
                                                    [this, id] {
                                                      finish_put(id);
                                                      connection_->flush();

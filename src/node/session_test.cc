@@ -158,6 +158,10 @@ TEST(Session, NamespacesOfAConnectionAreBounded) {
   client->open(ns);
   ns.fingerprint = "c";
   EXPECT_EQ(client->call(wire::frame({.request_id = 9}, wire::Open{ns})).header.status, Code::kNoSpace);
+  client->send(wire::frame({.request_id = 10}, wire::Close{0}));
+  EXPECT_EQ(client->open(ns), 0U) << "a handle that was given back";
+  const Received reply = client->call(wire::frame({.request_id = 11}, wire::Unpin{1}));
+  EXPECT_EQ(reply.header.status, Code::kNotFound) << "CLOSE has no answer";
 }
 
 TEST(Session, ConnectionsAreBounded) {

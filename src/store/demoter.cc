@@ -57,7 +57,7 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
     // copies the older one must not outlive a removal of the younger.
     if (unsafe) {
       flash_.index.erase(record.key.hash, record.place.segment, record.place.offset);
-      flash_.tombstones.add({record.key, flash_.put_seq_next++, record.place.segment, record.place.generation});
+      flash_.bury(record.key, record.place.segment, record.place.generation);
     }
     record.put_seq = flash_.put_seq_next++;
     record.published = flash_.loop.now();
@@ -227,7 +227,7 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   while (!inserted && evictor_.make_index_room_now()) inserted = flash_.index.insert(record.key.hash, entry);
   if (!inserted) {
     // Unfindable on flash: a tombstone keeps it from coming back at the next start after a removal.
-    flash_.tombstones.add({record.key, flash_.put_seq_next++, place.segment, place.generation});
+    flash_.bury(record.key, place.segment, place.generation);
     return give_up(record);
   }
   record.place = place;
@@ -239,7 +239,7 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
 // The frame may be on the medium all the same, and as long as its segment has no footer a scan would find it there. So
 // the failed copy is buried, and what is written from now on is newer than that.
 void Demoter::record_failed(PoolRecord& record, const FlashPlace& place) {
-  flash_.tombstones.add({record.key, flash_.put_seq_next++, place.segment, place.generation});
+  flash_.bury(record.key, place.segment, place.generation);
   record.put_seq = flash_.put_seq_next++;
   record.place = {};
   if (++record.write_failures > 1 || !flash_.health.on()) return give_up(record);

@@ -205,6 +205,7 @@ void Evictor::write_header(Task& task) {
 void Evictor::finish(Task& task) {
   failures_ = 0;
   flash_.tombstones.forget(task.segment);
+  flash_.release_namespaces(task.segment);
   if (task.retire) {
     flash_.segments.at(task.segment).generation = task.new_generation;
     flash_.segments.at(task.segment).state = SegmentState::kRetired;

@@ -35,6 +35,7 @@ void LogWriter::give_back(Frame& frame) {
 
 void LogWriter::submit(Frame& frame) {
   frame.lay_out(flash_);
+  for (const NamespaceHandle ns : frame.new_namespaces()) flash_.hold_namespace(current_->id, ns);
   current_->in_flight.push_back(&frame);
   if (in_flight_++ == 0) {
     frames_done_seen_ = frames_done_;

@@ -32,7 +32,8 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
   return view;
 }
 
-Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, bool prefault, StoreStats& stats) {
+Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, bool prefault, StoreStats& stats,
+                                           Namespaces& namespaces) {
   KVD_CHECK(bytes > 0 && is_aligned(bytes, kPageBytes));
   const int fd = ::memfd_create("kvdepot-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return fail(Code::kNoSpace, "creating the pool's memory file", errno);
@@ -52,16 +53,17 @@ Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, bool prefault, S
   ::madvise(base, bytes, MADV_HUGEPAGE);  // wishes: no harm where the kernel grants none
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
-  auto pool = std::unique_ptr<Pool>(new Pool(fd, static_cast<std::byte*>(base), bytes, stats));
+  auto pool = std::unique_ptr<Pool>(new Pool(fd, static_cast<std::byte*>(base), bytes, stats, namespaces));
   if (prefault) pool->toucher_ = std::jthread([p = pool.get()](const std::stop_token& stop) { p->prefault(stop); });
   return pool;
 }
 
-Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats)
+Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces)
     : fd_(fd),
       base_(base),
       bytes_(bytes),
       stats_(stats),
+      namespaces_(namespaces),
       allocator_(static_cast<std::uint32_t>(bytes / kPageBytes)),
       table_(std::bit_ceil(std::clamp<std::uint64_t>(bytes / kBytesPerBucket, 1024, std::uint64_t{1} << 24))) {}
 
@@ -110,6 +112,7 @@ PoolRecord* Pool::allocate(const RecordKey& key, const block::RecordShape& shape
   record.pool_offset = std::uint64_t{first} * kPageBytes;
   record.image = base_ + record.pool_offset;
   record.state = PoolRecord::State::kWriting;
+  if (key.ns != Namespaces::kNone) namespaces_.hold(key.ns);
   stats_.pool_bytes_used.set(used_bytes());
   return &record;
 }
@@ -201,6 +204,7 @@ void Pool::free_record(PoolRecord& record) noexcept {
   record.load.reset();
   free_records_.push_back(&record);
   stats_.pool_bytes_used.set(used_bytes());
+  if (record.key.ns != Namespaces::kNone) namespaces_.release(record.key.ns);
 }
 
 }  // namespace kvd::store

@@ -28,7 +28,8 @@ class Pool {
   // Maps `bytes` (a multiple of 4 KiB). The kernel gives pages as they are touched: with `prefault` in the background
   // from now on, so that neither puts nor the first requests pay for page faults, else by the puts. A pool larger than
   // the memory that is left is not refused here (kvdepot serve warns of it). kNoSpace: no descriptor or address space.
-  static Result<std::unique_ptr<Pool>> create(std::uint64_t bytes, bool prefault, StoreStats& stats);
+  static Result<std::unique_ptr<Pool>> create(std::uint64_t bytes, bool prefault, StoreStats& stats,
+                                              Namespaces& namespaces);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -39,7 +40,8 @@ class Pool {
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;
 
   // A record with an image of its own in state kWriting, not in the table; clean records are evicted to make room.
-  // Null when there is none. A record that is given up before publish() goes back with detach().
+  // Null when there is none. A record that is given up before publish() goes back with detach(). Until it is freed it
+  // holds its namespace, unless that is Namespaces::kNone.
   PoolRecord* allocate(const RecordKey& key, const block::RecordShape& shape);
 
   // The published record of this key, or null.
@@ -64,7 +66,7 @@ class Pool {
   bool make_room(std::uint32_t pages);
 
  private:
-  Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats);
+  Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces);
   void prefault(const std::stop_token& stop) const;
   void settle(PoolRecord& record) noexcept;  // after a change of state or references: the right list, or freed
   void free_record(PoolRecord& record) noexcept;
@@ -75,6 +77,7 @@ class Pool {
   std::byte* base_;
   std::uint64_t bytes_;
   StoreStats& stats_;
+  Namespaces& namespaces_;
   PageAllocator allocator_;
   std::vector<PoolRecord*> table_;  // chained through hash_next
   std::vector<std::unique_ptr<PoolRecord[]>> chunks_;

@@ -43,7 +43,7 @@ struct StoreOptions {
   bool small_sizes = false;                              // tests: no lower limits on pool, flash and segments
 };
 
-// A namespace opened on this store; small, valid until close. Handles of equal namespaces are equal.
+// A namespace opened on this store; small, valid until close_namespace(). Handles of equal namespaces are equal.
 using NamespaceHandle = std::uint32_t;
 
 class Store;
@@ -134,8 +134,11 @@ class Store {
   // kBusy from here on.
   virtual void drain(Time deadline, std::move_only_function<void()> on_done) = 0;
 
-  // kInvalid when the same tenant and fingerprint are known here with another schema; kNoSpace past 65,535 of them.
+  // kInvalid when the same tenant and fingerprint are known here with another schema; kNoSpace when 65,535 are open.
   virtual Result<NamespaceHandle> open_namespace(const Namespace& ns) = 0;
+  // Once for each open_namespace(). With the last one the handle may come to name another namespace; records stay. Puts
+  // and gets that are under way go on, but no call may name the handle any more.
+  virtual void close_namespace(NamespaceHandle ns) = 0;
   [[nodiscard]] virtual const block::NamespaceHash& namespace_hash(NamespaceHandle ns) const = 0;
   // Null when the namespace has no such group.
   [[nodiscard]] virtual const GroupSchema* schema(NamespaceHandle ns, std::uint16_t group) const = 0;

@@ -154,6 +154,8 @@ void StoreImpl::promote(NamespaceHandle ns, const block::RecordId& id) {
 }
 
 PoolRecord* StoreImpl::start_promotion(const RecordKey& key) {
+  // It has waited: its namespace may be closed, and the handle another one's.
+  if (!namespaces_->opened(key.ns) || namespaces_->key_of(key.ns, key.id).hash != key.hash) return nullptr;
   if (PoolRecord* record = find_usable(key)) return record;
   const auto found = find_on_flash(key);
   const GroupInfo* group = group_of(key.ns, key.id.group);
@@ -311,7 +313,7 @@ bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
 void StoreImpl::bury(const RecordKey& key, const FlashPlace& place) {
   Flash& flash = tier_->flash;
   flash.index.erase(key.hash, place.segment, place.offset);
-  flash.tombstones.add({key, flash.put_seq_next++, place.segment, place.generation});
+  flash.bury(key, place.segment, place.generation);
   tier_->demoter.kick();
 }
 
@@ -342,7 +344,7 @@ bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
     // A segment that is being given up would bring the record back if the machine stopped now.
     for (const std::uint32_t segment : tier_->evictor.being_evicted(key.hash)) {
       Flash& flash = tier_->flash;
-      flash.tombstones.add({key, flash.put_seq_next++, segment, flash.segments.at(segment).generation});
+      flash.bury(key, segment, flash.segments.at(segment).generation);
       tier_->demoter.kick();
     }
   }

@@ -48,6 +48,7 @@ class StoreImpl final : public Store {
 
   void drain(Time deadline, std::move_only_function<void()> on_done) override;
   Result<NamespaceHandle> open_namespace(const Namespace& ns) override { return namespaces_->open(ns); }
+  void close_namespace(NamespaceHandle ns) override { namespaces_->close(ns); }
   [[nodiscard]] const block::NamespaceHash& namespace_hash(NamespaceHandle ns) const override;
   [[nodiscard]] const GroupSchema* schema(NamespaceHandle ns, std::uint16_t group) const override;
   [[nodiscard]] Tier lookup(NamespaceHandle ns, const block::RecordId& id) const override;

@@ -294,6 +294,14 @@ Result<RemoveReply> decode<RemoveReply>(const Header&, Bytes meta) {
 }
 
 template <>
+Result<Close> decode<Close>(const Header&, Bytes meta) {
+  ByteReader r(meta);
+  const Close m{.ns = r.read<std::uint32_t>()};
+  if (!r.done()) return malformed();
+  return m;
+}
+
+template <>
 Result<Unpin> decode<Unpin>(const Header&, Bytes meta) {
   ByteReader r(meta);
   const Unpin m{.lease = r.read<std::uint64_t>()};

@@ -67,6 +67,8 @@ void put_meta(Writer& w, const Open& m) {
 
 void put_meta(Writer& w, const OpenReply& m) { w.put(m.ns); }
 
+void put_meta(Writer& w, const Close& m) { w.put(m.ns); }
+
 void put_meta(Writer& w, const Match& m) {
   KVD_CHECK(m.keys.count() == m.groups.size() * m.blocks);
   w.put(m.ns);
@@ -198,6 +200,7 @@ template Buffer frame(Header, const Hello&, std::uint64_t);
 template Buffer frame(Header, const HelloReply&, std::uint64_t);
 template Buffer frame(Header, const Open&, std::uint64_t);
 template Buffer frame(Header, const OpenReply&, std::uint64_t);
+template Buffer frame(Header, const Close&, std::uint64_t);
 template Buffer frame(Header, const Match&, std::uint64_t);
 template Buffer frame(Header, const MatchReply&, std::uint64_t);
 template Buffer frame(Header, const Get&, std::uint64_t);

@@ -84,6 +84,12 @@ struct OpenReply {
   std::uint32_t ns = 0;
 };
 
+// Gives the handle of a namespace back. Has no answer; requests under way go on.
+struct Close {
+  static constexpr Opcode kOpcode = Opcode::kClose;
+  std::uint32_t ns = 0;
+};
+
 // Asks for the longest usable prefix of `blocks` blocks over all shards and groups.
 struct Match {
   static constexpr Opcode kOpcode = Opcode::kMatch;
@@ -210,6 +216,8 @@ template <>
 Result<Open> decode<Open>(const Header& header, Bytes meta);
 template <>
 Result<OpenReply> decode<OpenReply>(const Header& header, Bytes meta);
+template <>
+Result<Close> decode<Close>(const Header& header, Bytes meta);
 template <>
 Result<Match> decode<Match>(const Header& header, Bytes meta);
 template <>

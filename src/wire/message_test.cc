@@ -334,6 +334,9 @@ TEST(WireMessage, SmallMessagesRoundTrip) {
   expect_exact_length<OpenReply>(open);
   expect_exact_length<RemoveReply>(removed);
   expect_exact_length<Unpin>(unpin);
+  const Buffer close = frame({.request_id = 1}, Close{77});
+  EXPECT_EQ(decode<Close>(parse(close).header, parse(close).meta)->ns, 77U);
+  expect_exact_length<Close>(close);
   expect_exact_length<Cancel>(frame({.request_id = 1}, Cancel{}));
   expect_exact_length<Ping>(frame({.request_id = 1}, Ping{}));
   expect_exact_length<PingReply>(frame({.request_id = 1}, PingReply{}));

@@ -106,6 +106,7 @@ Status FakeDepot::Session::on_message(const wire::Header& header, Bytes meta) {
     case kPut: on_put(header, meta); break;
     case kRemove: on_remove(header, meta); break;
     case kCancel: on_cancel(header.request_id); break;
+    case kClose: depot_.closed.push_back(wire::decode<wire::Close>(header, meta)->ns); break;
     case kCheck: {
       const Bytes keys = wire::decode<wire::Check>(header, meta)->keys.bytes;
       depot_.checked.insert(depot_.checked.end(), keys.begin(), keys.end());

@@ -61,7 +61,8 @@ class FakeDepot {
   std::vector<std::byte> last_put_data;  // payload of the last PUT data message, whole
   std::uint64_t records_put = 0;
   std::vector<LeaseId> unpinned;
-  std::vector<std::byte> checked;  // keys of CHECKs, back to back
+  std::vector<std::uint32_t> closed;  // handles of CLOSEs
+  std::vector<std::byte> checked;     // keys of CHECKs, back to back
   std::uint64_t connections = 0;
 
  private:
