@@ -3,12 +3,12 @@
 // A record that is being loaded is in the pool's table already, with a Load that says which layers are there. Gets name
 // what they want; layers are read once however many gets want them (single flight), in operations of at most 512 KiB of
 // adjacent layers, or of one layer that is larger, in layer order and round robin over the records, so that the first
-// layers of a whole prefix arrive first and partial reads read only what they need. Records that are asked for one after
-// the other and lie one after the other on flash share an operation. When one completes, the next are handed to the
-// device before what has come is verified, so that it has work meanwhile. Every slab is verified against the record's
-// table, which is verified against the index. What fails is read once more, by itself, then the record is dropped and its
-// gets end with kCorrupt. Gets come before promotions. A get that has passed its deadline ends; its buffer stays until
-// the I/O has completed. Belongs to the store's loop.
+// layers of a whole prefix arrive first and partial reads read only what they need. Records that are asked for one
+// after the other and lie one after the other on flash share an operation. When one completes, the next are handed to
+// the device before what has come is verified, so that it has work meanwhile. Every slab is verified against the
+// record's table, which is verified against the index. What fails is read once more, by itself, then the record is
+// dropped and its gets end with kCorrupt. Gets come before promotions. A get that has passed its deadline ends; its
+// buffer stays until the I/O has completed. Belongs to the store's loop.
 #pragma once
 
 #include <array>
