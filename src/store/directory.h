@@ -29,4 +29,7 @@ class StoreDirectory {
   io::PrivateFd lock_;
 };
 
+// Who holds a lock file, as its content says: "process 4711", or "another process". `lock` is open for reading.
+std::string lock_holder(int lock);
+
 }  // namespace kvd::store

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "block/checksum.h"
+#include "store/pool_memory.h"
 
 namespace kvd::store {
 namespace {
@@ -54,8 +55,7 @@ Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stat
   }
   // A peer that maps the file can then rely on its size.
   ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  // NORESERVE: pages of a memory file are accounted for when they are touched, whatever is asked here.
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  void* base = map_pool(fd, bytes);
   if (base == MAP_FAILED) {
     const int error = errno;
     ::close(fd);
@@ -88,11 +88,8 @@ void Pool::prefault(Log& log) {
 
 // Populating for writing changes no byte, so it may run beside puts and reads.
 void Pool::touch_pages(const std::stop_token& stop, Log& log) const {
-#ifndef MADV_POPULATE_WRITE
-  constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14
-#endif
   for (std::uint64_t at = 0; at < bytes_ && !stop.stop_requested(); at += kPrefaultBytes) {
-    if (::madvise(base_ + at, std::min(kPrefaultBytes, bytes_ - at), MADV_POPULATE_WRITE) == 0) continue;
+    if (populate_pool(base_ + at, std::min(kPrefaultBytes, bytes_ - at))) continue;
     const int error = errno;
     if (error == EINTR) {
       at -= kPrefaultBytes;  // once more
