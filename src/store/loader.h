@@ -1,12 +1,12 @@
 // Loader: reads records from flash into their pool images, layer by layer, and completes the gets that wait for them.
 //
 // A record that is being loaded is in the pool's table already, with a Load that says which layers are there. Gets name
-// what they want; layers are read once however many gets want them (single flight), in operations of at most 1 MiB of
-// adjacent layers, in layer order and round robin over the records, so that the first layers of a whole prefix arrive
-// first and partial reads read only what they need. Every slab is verified against the record's table, which is
-// verified against the index. What fails is read once more, then the record is dropped and its gets end with kCorrupt.
-// Gets come before promotions. A get that has passed its deadline ends; its buffer stays until the I/O has completed.
-// Belongs to the store's loop.
+// what they want; layers are read once however many gets want them (single flight), in operations of at most 512 KiB of
+// adjacent layers, or of one layer that is larger, in layer order and round robin over the records, so that the first
+// layers of a whole prefix arrive first and partial reads read only what they need. Every slab is verified against the
+// record's table, which is verified against the index. What fails is read once more, then the record is dropped and its
+// gets end with kCorrupt. Gets come before promotions. A get that has passed its deadline ends; its buffer stays until
+// the I/O has completed. Belongs to the store's loop.
 #pragma once
 
 #include <array>
@@ -42,6 +42,9 @@ class Loader {
 
   // Makes `record`, fresh from the pool, one that is loaded from `place`: published, nothing of it there yet.
   void begin(PoolRecord& record, const FlashPlace& place);
+  // Reads the layers of `get` into `image`, which has room for no more (a passing image of its record), and gives it
+  // to `get` alone.
+  void pass(Get& get, PoolRecord& image, const FlashPlace& place);
   // Waits for the layers of `get`, which `record` has not all. Requires that its place still holds it.
   void wait(Get& get, PoolRecord& record);
   // Ends a waiting get with kCancelled, now.
@@ -65,6 +68,7 @@ class Loader {
     bool table = false;
   };
 
+  void expect(PoolRecord& record, const FlashPlace& place);
   // Queueing and submitting.
   void want(PoolRecord& record, std::uint32_t first, std::uint32_t count);
   void enqueue(PoolRecord& record);

@@ -207,6 +207,7 @@ bool Recovery::record_verifies(const Use& use, const Descriptor& d, const Segmen
                         block::shape_of(content.schemas[d.schema], false)};
   const block::RecordShape& shape = *group.shape_of_pages(d.length / 4096);
   RecordKey key;
+  key.ns = Namespaces::kNone;
   key.id = {d.key(), d.shard, group.schema.group};
   PoolRecord* image = pool_.allocate(key, shape);
   if (image == nullptr) return false;  // larger than the pool: it could not be served either
@@ -253,6 +254,7 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
   const SegmentContent& content = footer.content;
   auto& seqs = seqs_[use.segment];
   bool room = true;
+  std::vector<bool> held(content.namespaces.size());
   for (const Descriptor& d : content.descriptors) {
     flash_.put_seq_next = std::max(flash_.put_seq_next, d.put_seq + 1);
     if (!servable(d, content, footer.trailer.data_pages)) {
@@ -260,6 +262,8 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
       continue;
     }
     const NamespaceHandle ns = flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]);
+    if (!held[d.name_space]) flash_.hold_namespace(use.segment, ns);
+    held[d.name_space] = true;
     const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
     if (d.tombstone()) {
       if (d.offset < flash_.segments.count())
@@ -309,7 +313,10 @@ void Recovery::apply_tombstones() {
   std::ranges::sort(tombstones_, {}, order);
   const auto rest = std::ranges::unique(tombstones_, same);
   tombstones_.erase(rest.begin(), rest.end());
-  for (const Tombstone& tombstone : tombstones_) flash_.tombstones.restore(tombstone);
+  for (const Tombstone& tombstone : tombstones_) {
+    flash_.hold_namespace(tombstone.segment, tombstone.key.ns);
+    flash_.tombstones.restore(tombstone);
+  }
 }
 
 }  // namespace kvd::store

@@ -235,6 +235,9 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
 
     def get_kv_connector_stats(self) -> KvDepotStats | None:
         half = self._scheduler or self._worker
+        if self._settings.embedded and self._worker is not None:
+            for line in self._client.take_warnings():   # an embedded depot has no log of its own
+                log.warning("kvdepot: the embedded depot: %s", line)
         if half is None or not half.counts:
             return None
         return KvDepotStats(data=half.take_counts())

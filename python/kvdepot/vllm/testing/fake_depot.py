@@ -14,6 +14,9 @@ from typing import Any
 from kvdepot._kvdepot import KvdepotError
 
 
+KEYS_MAX = 4096             # of one operation, as the client has it
+
+
 def error(code: str) -> KvdepotError:
     made = KvdepotError(code)
     made.code = code
@@ -114,6 +117,8 @@ class FakeClient:
 
     def match(self, ns: int, keys: bytes, key_bytes: int, *, shards: Any = (0,), groups: Any = (0,), lease_ms: int = 0,
               promote: bool = True, total_ms: int = 0, progress_ms: int = 100) -> int:
+        if len(keys) > KEYS_MAX * key_bytes:
+            raise error("invalid")
         return self._submit("match", ns=ns, keys=_split(keys, key_bytes), shards=shards, lease_ms=lease_ms,
                             total_ms=total_ms, progress_ms=progress_ms)
 
