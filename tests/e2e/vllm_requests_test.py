@@ -128,7 +128,7 @@ class Requests(unittest.TestCase):
         (loaded,) = self.before.collect(long)
         self.assertEqual(loaded.cached, LONG * BLOCK)
         self.assert_right(["long", *running], [loaded, first, *self.before.collect(others[1:])])
-        # vLLM tells of a preemption with the request's next token. Memory was short only while both ran beside the load.
+        # vLLM tells of a preemption with the request's next token. Memory was short only while both ran beside it.
         self.assertGreater(self.preemptions(self.before), before)
         self.before.reset_prefix_cache()
 
