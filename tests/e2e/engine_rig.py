@@ -71,10 +71,7 @@ class Rig:
     def part_of_model(self, name, layers, kv_heads):
         """The model with fewer layers and heads: its own three KV heads can't be shared out to two workers. What it
         says makes no sense, but depends on every token."""
-        from safetensors.torch import load_file, save_file
-        folder = self.work / name
-        shutil.copytree(self.model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-        config = json.loads((folder / "config.json").read_text())
+        config = json.loads((self.model / "config.json").read_text())
         head = config["head_dim"]
         heads = config["num_attention_heads"] // config["num_key_value_heads"] * kv_heads
         def cut(name, tensor):
@@ -83,11 +80,26 @@ class Rig:
             if name.endswith("q_proj.weight"):
                 return tensor[:heads * head].contiguous()
             return tensor[:, :heads * head].contiguous() if name.endswith("o_proj.weight") else tensor
-        weights = {name: cut(name, tensor) for name, tensor in load_file(self.model / "model.safetensors").items()
-                   if ".layers." not in name or int(name.split(".layers.")[1].split(".")[0]) < layers}
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        def kept(name):
+            return ".layers." not in name or int(name.split(".layers.")[1].split(".")[0]) < layers
+        folder = self._rewritten(name, lambda name, tensor: cut(name, tensor) if kept(name) else None)
         config |= {"num_hidden_layers": layers, "num_key_value_heads": kv_heads, "num_attention_heads": heads}
         (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    def other_model(self, name):
+        """The model with other weights, for reload_weights. They are those of its norms: vLLM 0.32 goes on with the
+        packed matrices that it made at the start on a CPU."""
+        return self._rewritten(name, lambda name, tensor: tensor.flip(0) if "layernorm" in name else tensor)
+
+    def _rewritten(self, name, change):
+        """A copy whose tensors are what `change(name, tensor)` returns; None leaves one out."""
+        from safetensors.torch import load_file, save_file
+        folder = self.work / name
+        shutil.copytree(self.model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+        weights = {key: change(key, tensor) for key, tensor in load_file(self.model / "model.safetensors").items()}
+        save_file({key: tensor for key, tensor in weights.items() if tensor is not None}, folder / "model.safetensors",
+                  {"format": "pt"})
         return folder
 
     def copy_of_model(self, name):

@@ -542,6 +542,7 @@ def test_resets_that_follow_each_other_open_one_epoch():
     e.finish(request)
     e.step()
     assert [len(client.namespaces) for client in e.clients] == [3, 3]
+    assert [client.open_namespaces for client in e.clients] == [{3}, {3}]      # those of past epochs are given back
     assert e.admit(e.add(Request(PROMPT))) == (0, False)
 
 

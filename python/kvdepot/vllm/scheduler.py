@@ -143,9 +143,12 @@ class SchedulerHalf:
         self._open_namespace()
 
     def _open_namespace(self) -> None:
-        first = self._identities[0]
+        """Opens the epoch's namespace and gives the last one back."""
+        first, last = self._identities[0], self._desk.namespace
         self._desk.namespace = self._client.open_namespace(self._settings.tenant,
                                                            with_epoch(first.fingerprint, self._epoch), [first.group()])
+        if last:
+            self._client.close_namespace(last)
 
     # ---- lookups and loads ---------------------------------------------------------------------------------------
 
@@ -533,7 +536,7 @@ class SchedulerHalf:
         if self._desk is not None and open_one:
             try:
                 self._open_namespace()
-            except KvdepotError as error:       # of so many epochs a client keeps account
+            except KvdepotError as error:
                 self._may_load = self._may_store = False
                 self.notices.once(f"no further epoch can be opened ({error}): KV is neither loaded nor stored until "
                                   "restart")

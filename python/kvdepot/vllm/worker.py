@@ -411,9 +411,10 @@ class WorkerHalf:
 
     def _enter_epoch(self, epoch: bytes) -> None:
         self._give_up("cancelled")
-        self._epoch = epoch
+        self._epoch, last = epoch, self._namespace
         try:
             self._namespace = self._open_namespace()
+            self._client.close_namespace(last)
             self._void = False
         except KvdepotError:        # the scheduler half gets the same answer and says so
             self._void = True

@@ -83,6 +83,7 @@ class FakeClient:
         self.calls: list[str] = []
         self.leases: set[int] = set()
         self.namespaces: list[tuple[bytes, dict[str, Any]]] = []
+        self.open_namespaces: set[int] = set()
         self.namespaces_max = 1024
         self._regions: list[tuple[int, int]] = []
         self._queue: list[Completion] = []
@@ -97,10 +98,16 @@ class FakeClient:
         return len(self._regions) - 1
 
     def open_namespace(self, tenant: str, fingerprint: bytes, groups: list[dict[str, Any]]) -> int:
-        if len(self.namespaces) == self.namespaces_max:
+        if len(self.open_namespaces) == self.namespaces_max:
             raise error("no_space")
         self.namespaces.append((tenant.encode() + b"/" + fingerprint, groups[0]))
-        return len(self.namespaces) - 1
+        self.open_namespaces.add(len(self.namespaces))
+        return len(self.namespaces)
+
+    def close_namespace(self, ns: int) -> None:
+        if ns not in self.open_namespaces:
+            raise error("not_found")
+        self.open_namespaces.remove(ns)
 
     # ---- submissions ---------------------------------------------------------------------------------------------
 
@@ -153,7 +160,7 @@ class FakeClient:
             {"match": self._match, "multiget": self._get, "multiput": self._put}[op.kind](number, op, layers)
 
     def _fingerprint(self, op: _Op) -> bytes:
-        return self.namespaces[op.args["ns"]][0]
+        return self.namespaces[op.args["ns"] - 1][0]
 
     def _match(self, number: int, op: _Op, _layers: int | None) -> None:
         found = flash = 0
@@ -169,7 +176,7 @@ class FakeClient:
                                      lease=lease))
 
     def _get(self, number: int, op: _Op, layers: int | None) -> None:
-        args, size = op.args, self.namespaces[op.args["ns"]][1]["slab_bytes"]
+        args, size = op.args, self.namespaces[op.args["ns"] - 1][1]["slab_bytes"]
         base = self._regions[args["region"]][0]
         keys = args["keys"]
         bad = next((i for i, key in enumerate(keys)
@@ -191,7 +198,7 @@ class FakeClient:
             self._end(number, Completion(number, keys=len(keys), seconds=self.depot.load_s, **failed))
 
     def _put(self, number: int, op: _Op, _layers: int | None) -> None:
-        args, size = op.args, self.namespaces[op.args["ns"]][1]["slab_bytes"]
+        args, size = op.args, self.namespaces[op.args["ns"] - 1][1]["slab_bytes"]
         if len(op.layers_in) < len(args["layers"]):
             return
         base = self._regions[args["region"]][0]
