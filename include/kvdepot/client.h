@@ -101,8 +101,11 @@ struct Completion {
   std::uint32_t removed = 0;  // remove only: records that were there
   // kWholeOp only: from submission to the end, whenever the completion is looked at.
   std::chrono::nanoseconds took{0};
-  // Why `code` is not kOk: one line of at most 128 printable characters, in the depot's own words where it refused;
-  // empty otherwise. Valid until release(op).
+  // put only: why the first key that failed was not kept, when the depot says so: kBusy or kNoSpace = no room for it,
+  // kCorrupt = damaged on its way, kIo = the level of acknowledgement was not reached. kOk: none failed, or not said.
+  Code failed_code = Code::kOk;
+  // Why `code`, or `failed_code`, is not kOk: one line of at most 128 printable characters, in the depot's own words
+  // where it refused; empty otherwise. Valid until release(op).
   const char* why = "";
 };
 

@@ -41,12 +41,30 @@ PyClient::PyClient(const std::string& depot, bool attach_only, bool require_conn
   options.client.breaker_probe = timeout_of(breaker_probe_ms);
   options.client.verify = verify;
   options.client.name = name;
+  auto open = std::make_shared<Open>();
+  options.on_warning = [warnings = open->warnings](std::string_view line) { warnings->add(line); };
+  std::string why;
   auto opened = [&] {
     const nb::gil_scoped_release released;
-    return open_any(depot, options);
+    return open_any(depot, options, &why);
   }();
-  open_ = std::make_shared<Open>();
-  open_->client = take(std::move(opened));
+  if (!opened) raise(opened.error().code, why);
+  open->client = std::move(*opened);
+  open_ = std::move(open);
+}
+
+void PyClient::Warnings::add(std::string_view line) {
+  const std::lock_guard lock(mutex);
+  lines.emplace_back(line);
+  if (lines.size() > kWarningsMax) lines.pop_front();
+}
+
+std::vector<std::string> PyClient::take_warnings() const {
+  const auto self = open();
+  const std::lock_guard lock(self->warnings->mutex);
+  std::vector<std::string> lines(self->warnings->lines.begin(), self->warnings->lines.end());
+  self->warnings->lines.clear();
+  return lines;
 }
 
 PyClient::Open::~Open() {

@@ -1,4 +1,6 @@
 // What the depot says, and where its payload goes. See core.h.
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "client/core.h"
@@ -100,7 +102,10 @@ Status Core::on_put_reply(Running& running, const wire::Header& header, Bytes me
   }
   op.results.whole.failed_keys = failed.count();
   op.results.whole.failed = failed.snapshot(op.results);
-  end(running, Code::kOk, {});
+  op.results.whole.failed_code = reply->why;
+  std::string reason(reply->reason);
+  std::ranges::replace_if(reason, [](char c) { return c < ' ' || c > '~'; }, '?');
+  end(running, Code::kOk, reason);
   return {};
 }
 

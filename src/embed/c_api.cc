@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <string>
 
 #include "kvdepot/embed.h"
 #include "kvdepot/kvdepot.h"
@@ -97,7 +98,8 @@ kvd_completion to_c(const kvd::Completion& done) {
           .lease = done.lease,
           .removed = done.removed,
           .took_ns = static_cast<std::uint64_t>(done.took.count()),
-          .why = done.why};
+          .why = done.why,
+          .failed_code = static_cast<kvd_code>(done.failed_code)};
 }
 
 kvd::Namespace make_namespace(const char* tenant, const void* fingerprint, std::size_t fingerprint_bytes,
@@ -121,6 +123,8 @@ kvd::Namespace make_namespace(const char* tenant, const void* fingerprint, std::
 
 constexpr char kNoClient[] = "there is no client";
 
+thread_local std::string open_failure;  // what kvd_open() said last on this thread
+
 }  // namespace
 
 extern "C" {
@@ -140,9 +144,20 @@ kvd_code kvd_open(const char* depot, const kvd_options* options, kvd_client** cl
     any.client.breaker_failures = given.breaker_failures;
     any.client.breaker_probe = milliseconds(given.breaker_probe_ms);
     if (given.name != nullptr) any.client.name = given.name;
-    return kvd::open_any(depot, any);
+    if (given.on_warning != nullptr) {
+      any.on_warning = [call = given.on_warning, user = given.on_warning_user](std::string_view line) {
+        call(user, std::string(line).c_str());
+      };
+    }
+    return kvd::open_any(depot, any, &open_failure);
   };
-  return run(error, open, [&](auto& opened) { *client = new kvd_client{std::move(*opened)}; });
+  open_failure.clear();
+  const kvd_code code = run(error, open, [&](auto& opened) { *client = new kvd_client{std::move(*opened)}; });
+  if (code != KVD_OK && error != nullptr && !open_failure.empty()) {
+    error->what = open_failure.c_str();
+    error->sys_errno = 0;  // the text has it
+  }
+  return code;
 }
 
 void kvd_close(kvd_client* client) { delete client; }

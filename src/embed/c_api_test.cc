@@ -34,6 +34,8 @@ TEST(CApi, TellsWhatWentWrong) {
   EXPECT_NE(std::string(error.what), "");
   EXPECT_EQ(client, nullptr);
   kvd_options options = KVD_OPTIONS_INIT;
+  EXPECT_EQ(kvd_open("file:///nonexistent/parent/dir", nullptr, &client, &error), KVD_IO);
+  EXPECT_NE(std::string(error.what).find("/nonexistent/parent/dir: cannot be created"), std::string::npos);
   options.require_connection = 1;
   options.connect_timeout_ms = 20;
   EXPECT_EQ(kvd_open("tcp://127.0.0.1:1", &options, &client, &error), KVD_UNAVAILABLE);

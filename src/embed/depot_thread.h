@@ -16,7 +16,7 @@ namespace kvd::embed {
 
 // What the thread owns. Ends in this order: node, loop, log.
 struct Depot {
-  NullLog log;
+  std::unique_ptr<Log> log = std::make_unique<NullLog>();
   std::unique_ptr<io::Loop> loop;
   std::unique_ptr<node::Node> node;
 };

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <system_error>
+#include <utility>
 
 #include "client/attachment.h"
 #include "embed/depot_thread.h"
@@ -13,10 +15,23 @@
 namespace kvd::embed {
 namespace {
 
+// What a library's user hears of the depot: warnings and errors.
+class CallbackLog final : public Log {
+ public:
+  explicit CallbackLog(std::function<void(std::string_view)> on_warning) : on_warning_(std::move(on_warning)) {}
+  void write(Level level, std::string_view line) override {
+    if (level >= Level::kWarn && on_warning_) on_warning_(line);
+  }
+
+ private:
+  std::function<void(std::string_view)> on_warning_;
+};
+
 // The directory's owner: what a client keeps alive and ends after itself.
 class EmbeddedDepot final : public client::Attachment {
  public:
-  static Result<std::unique_ptr<EmbeddedDepot>> start(const Directory& directory);
+  static Result<std::unique_ptr<EmbeddedDepot>> start(const Directory& directory, const OpenOptions& options,
+                                                      std::string& why);
 
  private:
   explicit EmbeddedDepot(std::unique_ptr<DepotThread> thread) : thread_(std::move(thread)) {}
@@ -25,28 +40,38 @@ class EmbeddedDepot final : public client::Attachment {
 };
 
 // Errors of a node in words that fit a library: what to do when the directory is taken.
-Error explain(const Error& error) {
+Error explain(const Directory& directory, const Error& error, std::string& why) {
   if (error.code != Code::kBusy) return error;
-  return {Code::kBusy, error.sys_errno,
-          "another process owns the directory: to share it, run `kvdepot serve --dir DIR` and use its address"};
+  constexpr char kTaken[] =
+      "another process owns the directory: to share it, run `kvdepot serve --dir DIR` and use its address";
+  why = directory.path + ": " + kTaken;
+  return {Code::kBusy, error.sys_errno, kTaken};
 }
 
-Result<std::unique_ptr<EmbeddedDepot>> EmbeddedDepot::start(const Directory& directory) {
-  // The socket is bound before the store is opened, so the directory is made here; the store checks what is in it.
-  if (::mkdir(directory.path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return fail(Code::kIo, "make the embedded depot's directory", errno);
-  }
+// The socket is bound before the store is opened, so the directory is made here; the store checks what is in it.
+Status make_directory(const Directory& directory, std::string& why) {
+  if (::mkdir(directory.path.c_str(), 0700) == 0 || errno == EEXIST) return {};
+  const int error = errno;
+  why = directory.path + ": cannot be created: " + std::generic_category().message(error);
+  if (error == ENOENT) why += " (create its parent directory first)";
+  return fail(Code::kIo, "make the embedded depot's directory", error);
+}
+
+Result<std::unique_ptr<EmbeddedDepot>> EmbeddedDepot::start(const Directory& directory, const OpenOptions& options,
+                                                            std::string& why) {
+  if (const Status made = make_directory(directory, why); !made) return fail(made.error());
   auto loop = io::make_real_loop();
   if (!loop) return fail(loop.error());
   auto depot = std::make_unique<Depot>();
+  depot->log = std::make_unique<CallbackLog>(options.on_warning);
   depot->loop = std::move(*loop);
-  node::NodeOptions options;
-  options.store.dir = directory.path;
-  options.store.pool_bytes = directory.pool_bytes;
-  options.store.flash_bytes = directory.flash_bytes;
-  options.listen = {"unix://" + directory.socket_path()};
-  auto node = node::Node::start(*depot->loop, depot->log, options);
-  if (!node) return fail(explain(node.error()));
+  node::NodeOptions node_options;
+  node_options.store.dir = directory.path;
+  node_options.store.pool_bytes = directory.pool_bytes;
+  node_options.store.flash_bytes = directory.flash_bytes;
+  node_options.listen = {"unix://" + directory.socket_path()};
+  auto node = node::Node::start(*depot->loop, *depot->log, node_options, &why);
+  if (!node) return fail(explain(directory, node.error(), why));
   depot->node = std::move(*node);
   auto thread = DepotThread::start(std::move(depot), {});
   if (!thread) return fail(thread.error());
@@ -58,17 +83,30 @@ Result<std::unique_ptr<EmbeddedDepot>> EmbeddedDepot::start(const Directory& dir
 
 namespace kvd {
 
-Result<std::unique_ptr<Client>> open_any(const std::string& depot, const OpenOptions& options) {
-  if (!depot.starts_with("file://")) return Client::open(depot, options.client);
+namespace {
+
+Result<std::unique_ptr<Client>> open_here(const std::string& depot, const OpenOptions& options, std::string& why) {
   const auto directory = embed::parse_directory(depot);
   if (!directory) return fail(directory.error());
   const std::string socket = "unix://" + directory->socket_path();
   if (options.attach_only) return Client::open(socket, options.client);
-  auto owned = embed::EmbeddedDepot::start(*directory);
+  auto owned = embed::EmbeddedDepot::start(*directory, options, why);
   if (!owned) return fail(owned.error());
   ClientOptions client_options = options.client;
   client_options.require_connection = true;  // it listens already
   return client::open_attached(socket, client_options, std::move(*owned));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Client>> open_any(const std::string& depot, const OpenOptions& options, std::string* why) {
+  std::string reason;
+  auto opened = depot.starts_with("file://") ? open_here(depot, options, reason) : Client::open(depot, options.client);
+  if (opened || why == nullptr) return opened;
+  const Error& error = opened.error();
+  *why = reason.empty() ? error.what : reason;
+  if (reason.empty() && error.sys_errno != 0) *why += ": " + std::generic_category().message(error.sys_errno);
+  return opened;
 }
 
 }  // namespace kvd

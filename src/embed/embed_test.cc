@@ -3,7 +3,9 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +14,8 @@
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <mutex>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -233,9 +237,61 @@ TEST_F(EmbedTest, BadAddressesAreRefused) {
     ASSERT_FALSE(client.has_value()) << bad;
     EXPECT_EQ(client.error().code, Code::kInvalid) << bad;
   }
-  const auto client = open_any("file:///nonexistent/parent/dir");
-  ASSERT_FALSE(client.has_value());
-  EXPECT_EQ(client.error().code, Code::kIo);
+}
+
+// One line with the path, what is wrong and what to do, as the server says it.
+TEST_F(EmbedTest, TellsWhyItCannotOpen) {
+  const auto reason = [](const std::string& depot, Code code) {
+    std::string why;
+    const auto client = open_any(depot, {}, &why);
+    EXPECT_FALSE(client.has_value()) << depot;
+    if (!client) {
+      EXPECT_EQ(client.error().code, code) << depot;
+    }
+    return why;
+  };
+  const auto has = [](const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; };
+  std::string why = reason("file:///nonexistent/parent/dir", Code::kIo);
+  EXPECT_TRUE(has(why, "/nonexistent/parent/dir: cannot be created") && has(why, "parent")) << why;
+  why = reason("file://" + dir_ + "?pool=1MiB", Code::kInvalid);
+  EXPECT_TRUE(has(why, "64 MiB")) << why;
+  why = reason("file://" + dir_ + "?pool=64MiB&flash=1MiB", Code::kInvalid);
+  EXPECT_TRUE(has(why, "too small") && has(why, "are needed")) << why;
+  why = reason("file://" + dir_ + "?size=1GiB", Code::kInvalid);
+  EXPECT_TRUE(has(why, "pool=SIZE")) << why;
+  std::filesystem::remove_all(dir_);
+  std::filesystem::create_directory(dir_);
+  std::ofstream(dir_ + "/thesis.tex") << "do not lose me";
+  why = reason(address(), Code::kInvalid);
+  EXPECT_TRUE(has(why, "thesis.tex") && has(why, "empty directory")) << why;
+}
+
+TEST_F(EmbedTest, WarningsOfTheDepotAreHeard) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  OpenOptions options;
+  options.on_warning = [&](std::string_view line) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(line);
+  };
+  const auto client = open_any(address(), options);
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  const int stranger = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::ranges::copy(dir_ + "/kvdepot.sock", name.sun_path);
+  ASSERT_EQ(::connect(stranger, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+  ASSERT_EQ(::write(stranger, "hello there", 11), 11);  // another protocol: its connection is closed, with a warning
+  char answer[16];
+  while (::read(stranger, answer, sizeof answer) > 0) {
+  }
+  ::close(stranger);
+  const auto heard = [&] {
+    const std::lock_guard lock(mutex);
+    return std::ranges::any_of(lines, [](const std::string& line) { return line.find("protocol") != line.npos; });
+  };
+  for (int i = 0; i < 500 && !heard(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(heard());
 }
 
 }  // namespace

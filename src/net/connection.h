@@ -20,6 +20,9 @@
 // them pile up does not read. A peer that makes no progress for options.stall_limit while bytes wait for it, or within
 // a message, is cut.
 //
+// Turns: a connection leaves the loop to others after a millisecond of receiving or of sending, at the next message or
+// system call, and goes on in the next turn.
+//
 // Ending: close(), a protocol violation, an error of the socket and the peer's hang-up all end in on_closed(), called
 // once, from the loop, as the last thing done with the object: the handler may destroy the connection there. Destroying
 // it earlier is fine outside its callbacks; on_closed() does not come then.
@@ -215,6 +218,8 @@ class Connection final : private ShaperUser {
   std::unique_ptr<std::byte[]> discard_;  // where bytes without a place go; made when first needed
   Time last_received_{};
   bool paused_ = false;  // nothing is received or taken until replies have gone out
+  Time turn_end_{};      // when others have their turn
+  bool yielded_ = false;
 
   // Sending.
   std::deque<Queued> queue_;

@@ -17,6 +17,8 @@ constexpr std::size_t kPiecesMax = 1024;                       // IOV_MAX on Lin
 constexpr std::size_t kSendBytesMax = std::size_t{4} << 20;    // per call: tcp_wmem's usual maximum
 constexpr std::size_t kFlushBytesMax = std::size_t{16} << 20;  // per turn of the loop, so that others get theirs
 
+constexpr Duration kTurnMax = std::chrono::milliseconds(1);
+
 constexpr int kFarewellReadsMax = 64;  // 256 KiB: a request to the wrong protocol
 
 constexpr std::array<std::byte, 65536> kZeros{};
@@ -42,8 +44,10 @@ void Connection::flush() {
   if (flushing_ || state_ == State::kClosed) return;
   flushing_ = true;
   std::size_t budget = kFlushBytesMax;
+  const Time turn_end = after(loop_.now(), kTurnMax);
   do {
     while (flush_some(budget)) {
+      if (loop_.now() >= turn_end) budget = 0;
     }
   } while (tell_drained());
   flushing_ = false;

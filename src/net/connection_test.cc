@@ -184,6 +184,25 @@ TEST_F(ConnectionTest, SmallMessagesTravelTogether) {
   EXPECT_EQ(other_->counters.messages_in.value(), 20U);
 }
 
+// What takes long to answer, asked many times over by one peer, does not keep the loop from the others.
+TEST_F(ConnectionTest, AConnectionLeavesTheLoopToOthers) {
+  Buffer stream;
+  for (std::uint64_t id = 1; id <= 20; ++id) {
+    const Buffer ping = wire::frame({.request_id = id}, wire::Ping{});
+    stream.insert(stream.end(), ping.begin(), ping.end());
+  }
+  open();
+  peer_->on_request = [&] {
+    for (const Time until = loop_->now() + Millis(2); loop_->now() < until;) {
+    }
+  };
+  write_all(far_.get(), stream);
+  loop_->run_once(Millis(100));
+  EXPECT_GE(peer_->received.size(), 1U);
+  EXPECT_LE(peer_->received.size(), 2U);  // its readiness and a timer of the same turn
+  EXPECT_TRUE(until([&] { return peer_->received.size() == 20; }));
+}
+
 TEST_F(ConnectionTest, ALargeBodyArrivesUnchanged) {
   open_both();
   other_->piece_bytes = 98304;

@@ -9,6 +9,8 @@
 namespace kvd::node {
 namespace {
 
+constexpr Duration kDoubt = std::chrono::milliseconds(250);  // a CANCEL is queued at once, behind a few bodies
+
 Time deadline_of(const wire::Header& header, Time now) {
   return header.deadline_ms == 0 ? kNever : after(now, Millis(header.deadline_ms));
 }
@@ -243,9 +245,27 @@ void Session::finish_put(std::uint64_t id) {
   counters.keys_put.add(failed.left());
   counters.keys_put_failed.add(failed.failed());
   counters.put_us.record_us(micros(context_.loop.now() - put.arrived));
+  if (put.op->corrupt_slabs() > 0) {
+    doubts_.push_back({id, put.op->corrupt_slabs(), after(context_.loop.now(), kDoubt)});
+    if (!doubt_timer_.armed()) doubt_timer_.arm(doubts_.front().until);
+  }
   const wire::Header header{
       .flags = wire::kFlagLast, .request_id = id, .items = static_cast<std::uint32_t>(put.op->keys())};
-  connection_->send({.head = wire::frame(header, wire::PutReply{failed.bitmap()}), .body = {}, .on_done = {}});
+  const Error& why = put.op->first_failure();
+  const wire::PutReply answer{.failed = failed.bitmap(), .why = why.code, .reason = why.what};
+  connection_->send({.head = wire::frame(header, answer), .body = {}, .on_done = {}});
+}
+
+// No CANCEL came behind them: they went bad on their way, or at their sender.
+void Session::count_corrupt() {
+  for (; !doubts_.empty() && doubts_.front().until <= context_.loop.now(); doubts_.pop_front()) {
+    context_.counters.put_corrupt.add(doubts_.front().slabs);
+  }
+  if (!doubts_.empty()) doubt_timer_.arm(doubts_.front().until);
+}
+
+void Session::forget_corrupt(std::uint64_t id) {
+  std::erase_if(doubts_, [id](const Doubt& doubt) { return doubt.put == id; });
 }
 
 void Session::end_put(std::uint64_t id, const Error& why) {

@@ -33,12 +33,24 @@ Loader::Loader(Flash& flash, Pool& pool, Evictor& evictor, bool verify)
 
 // ---- Queueing and submitting ----
 
-void Loader::begin(PoolRecord& record, const FlashPlace& place) {
+// Nothing of it is here yet.
+void Loader::expect(PoolRecord& record, const FlashPlace& place) {
   record.place = place;
   record.load = std::make_unique<PoolRecord::Load>();
   record.load->table_valid = record.shape->table_bytes == 0;
   if (record.load->table_valid) record.checksums = {&record.own_checksum, 1};
+}
+
+void Loader::begin(PoolRecord& record, const FlashPlace& place) {
+  expect(record, place);
   pool_.publish(record, PoolRecord::State::kClean);
+}
+
+void Loader::pass(Get& get, PoolRecord& image, const FlashPlace& place) {
+  expect(image, place);
+  image.load->passing = true;
+  wait(get, image);     // holds it
+  pool_.detach(image);  // until the get has let go of it
 }
 
 void Loader::wait(Get& get, PoolRecord& record) {
@@ -121,7 +133,7 @@ bool Loader::submit_next(PoolRecord& record) {
   load.table_pending = load.table_pending || op.table;
   const std::size_t begin = op.table ? 0 : shape.slab_offset(op.first);
   const std::size_t end = op.count == 0 ? shape.table_bytes : shape.slab_offset(op.first + op.count);
-  op.buffer = {record.image + begin, end - begin};
+  op.buffer = {op.table ? record.image : record.slab(op.first), end - begin};
   op.op.kind = io::DiskOp::Kind::kRead;
   op.op.offset = flash_.volume.offset_of(record.place.segment, record.place.offset) + begin;
   op.op.buffers = {&op.buffer, 1};
@@ -141,7 +153,7 @@ void Loader::completed(Op& op, const Status& status) {
   for (std::uint32_t layer = op.first; layer < op.first + op.count; ++layer) layers.set(layer);
   load.pending &= ~layers;
   if (op.table) load.table_pending = false;
-  if (record.state == PoolRecord::State::kDetached) {
+  if (record.state == PoolRecord::State::kDetached && !load.passing) {
     if (!load.busy()) deactivate(record);
   } else {
     bool alive = true;

@@ -42,6 +42,9 @@ class Loader {
 
   // Makes `record`, fresh from the pool, one that is loaded from `place`: published, nothing of it there yet.
   void begin(PoolRecord& record, const FlashPlace& place);
+  // Reads the layers of `get` into `image`, which has room for no more (a passing image of its record), and gives it
+  // to `get` alone.
+  void pass(Get& get, PoolRecord& image, const FlashPlace& place);
   // Waits for the layers of `get`, which `record` has not all. Requires that its place still holds it.
   void wait(Get& get, PoolRecord& record);
   // Ends a waiting get with kCancelled, now.
@@ -65,6 +68,7 @@ class Loader {
     bool table = false;
   };
 
+  void expect(PoolRecord& record, const FlashPlace& place);
   // Queueing and submitting.
   void want(PoolRecord& record, std::uint32_t first, std::uint32_t count);
   void enqueue(PoolRecord& record);

@@ -87,6 +87,9 @@ struct Get {
   std::uint16_t layer_first = 0;
   std::uint16_t layer_count = 0;  // 0 = all from layer_first on
   Time deadline = kNever;
+  // Takes no more of the pool than these layers and a page, for as long as the view lives: for a get of many records
+  // that do not fit into the pool together. What is in the pool is copied, what is on flash is not kept.
+  bool passing = false;
   std::move_only_function<void(Result<RecordView>)> on_done;
   void* internal = nullptr;  // the store's, null when idle
 };
@@ -145,6 +148,9 @@ class Store {
 
   // Where a record would be served from; no side effects on recency.
   [[nodiscard]] virtual Tier lookup(NamespaceHandle ns, const block::RecordId& id) const = 0;
+  // Bytes of the pool that new images may have now: free, or taken by records that may be evicted. Other images in
+  // between may keep a large one from getting them.
+  [[nodiscard]] virtual std::uint64_t room_bytes() const noexcept = 0;
   // Starts `get`. See Get for how it ends. cancel() of a started get ends it now with kCancelled (from inside).
   virtual void start_get(Get& get) = 0;
   virtual void cancel(Get& get) = 0;

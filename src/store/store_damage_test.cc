@@ -106,6 +106,34 @@ TEST_F(DamageTest, ManyFlippedBitsAtOnceGiveNoWrongBytes) {
   }
 }
 
+// Records that pass through a buffer on their way from flash are verified like all others, and forgotten when damaged.
+TEST_F(DamageTest, PassingGetsGiveNoWrongBytesEither) {
+  fill();
+  kit_.passing = true;
+  const auto pages = used_pages();
+  std::uint64_t missed = 0;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    Random random(seed);
+    const Outcome outcome = damaged([&](io::SimDrive& drive) {
+      for (int i = 0; i < 60; ++i) {
+        const std::uint64_t page = pages[random.below(pages.size())];
+        if (page < kHeadBytes) continue;
+        drive.flip_bit(page + random.below(kPageBytes), static_cast<unsigned>(random.below(8)));
+      }
+    });
+    EXPECT_EQ(outcome.wrong, 0u);
+    EXPECT_EQ(outcome.right + outcome.missed, kRecords);
+    missed += outcome.missed;
+    for (std::uint64_t n = 0; n < kRecords; ++n) {
+      if (kit_.get(n) == 0) {
+        EXPECT_EQ(kit_.lookup(n), Tier::kNone) << n;
+      }
+    }
+    EXPECT_EQ(kit_.stats().pool_bytes_used.value(), 0u);
+  }
+  EXPECT_GT(missed, 20u);
+}
+
 TEST_F(DamageTest, WithoutVerificationTheSameSweepGivesWrongBytes) {
   kit_.options.verify = false;
   fill();

@@ -44,6 +44,60 @@ class FlashTest : public ::testing::Test {
   std::uint64_t next_ = 10'000;
 };
 
+// ---- Gets whose records pass ----
+
+// A record whose layers pass takes no more of the pool than they need, and leaves nothing behind.
+TEST_F(FlashTest, WhatPassesIsNotKept) {
+  open();
+  for (std::uint64_t n = 0; n < 10; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  ASSERT_TRUE(kit_.reopen());
+  kit_.passing = true;
+  for (std::uint64_t n = 0; n < 10; ++n) {
+    EXPECT_EQ(kit_.get(n), 1U);
+    EXPECT_EQ(kit_.get(n, 1, 2), 1U);
+    EXPECT_EQ(kit_.get(n, 3, 1), 1U);
+    EXPECT_EQ(kit_.lookup(n), Tier::kFlash);
+  }
+  EXPECT_EQ(kit_.stats().pool_bytes_used.value(), 0U);
+  EXPECT_EQ(kit_.stats().flash_hits.value(), 30U);
+  kit_.passing = false;
+  EXPECT_EQ(kit_.get(4), 1U);
+  EXPECT_EQ(kit_.lookup(4), Tier::kPool);
+  const std::uint64_t used = kit_.stats().pool_bytes_used.value();
+  kit_.passing = true;  // from the pool: a copy
+  EXPECT_EQ(kit_.get(4, 2, 2), 1U);
+  EXPECT_EQ(kit_.stats().pool_bytes_used.value(), used);
+}
+
+// Gets that end before their bytes come: the buffer stays until the device has answered, then it is free.
+TEST_F(FlashTest, APassingGetThatIsCancelledOrLateLeavesNothing) {
+  open();
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kWritten));
+  ASSERT_TRUE(kit_.reopen());
+  const auto foreign = foreign_of(1);
+  for (const bool cancel : {true, false}) {
+    kit_.drive().stall(1, Millis(50));
+    std::optional<Code> code;
+    Get get;
+    get.ns = kit_.ns;
+    get.id = id_of(1);
+    get.foreign = foreign;
+    get.layer_first = 1;
+    get.layer_count = 2;
+    get.passing = true;
+    if (!cancel) get.deadline = after(kit_.loop.now(), Millis(5));
+    get.on_done = [&](const Result<RecordView>& view) { code = view ? Code::kOk : view.error().code; };
+    kit_.store->start_get(get);
+    kit_.loop.run_for(Millis(10));
+    if (cancel) kit_.store->cancel(get);
+    EXPECT_EQ(code, cancel ? Code::kCancelled : Code::kTimeout);
+    EXPECT_GT(kit_.stats().pool_bytes_used.value(), 0U);
+    kit_.loop.run_for(Millis(100));
+    EXPECT_EQ(kit_.stats().pool_bytes_used.value(), 0U);
+  }
+  EXPECT_EQ(kit_.get(1), 1U);
+}
+
 // ---- Frames ----
 
 TEST_F(FlashTest, AFrameCountsOnlyAfterThoseBeforeIt) {

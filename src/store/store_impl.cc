@@ -109,14 +109,38 @@ void StoreImpl::start_get(Get& get) {
   const RecordKey key = namespaces_->key_of(get.ns, get.id);
   PoolRecord* record = find_usable(key);
   if (record == nullptr) return get_from_flash(get, key, *group);
+  const bool here = record->has(get.layer_first, get.layer_count);
+  // An image that somebody is loading is waited for, one with holes that nobody fills is not worth its room.
+  if (get.passing && !here && !record->load->active) return get_from_flash(get, key, *group);
   const bool known = record->load == nullptr || record->load->table_valid;
   if (known && !std::ranges::equal(record->foreign, get.foreign))
     return finish_get(get, fail(Code::kNotFound, "another foreign key has this hash"));
   used(*record);
-  if (!record->has(get.layer_first, get.layer_count)) return tier_->loader.wait(get, *record);
+  if (!here) return tier_->loader.wait(get, *record);
   stats_.pool_hits.add();
   stats_.bytes_got.add(std::uint64_t{get.layer_count} * record->shape->slab_bytes);
-  finish_get(get, view_of(*record, get.layer_first, get.layer_count));
+  RecordView view;
+  if (get.passing) view = copy_of(*record, get.layer_first, get.layer_count);
+  if (!view.pin) view = view_of(*record, get.layer_first, get.layer_count);
+  finish_get(get, std::move(view));
+}
+
+RecordView StoreImpl::copy_of(PoolRecord& record, std::uint32_t first, std::uint32_t count) {
+  const Pin pin(&record);  // or it might be evicted for its copy
+  PoolRecord* copy = pool_->allocate(record.key, *record.shape, first, count);
+  if (copy == nullptr) return {};
+  const block::RecordShape& shape = *record.shape;
+  std::memcpy(copy->slab(first), record.slab(first), std::size_t{count} * shape.slab_stride);
+  copy->own_checksum = record.own_checksum;
+  copy->checksums = {&copy->own_checksum, 1};
+  if (shape.table_bytes > 0) {  // its checksums lie in the table page
+    std::memcpy(copy->image, record.image, shape.table_bytes);
+    const auto at = std::as_bytes(record.checksums).data() - record.image;
+    copy->checksums = {reinterpret_cast<const std::uint64_t*>(copy->image + at), record.checksums.size()};
+  }
+  RecordView view = view_of(*copy, first, count);
+  pool_->detach(*copy);
+  return view;
 }
 
 void StoreImpl::get_from_flash(Get& get, const RecordKey& key, const GroupInfo& group) {
@@ -124,9 +148,12 @@ void StoreImpl::get_from_flash(Get& get, const RecordKey& key, const GroupInfo& 
   const block::RecordShape& shape = get.foreign.empty() ? group.native : group.foreign;
   if (!found || found->pages != shape.record_bytes() / kPageBytes)
     return finish_get(get, fail(Code::kNotFound, "no such record"));
-  PoolRecord* record = begin_load(key, shape, *found);
-  if (record == nullptr) return finish_get(get, fail(Code::kBusy, "no room in the pool"));
-  tier_->loader.wait(get, *record);
+  PoolRecord* record = get.passing ? nullptr : begin_load(key, shape, *found);
+  if (record != nullptr) return tier_->loader.wait(get, *record);
+  PoolRecord* image = pool_->allocate(key, shape, get.layer_first, get.layer_count);
+  if (image != nullptr) return tier_->loader.pass(get, *image, found->place);
+  tier_->demoter.pressure();
+  finish_get(get, fail(Code::kBusy, "no room in the pool"));
 }
 
 PoolRecord* StoreImpl::begin_load(const RecordKey& key, const block::RecordShape& shape, const Flash::Found& found) {
@@ -317,8 +344,17 @@ void StoreImpl::bury(const RecordKey& key, const FlashPlace& place) {
   tier_->demoter.kick();
 }
 
+// Its place may have been given to another record since; then there is nothing to forget.
+void StoreImpl::forget_passing(const PoolRecord& image) {
+  const auto found = find_on_flash(image.key);
+  if (found && found->place.segment == image.place.segment && found->place.offset == image.place.offset &&
+      found->place.generation == image.place.generation)
+    bury(image.key, image.place);
+}
+
 // Takes a published record out of pool and index.
 void StoreImpl::forget_record(PoolRecord& record) {
+  if (record.load != nullptr && record.load->passing) return forget_passing(record);
   if (tier_ != nullptr) {
     if (record.in_frame || (record.state == PoolRecord::State::kClean && tier_->flash.backs(record.place)))
       bury(record.key, record.place);

@@ -52,6 +52,7 @@ class StoreImpl final : public Store {
   [[nodiscard]] const block::NamespaceHash& namespace_hash(NamespaceHandle ns) const override;
   [[nodiscard]] const GroupSchema* schema(NamespaceHandle ns, std::uint16_t group) const override;
   [[nodiscard]] Tier lookup(NamespaceHandle ns, const block::RecordId& id) const override;
+  [[nodiscard]] std::uint64_t room_bytes() const noexcept override { return pool_->room_bytes(); }
   void start_get(Get& get) override;
   void cancel(Get& get) override;
   void promote(NamespaceHandle ns, const block::RecordId& id) override;
@@ -99,6 +100,10 @@ class StoreImpl final : public Store {
   PoolRecord* begin_load(const RecordKey& key, const block::RecordShape& shape, const Flash::Found& found);
   PoolRecord* start_promotion(const RecordKey& key);
   void get_from_flash(Get& get, const RecordKey& key, const GroupInfo& group);
+  // A copy of layers that are in the pool; an empty view when there is no room for it.
+  RecordView copy_of(PoolRecord& record, std::uint32_t first, std::uint32_t count);
+  // A record on flash that failed verification while it was passing.
+  void forget_passing(const PoolRecord& image);
   void used(PoolRecord& record);
   void finish_get(Get& get, Result<RecordView> result);
   void forget_record(PoolRecord& record);

@@ -93,13 +93,14 @@ Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
 }
 
 Status StoreImpl::open_pool(std::string& why) {
-  auto pool = Pool::create(options_.pool_bytes, options_.prefault, stats_, *namespaces_);
+  auto pool = Pool::create(options_.pool_bytes, stats_, *namespaces_);
   if (!pool) {
     why = fmt::format("pool of {} MiB: {} (error {}): ask for a smaller pool", options_.pool_bytes >> 20,
                       pool.error().what, pool.error().sys_errno);
     return fail(pool.error());
   }
   pool_ = std::move(*pool);
+  if (options_.prefault) pool_->prefault(log_);
   return {};
 }
 

@@ -263,7 +263,16 @@ Result<PutReply> decode<PutReply>(const Header& header, Bytes meta) {
   ByteReader r(meta);
   bool valid = true;
   if (header.items == 0 || header.items > kKeysPerRequestMax) return malformed();
-  const PutReply m{.failed = read_bitmap(r, header.items, valid)};
+  PutReply m;
+  m.failed = read_bitmap(r, header.items, valid);
+  if (r.left() > 0) {
+    const auto why = r.read<std::uint8_t>();
+    const std::size_t bytes = r.read<std::uint16_t>();
+    m.reason = as_text(r.read_bytes(bytes));
+    valid = valid && why > 0 && why <= static_cast<std::uint8_t>(Code::kCancelled) && bytes <= kNameBytesMax &&
+            count_bits(m.failed) > 0;
+    m.why = static_cast<Code>(why);
+  }
   if (!r.done() || !valid) return malformed();
   return m;
 }

@@ -123,7 +123,12 @@ void put_meta(Writer& w, const Put& m) {
 
 void put_meta(Writer& w, const PutData& m) { w.put_bytes(m.checksums.bytes()); }
 
-void put_meta(Writer& w, const PutReply& m) { w.put_bytes(m.failed); }
+void put_meta(Writer& w, const PutReply& m) {
+  w.put_bytes(m.failed);
+  if (m.why == Code::kOk) return;
+  w.put(static_cast<std::uint8_t>(m.why));
+  w.put_string(m.reason, kNameBytesMax);
+}
 
 void put_meta(Writer& w, const Remove& m) {
   w.put(m.ns);

@@ -155,6 +155,9 @@ struct PutData {  // header.items, layer_first, layer_count are the caller's
 struct PutReply {  // header.items is the caller's
   static constexpr Opcode kOpcode = Opcode::kPutReply;
   Bytes failed{};
+  // When a key has failed: why the first one did that did, in time. kOk = the depot does not say.
+  Code why = Code::kOk;
+  std::string_view reason{};  // one line, at most kNameBytesMax
 };
 
 // Removes records from every tier.

@@ -307,7 +307,24 @@ TEST(WireMessage, PutReplyRoundTrips) {
   ASSERT_TRUE(m.has_value());
   EXPECT_TRUE(bit(m->failed, 0));
   EXPECT_FALSE(bit(m->failed, 1));
+  EXPECT_EQ(m->why, Code::kOk);
   expect_exact_length<PutReply>(bytes);
+}
+
+TEST(WireMessage, APutReplySaysWhyAKeyFailed) {
+  std::array failed{std::byte{0x04}};
+  const PutReply reply{.failed = failed, .why = Code::kBusy, .reason = "no room"};
+  const Parsed p = parse(frame({.request_id = 6, .items = 3}, reply));
+  const auto m = decode<PutReply>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->why, Code::kBusy);
+  EXPECT_EQ(m->reason, "no room");
+  for (std::size_t bytes = 2; bytes < p.meta.size(); ++bytes) {
+    EXPECT_EQ(decode_error<PutReply>(p.header, p.meta.first(bytes)), Code::kCorrupt);
+  }
+  failed[0] = {};  // a reason for nothing
+  const Parsed odd = parse(frame({.request_id = 6, .items = 3}, reply));
+  EXPECT_EQ(decode_error<PutReply>(odd.header, odd.meta), Code::kCorrupt);
 }
 
 TEST(WireMessage, RemoveRoundTrips) {

@@ -308,8 +308,10 @@ Status FakeDepot::Session::on_payload_end() {
     depot_.records_[name] = std::move(putting.records[key]);
     ++depot_.records_put;
   }
+  wire::PutReply reply{.failed = failed};
+  if (!putting.failed.empty()) reply = {.failed = failed, .why = Code::kCorrupt, .reason = "damaged\non its way"};
   send(wire::frame({.flags = wire::kFlagLast, .request_id = found->first, .items = static_cast<std::uint32_t>(keys)},
-                   wire::PutReply{failed}));
+                   reply));
   puts_.erase(found);
   return {};
 }

@@ -143,6 +143,7 @@ std::uint64_t StoreKit::get(std::uint64_t number, std::uint16_t first, std::uint
   get.foreign = foreign;
   get.layer_first = first;
   get.layer_count = count;
+  get.passing = passing;
   std::uint64_t version = 0;
   bool done = false;
   get.on_done = [&](Result<RecordView> view) {

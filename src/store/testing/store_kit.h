@@ -82,6 +82,7 @@ class StoreKit {
   NamespaceHandle ns = 0;
   std::string why;
   std::optional<Code> why_missed;
+  bool passing = false;            // of the gets that get() makes
   std::uint64_t versions_max = 8;  // that get() recognises
   std::uint64_t* wrong = nullptr;  // counts gets with bytes that nobody put
 
