@@ -258,7 +258,17 @@ void Demoter::tier_off() {
   pump_.disarm();
   for (Queue* queue : {&urgent_, &waiting_})
     while (PoolRecord* record = queue->pop_front()) give_up(*record);
+  // A device that hangs may keep a frame for ever: the images stay with it, but nobody waits for it.
+  writer_.visit_in_flight([this](const Frame& frame) {
+    for (PoolRecord* record : frame.records()) {
+      if (record->state != PoolRecord::State::kDirty) continue;
+      uncount(*record);
+      pool_.clean(*record);
+      take_acks(*record, fail(Code::kIo, "the flash tier is off"));
+    }
+  });
   take_removals();
+  syncs_.give_up();
 }
 
 // ---- Acknowledgements ----

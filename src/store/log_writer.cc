@@ -80,6 +80,14 @@ void LogWriter::settle(OpenSegment& segment) {
   write_footer(**at);
 }
 
+void LogWriter::visit_in_flight(const std::function<void(const Frame&)>& visit) const {
+  const auto all_of = [&](const OpenSegment& segment) {
+    for (const Frame* frame : segment.in_flight) visit(*frame);
+  };
+  if (current_ != nullptr) all_of(*current_);
+  for (const auto& closing : closing_) all_of(*closing->segment);
+}
+
 void LogWriter::roll() {
   if (current_ == nullptr) return;
   auto closing = std::make_unique<Closing>();

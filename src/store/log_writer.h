@@ -42,6 +42,8 @@ class LogWriter {
   [[nodiscard]] bool fresh() const noexcept { return current_ != nullptr && current_->next_page == 1; }
 
   [[nodiscard]] std::size_t in_flight() const noexcept { return in_flight_; }
+  // Calls `visit` with every frame that is in flight.
+  void visit_in_flight(const std::function<void(const Frame&)>& visit) const;
   // Nothing is on its way, footers included.
   [[nodiscard]] bool idle() const noexcept { return in_flight_ == 0 && closing_.empty(); }
 

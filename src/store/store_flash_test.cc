@@ -12,7 +12,7 @@ namespace kvd::store {
 namespace {
 
 // Starts a put whose acknowledgement goes into `code`, which must outlive it.
-void start_put(StoreKit& kit, std::uint64_t n, std::optional<Code>& code) {
+void start_put(StoreKit& kit, std::uint64_t n, std::optional<Code>& code, AckLevel level = AckLevel::kWritten) {
   const GroupSchema& schema = *kit.store->schema(kit.ns, 0);
   auto put = kit.store->begin_put(kit.ns, id_of(n), foreign_of(n));
   ASSERT_TRUE(put && *put);
@@ -21,7 +21,7 @@ void start_put(StoreKit& kit, std::uint64_t n, std::optional<Code>& code) {
     fill_slab(put->slab(layer), n, 1, layer);
     checksums.push_back(block::slab_checksum(put->seed(), layer, put->slab(layer)));
   }
-  kit.store->complete_put(std::move(*put), checksums, AckLevel::kWritten,
+  kit.store->complete_put(std::move(*put), checksums, level,
                           [&code](Status status) { code = status ? Code::kOk : status.error().code; });
 }
 
@@ -343,6 +343,24 @@ TEST_F(FlashTest, RemovalsThatWaitShareAFrame) {
   }
   EXPECT_TRUE(kit_.loop.run_until([&] { return acknowledged == 5; }, Millis(10)));
   EXPECT_LE(kit_.drive().counters().writes - writes, 2u);
+}
+
+// Its frame, or the flush behind it, stays with the device for ever.
+TEST_F(FlashTest, WhoWaitsForADeviceThatHangsIsTold) {
+  open();
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));
+  std::optional<Code> in_frame, in_flush;
+  store::start_put(kit_, 1, in_flush, AckLevel::kSynced);
+  kit_.loop.run_for(std::chrono::microseconds(10));
+  kit_.drive().stall(UINT64_MAX, Duration::max());  // the frame is on its way, its flush is not
+  kit_.loop.run_for(Millis(1));
+  store::start_put(kit_, 2, in_frame);
+  kit_.loop.run_for(std::chrono::seconds(25));
+  EXPECT_EQ(in_flush, Code::kIo);
+  EXPECT_EQ(in_frame, Code::kIo);
+  EXPECT_EQ(kit_.get(1), 1u);
+  EXPECT_EQ(kit_.get(2), 1u) << "from the pool";
+  kit_.kill();
 }
 
 TEST_F(FlashTest, ARemovalThatCannotBeWrittenSaysSo) {

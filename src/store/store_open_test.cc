@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -169,6 +170,64 @@ TEST_F(SuperblockTest, AForeignFileIsRefusedAndUntouched) {
   EXPECT_EQ(opened.error().code, Code::kInvalid);
   EXPECT_TRUE(mentions(kit_.why, "not a kvdepot store")) << kit_.why;
   EXPECT_TRUE(untouched());
+}
+
+// An opening was killed before its last two superblock copies were durable. The next one must not touch the other two
+// before they are, or a power loss could take all four.
+TEST(StoreOpen, SuperblocksOfAKilledOpeningAreFlushedBeforeTheNextRewrite) {
+  struct Observer final : io::SimObserver {
+    explicit Observer(io::SimDrive& drive_in) : drive(drive_in) {}
+    void submitted(std::uint64_t, io::DiskOp::Kind kind, std::uint64_t offset, Bytes) override {
+      if (kind == io::DiskOp::Kind::kWrite && offset == 0) unflushed = drive.unflushed();
+    }
+    void completed(std::uint64_t, io::DiskOp::Kind, bool) override {}
+    io::SimDrive& drive;
+    std::optional<std::size_t> unflushed;  // when copy 0 was written
+  };
+  StoreKit kit;
+  ASSERT_TRUE(kit.open()) << kit.why;
+  io::SparseBytes durable;
+  std::vector<io::SimWrite> unflushed;
+  for (std::uint64_t copy = 0; copy < kSuperblockCopies; ++copy) {
+    std::vector<std::byte> page(kPageBytes);
+    kit.drive().peek(copy * kSuperblockStride, page);
+    durable.write(copy * kSuperblockStride, page);
+    if (copy >= 2) unflushed.push_back({.offset = copy * kSuperblockStride, .bytes = page});
+  }
+  const std::uint64_t bytes = kit.drive().size();
+  kit.kill();
+  kit.options.dir += "/next";
+  kit.drive().start_from(bytes, durable, unflushed);
+  Observer observer(kit.drive());
+  kit.drive().observe(&observer);
+  ASSERT_TRUE(kit.open()) << kit.why;
+  EXPECT_EQ(observer.unflushed, 0u);
+  kit.drive().observe(nullptr);
+}
+
+// Power goes while the first two copies are on their way: any of their sectors may be all that there is.
+TEST(StoreOpen, AnInterruptedCreationIsRepeatedWhateverIsLeftOfIt) {
+  for (unsigned left = 0; left < 16; ++left) {  // first and last sector of copy 0, of copy 1
+    SCOPED_TRACE(left);
+    StoreKit kit;
+    ASSERT_TRUE(kit.open()) << kit.why;
+    const std::uint64_t bytes = kit.drive().size();
+    std::vector<std::byte> page(kPageBytes);
+    io::SparseBytes torn;
+    for (std::uint64_t copy = 0; copy < 2; ++copy) {
+      kit.drive().peek(copy * kSuperblockStride, page);
+      if ((left >> (2 * copy) & 1) != 0) torn.write(copy * kSuperblockStride, Bytes(page).first(512));
+      if ((left >> (2 * copy + 1) & 1) != 0)
+        torn.write(copy * kSuperblockStride + kPageBytes - 512, Bytes(page).last(512));
+    }
+    kit.kill();
+    kit.options.dir += "/next";  // of a drive that holds nothing but this
+    kit.drive().start_from(bytes, torn, {});
+    ASSERT_TRUE(kit.open()) << kit.why;
+    ASSERT_TRUE(kit.put(1, 1, AckLevel::kSynced));
+    ASSERT_TRUE(kit.reopen());
+    EXPECT_EQ(kit.get(1), 1u);
+  }
 }
 
 TEST_F(SuperblockTest, AnUnknownSegmentFeatureCostsThatSegmentOnly) {

@@ -18,6 +18,11 @@ void SyncQueue::start() {
   flash_.submit(op_);
 }
 
+void SyncQueue::give_up() {
+  for (auto* list : {&finishing_, &waiting_})
+    for (auto& callback : std::exchange(*list, {})) callback(fail(Code::kIo, "the flash tier is off"));
+}
+
 void SyncQueue::finish(Status status) {
   std::vector<Done> done = std::exchange(finishing_, {});
   running_ = false;

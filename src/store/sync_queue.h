@@ -27,6 +27,8 @@ class SyncQueue {
   // Calls `done` from the loop when everything that had completed before this call is durable, or with kIo. A failed
   // flush is never repeated on its own: the kernel may have dropped the pages it could not write.
   void request(Done done);
+  // Tells all who wait kIo, from inside: the device may never answer.
+  void give_up();
 
  private:
   void start();

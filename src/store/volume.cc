@@ -43,7 +43,8 @@ Result<Found> inspect(io::Loop& loop, io::Disk& disk) {
     }
     copies[i] = parse_superblock(page.span(), i);
     any_magic = any_magic || has_superblock_magic(page.span());
-    zeros = zeros && all_zero(page.span());
+    // A torn first write may have left nothing but the sector with the checksum: that is no foreign file.
+    zeros = zeros && all_zero(page.first(kPageChecksumAt));
   }
   return judge_superblocks(copies, any_magic, zeros);
 }
@@ -156,10 +157,12 @@ Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, co
   return volume;
 }
 
-// Two copies at a time with a flush between, so that a torn write never leaves fewer than two that agree.
+// Two copies at a time with a flush between, so that a torn write never leaves fewer than two that agree. The first
+// flush is for what an opening that was killed has left: its last two copies may not be durable yet.
 Status Volume::write_superblocks(io::Loop& loop) {
   superblock_.generation += 1;
   BlockingDisk blocking(loop, *disk_);
+  if (auto synced = blocking.sync(); !synced) return synced;
   const AlignedBuffer page(kPageBytes);
   for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) {
     Superblock copy = superblock_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <string_view>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -62,13 +62,14 @@ class SimDisk final : public Disk {
     if (Status checked = check_op(op, bytes_, read_only_); !checked) return checked;
     if (dead_) return fail(Code::kIo, "the simulated machine has stopped", ENODEV);
     if (in_flight_.size() == depth_max_) return fail(Code::kBusy, "too many disk operations in flight");
-    Pending pending{.op = &op, .flush_end = drive_.order_next_};
+    Pending pending{.op = &op, .id = drive_.ops_next_++, .flush_end = drive_.order_next_};
     pending.faulty = drive_.take_fault(op.kind, pending.fault);
     count(op);
     if (op.kind == DiskOp::Kind::kWrite) pending.bytes = gather(op);
-    if (op.kind == DiskOp::Kind::kRead) {
+    if (op.kind == DiskOp::Kind::kRead && drive_.model_.poison_reads) {
       for (const iovec& buffer : op.buffers) std::memset(buffer.iov_base, kNotYetRead, buffer.iov_len);
     }
+    if (drive_.observer_ != nullptr) drive_.observer_->submitted(pending.id, op.kind, op.offset, pending.bytes);
     const Time due = drive_.due(loop_.now(), op, total_bytes(op));
     in_flight_.emplace(std::pair(due, order_next_++), std::move(pending));
     arm();
@@ -99,6 +100,7 @@ class SimDisk final : public Disk {
  private:
   struct Pending {
     DiskOp* op = nullptr;
+    std::uint64_t id = 0;
     std::uint64_t flush_end = 0;  // kSync: flushes the writes that had completed before
     bool faulty = false;
     SimDrive::Injected fault{};
@@ -132,6 +134,7 @@ class SimDisk final : public Disk {
     while (!in_flight_.empty() && in_flight_.begin()->first.first <= loop_.now()) {
       Pending pending = std::move(in_flight_.extract(in_flight_.begin()).mapped());
       const Status status = perform(pending);
+      if (drive_.observer_ != nullptr) drive_.observer_->completed(pending.id, pending.op->kind, status.has_value());
       auto on_done = std::move(pending.op->on_done);
       on_done(status);
       if (gone) return;
@@ -148,11 +151,14 @@ class SimDisk final : public Disk {
     const bool error = done || forget || (pending.faulty && pending.fault.fault == SimFault::kError);
     const bool lose = pending.faulty && pending.fault.fault == SimFault::kLose;
     const bool flip = pending.faulty && pending.fault.fault == SimFault::kFlipBit;
-    if (op.kind == DiskOp::Kind::kRead && !error) read(op, flip);
+    const bool misdirect = pending.faulty && pending.fault.fault == SimFault::kMisdirect;
+    if (op.kind == DiskOp::Kind::kRead && !error) read(op, flip, misdirect);
     if (op.kind == DiskOp::Kind::kWrite) {
       KVD_CHECK(gather(op) == pending.bytes);  // the buffer belongs to the operation until now
       if (flip) flip_one_bit(pending.bytes);
       SimDrive::Write write{.offset = op.offset, .bytes = std::move(pending.bytes)};
+      if (misdirect) write.offset = drive_.elsewhere(op.offset, write.bytes.size());
+      if (pending.faulty && pending.fault.fault == SimFault::kRepeat) drive_.repeat_later(write);
       if (error && !done) {
         write_part(write);
       } else if (!lose) {
@@ -165,8 +171,8 @@ class SimDisk final : public Disk {
     return {};
   }
 
-  void read(const DiskOp& op, bool flip) {
-    std::uint64_t offset = op.offset;
+  void read(const DiskOp& op, bool flip, bool misdirect) {
+    std::uint64_t offset = misdirect ? drive_.elsewhere(op.offset, total_bytes(op)) : op.offset;
     for (const iovec& buffer : op.buffers) {
       drive_.visible_.read(offset, MutableBytes(static_cast<std::byte*>(buffer.iov_base), buffer.iov_len));
       offset += buffer.iov_len;
@@ -234,6 +240,8 @@ Time SimDrive::due(Time now, const DiskOp& op, std::uint64_t bytes) {
     const auto transfer = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
     start = busy_until_ = std::max(busy_until_, now) + transfer;
   }
+  if (rates_.delay > 0 && rates_.delay_max.count() > 0 && random_.below(1'000'000) < rates_.delay)
+    latency += Duration(random_.below(static_cast<std::uint64_t>(rates_.delay_max.count())));
   if (stalled_left_ > 0) {
     --stalled_left_;
     return after(after(start, latency), stalled_extra_);
@@ -248,13 +256,76 @@ bool SimDrive::take_fault(DiskOp::Kind kind, Injected& fault) {
     fault = injected;
     return found = true;
   });
+  if (!found) found = draw_fault(kind, fault);
+  if (found) ++faults_;
   return found;
+}
+
+bool SimDrive::draw_fault(DiskOp::Kind kind, Injected& fault) {
+  struct Chance {
+    std::uint32_t rate;
+    SimFault fault;
+    int sys_errno;
+  };
+  const SimFaultRates& r = rates_;
+  const Chance of_reads[] = {{r.read_error, SimFault::kError, EIO},
+                             {r.read_flip, SimFault::kFlipBit, 0},
+                             {r.read_misdirect, SimFault::kMisdirect, 0}};
+  const Chance of_writes[] = {
+      {r.write_error, SimFault::kError, EIO},       {r.write_error_done, SimFault::kErrorDone, EIO},
+      {r.write_no_space, SimFault::kError, ENOSPC}, {r.write_flip, SimFault::kFlipBit, 0},
+      {r.write_lose, SimFault::kLose, 0},           {r.write_misdirect, SimFault::kMisdirect, 0},
+      {r.write_repeat, SimFault::kRepeat, 0}};
+  const Chance of_syncs[] = {{r.sync_error, SimFault::kError, EIO},
+                             {r.sync_forget, SimFault::kForget, EIO},
+                             {r.sync_lose, SimFault::kLose, 0}};
+  const auto chances = kind == DiskOp::Kind::kRead    ? std::span<const Chance>(of_reads)
+                       : kind == DiskOp::Kind::kWrite ? std::span<const Chance>(of_writes)
+                                                      : std::span<const Chance>(of_syncs);
+  std::uint64_t left = 0;
+  for (const Chance& chance : chances) left += chance.rate;
+  if (left == 0) return false;
+  std::uint64_t drawn = random_.below(1'000'000);
+  for (const Chance& chance : chances) {
+    if (drawn < chance.rate) {
+      fault = {kind, 0, chance.fault, chance.sys_errno};
+      return true;
+    }
+    drawn -= chance.rate;
+  }
+  return false;
+}
+
+std::uint64_t SimDrive::elsewhere(std::uint64_t offset, std::uint64_t bytes) {
+  const std::uint64_t places = (bytes_ - bytes) / kPageBytes + 1;
+  const std::uint64_t other = random_.below(places) * kPageBytes;
+  return other != offset ? other : other == 0 ? (places - 1) * kPageBytes : 0;
+}
+
+void SimDrive::repeat_later(const Write& write) { echoes_.push_back({write, 1 + random_.below(8)}); }
+
+void SimDrive::start_from(std::uint64_t bytes, const SparseBytes& durable, std::vector<SimWrite> unflushed) {
+  KVD_CHECK(open_.empty() && bytes_ == 0 && order_next_ == 0);
+  bytes_ = bytes;
+  durable_ = visible_ = durable;
+  for (Write& write : unflushed) complete_write(std::move(write));
 }
 
 void SimDrive::complete_write(Write write) {
   write.order = order_next_++;
   visible_.write(write.offset, write.bytes);
   unflushed_.push_back(std::move(write));
+  std::vector<Write> again;
+  std::erase_if(echoes_, [&](Echo& echo) {
+    if (--echo.left > 0) return false;
+    again.push_back(std::move(echo.write));
+    return true;
+  });
+  for (Write& repeated : again) {
+    repeated.order = order_next_++;
+    visible_.write(repeated.offset, repeated.bytes);
+    unflushed_.push_back(std::move(repeated));
+  }
 }
 
 void SimDrive::flush(std::uint64_t order_end) {
@@ -280,6 +351,7 @@ void SimDrive::write_some_sectors(SparseBytes& to, const Write& write, const Sim
 
 void SimDrive::kill(const SimCrash& crash) {
   Random random(Random(crash.seed).next() ^ seed_);
+  echoes_.clear();
   for (SimDisk* disk : open_) {
     for (Write& write : disk->die()) {
       SparseBytes part;
@@ -293,6 +365,7 @@ void SimDrive::kill(const SimCrash& crash) {
 
 void SimDrive::lose_power(const SimCrash& crash) {
   Random random(Random(crash.seed).next() ^ seed_);
+  echoes_.clear();
   for (SimDisk* disk : open_) {
     for (Write& write : disk->die()) unflushed_.push_back(std::move(write));
   }
@@ -311,7 +384,10 @@ SimDisks::~SimDisks() {
 SimDrive& SimDisks::drive(const std::string& path) {
   auto& drive = drives_[path];
   if (drive == nullptr) {
-    drive = std::make_unique<SimDrive>(seed_ ^ std::hash<std::string_view>()(path), model_);
+    std::uint64_t hash = 0xCBF2'9CE4'8422'2325;  // FNV-1a of the file's name
+    for (const char c : path.substr(path.rfind('/') + 1))
+      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100'0000'01B3;
+    drive = std::make_unique<SimDrive>(seed_ ^ hash, model_);
   }
   return *drive;
 }

@@ -2,9 +2,11 @@
 // open_disk()'s disks, on any loop (virtual time on a SimLoop), driven by one seed.
 //
 // What it models: latency and order of completions; a volatile write cache that a power loss drops, tears and reorders
-// by sectors; errors, transient bit flips and lost writes at the nth operation; stalls; a full file system. It aborts
-// the test when a buffer changes under a write. Not modelled: other files of the directory, their names and their
-// sizes. Everything belongs to the loop's thread. A SimDisks and its drives outlive the disks opened through it.
+// by sectors; errors, bit flips, lost, misdirected and repeated writes, misdirected reads, at the nth operation or by
+// chance; late completions and stalls; a full file system. It aborts the test when a buffer changes under a write. Not
+// modelled: other files of the directory, their names and their sizes. Everything belongs to the loop's thread. A
+// SimDisks and its drives outlive the disks opened through it. A drive's chances follow from the seed and the file's
+// name without its directory, so a test in a new temporary directory replays exactly.
 #pragma once
 
 #include <cerrno>
@@ -29,6 +31,7 @@ struct SimDiskModel {
   Duration latency_max = std::chrono::microseconds(200);
   Duration sync_latency = Millis(1);   // kSync instead
   std::uint64_t bytes_per_second = 0;  // of the device, shared by its operations; 0 = no limit
+  bool poison_reads = true;  // buffers of reads hold a pattern until their bytes arrive, so that nobody looks early
 };
 
 // How the machine stops. The same seed loses the same sectors.
@@ -49,6 +52,35 @@ enum class SimFault : std::uint8_t {
   kForget,     // of a sync: fails; what it was to make durable never will be, and later syncs do not tell
   kFlipBit,    // a read delivers one wrong bit, the medium is right; of a write: the medium is wrong
   kLose,       // a write or sync reports success and does nothing
+  kMisdirect,  // a read delivers, a write changes, as many bytes at another place; both report success
+  kRepeat,     // a write is done once more, after a few later ones (a path that retries what had arrived)
+};
+
+// Chances of each operation to be at fault, out of a million. What was injected for an operation comes first.
+struct SimFaultRates {
+  std::uint32_t read_error = 0, read_flip = 0, read_misdirect = 0;
+  std::uint32_t write_error = 0, write_error_done = 0, write_no_space = 0;
+  std::uint32_t write_flip = 0, write_lose = 0, write_misdirect = 0, write_repeat = 0;
+  std::uint32_t sync_error = 0, sync_forget = 0, sync_lose = 0;
+  std::uint32_t delay = 0;  // of any operation, on top
+  Duration delay_max{};     // a delay is uniform below this
+};
+
+// One write, as it arrived.
+struct SimWrite {
+  std::uint64_t order = 0;  // in which they completed
+  std::uint64_t offset = 0;
+  std::vector<std::byte> bytes{};
+};
+
+// Sees every operation of a drive. Called before anything else happens with it; must not call the disk.
+class SimObserver {
+ public:
+  virtual ~SimObserver() = default;
+  // `id` grows with each operation of the drive. `bytes`: of a write.
+  virtual void submitted(std::uint64_t id, DiskOp::Kind kind, std::uint64_t offset, Bytes bytes) = 0;
+  // It has been done to the drive; its callback follows.
+  virtual void completed(std::uint64_t id, DiskOp::Kind kind, bool ok) = 0;
 };
 
 // One file or device: its bytes, its faults, its counters. Lives as long as the SimDisks.
@@ -58,6 +90,14 @@ class SimDrive {
 
   // The nth operation of this kind from now on (1 = the next one submitted) fails as told. Any number may be set.
   void inject(DiskOp::Kind kind, std::uint64_t nth, SimFault fault, int sys_errno = EIO);
+  // From now on every operation may be at fault by itself. All zero: none is.
+  void set_fault_rates(const SimFaultRates& rates) noexcept { rates_ = rates; }
+  // Operations that were at fault so far.
+  [[nodiscard]] std::uint64_t faults() const noexcept { return faults_; }
+  // The drive as another one was left: what is durable, and what is visible only. `observer` (may be null) is borrowed
+  // and sees what follows.
+  void start_from(std::uint64_t bytes, const SparseBytes& durable, std::vector<SimWrite> unflushed);
+  void observe(SimObserver* observer) noexcept { observer_ = observer; }
   // The next `count` operations take `extra` longer; Duration::max() = they never complete.
   void stall(std::uint64_t count, Duration extra);
   // Turns one bit over on the medium: damage at rest.
@@ -74,10 +114,10 @@ class SimDrive {
  private:
   friend class SimDisk;
   friend class SimDisks;
-  struct Write {
-    std::uint64_t order = 0;  // in which they completed
-    std::uint64_t offset = 0;
-    std::vector<std::byte> bytes;
+  using Write = SimWrite;
+  struct Echo {
+    Write write;
+    std::uint64_t left;  // writes that complete before it is repeated
   };
   struct Injected {
     DiskOp::Kind kind;
@@ -89,6 +129,10 @@ class SimDrive {
   [[nodiscard]] Time due(Time now, const DiskOp& op, std::uint64_t bytes);
   // The fault of an operation that is being submitted; false for none.
   bool take_fault(DiskOp::Kind kind, Injected& fault);
+  bool draw_fault(DiskOp::Kind kind, Injected& fault);
+  // Where an operation of these bytes goes instead: another page-aligned place of the drive.
+  [[nodiscard]] std::uint64_t elsewhere(std::uint64_t offset, std::uint64_t bytes);
+  void repeat_later(const Write& write);
   void complete_write(Write write);
   void flush(std::uint64_t order_end);
   void forget(std::uint64_t order_end);
@@ -105,7 +149,12 @@ class SimDrive {
   std::vector<Write> unflushed_;  // visible and not durable, in order
   std::vector<Write> forgotten_;  // of these, what a failed sync has given up: visible until the power goes
   std::uint64_t order_next_ = 0;
+  std::uint64_t ops_next_ = 0;
   std::vector<Injected> injected_;
+  SimFaultRates rates_;
+  std::uint64_t faults_ = 0;
+  std::vector<Echo> echoes_;
+  SimObserver* observer_ = nullptr;
   std::uint64_t stalled_left_ = 0;
   Duration stalled_extra_{};
   Time busy_until_{};

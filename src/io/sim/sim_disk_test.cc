@@ -188,6 +188,126 @@ TEST_F(SimDiskTest, LosesAWriteSilently) {
   EXPECT_TRUE(medium(0, kPage) == TestBuffer(kPage));
 }
 
+TEST_F(SimDiskTest, MisdirectsAWriteToAnotherPlace) {
+  const auto disk = open();
+  const TestBuffer written(kPage, 21);
+  drive().inject(kWrite, 1, SimFault::kMisdirect);
+  EXPECT_TRUE(write(*disk, 8 * kPage, written));
+  EXPECT_TRUE(medium(8 * kPage, kPage) == TestBuffer(kPage));
+  std::size_t found = 0;
+  for (std::uint64_t at = 0; at < kMiB; at += kPage) found += medium(at, kPage) == written ? 1 : 0;
+  EXPECT_EQ(found, 1u);
+}
+
+TEST_F(SimDiskTest, MisdirectsAReadFromAnotherPlace) {
+  const auto disk = open(2 * kPage);
+  const TestBuffer written(kPage, 22);
+  const TestBuffer back(kPage);
+  ASSERT_TRUE(write(*disk, 0, written));
+  drive().inject(kRead, 1, SimFault::kMisdirect);
+  EXPECT_TRUE(read(*disk, 0, back));
+  EXPECT_TRUE(back == TestBuffer(kPage)) << "the other page";
+  EXPECT_TRUE(read(*disk, 0, back));
+  EXPECT_TRUE(back == written);
+}
+
+TEST_F(SimDiskTest, RepeatsAWriteAfterLaterOnes) {
+  const auto disk = open();
+  const TestBuffer old(kPage, 23);
+  const TestBuffer fresh(kPage, 24);
+  drive().inject(kWrite, 1, SimFault::kRepeat);
+  ASSERT_TRUE(write(*disk, 0, old));
+  ASSERT_TRUE(write(*disk, 0, fresh));
+  ASSERT_TRUE(sync(*disk));
+  for (std::uint64_t i = 1; i <= 8; ++i) ASSERT_TRUE(write(*disk, i * kPage, fresh));
+  EXPECT_TRUE(medium(0, kPage) == old);
+}
+
+TEST_F(SimDiskTest, FailsByChanceAsTheSeedAndTheRatesSay) {
+  const auto outcome = [&](std::uint64_t seed, const SimFaultRates& rates) {
+    SimDisks disks(seed);
+    const auto disk = std::move(disks.open(loop_, log_, "disk", {.bytes = kMiB}).value());
+    disks.drive("disk").set_fault_rates(rates);
+    std::vector<int> errors;
+    const TestBuffer buffer(kPage);
+    for (int i = 0; i < 400; ++i) {
+      const Status status = i % 2 == 0 ? write(*disk, 0, buffer) : read(*disk, 0, buffer);
+      errors.push_back(status ? 0 : status.error().sys_errno);
+    }
+    EXPECT_EQ(disks.drive("disk").faults(), 400u - static_cast<std::size_t>(std::ranges::count(errors, 0)));
+    return errors;
+  };
+  const SimFaultRates rates{.read_error = 200'000, .write_error = 100'000, .write_no_space = 100'000};
+  EXPECT_EQ(outcome(1, rates), outcome(1, rates));
+  EXPECT_NE(outcome(1, rates), outcome(2, rates));
+  const auto errors = outcome(3, rates);
+  EXPECT_GT(std::ranges::count(errors, ENOSPC), 5);
+  EXPECT_GT(std::ranges::count(errors, EIO), 20);
+  EXPECT_EQ(std::ranges::count(outcome(1, {}), 0), 400);
+}
+
+TEST_F(SimDiskTest, DelaysByChance) {
+  const auto disk = open();
+  const TestBuffer buffer(kPage);
+  drive().set_fault_rates({.delay = 100'000, .delay_max = std::chrono::seconds(10)});
+  int late = 0;
+  for (int i = 0; i < 200; ++i) {
+    const Time start = clock_.now();
+    EXPECT_TRUE(read(*disk, 0, buffer));
+    late += clock_.now() - start > std::chrono::seconds(1) ? 1 : 0;
+  }
+  EXPECT_GT(late, 5);
+  EXPECT_LT(late, 40);
+}
+
+TEST_F(SimDiskTest, ChancesDoNotDependOnTheDirectory) {
+  SimDisks one(7), other(7);
+  for (int i = 0; i < 2; ++i) {
+    SimDisks& disks = i == 0 ? one : other;
+    const auto disk = std::move(disks.open(loop_, log_, i == 0 ? "/a/disk" : "/b/c/disk", {.bytes = kMiB}).value());
+    EXPECT_TRUE(write(*disk, 0, TestBuffer(64 * kPage, 25)));
+  }
+  one.lose_power({.seed = 3});
+  other.lose_power({.seed = 3});
+  TestBuffer left(64 * kPage), right(64 * kPage);
+  one.drive("/a/disk").peek(0, left.span());
+  other.drive("/b/c/disk").peek(0, right.span());
+  EXPECT_TRUE(left == right);
+}
+
+TEST_F(SimDiskTest, GoesOnFromAStateThatWasTakenOver) {
+  SparseBytes durable;
+  const TestBuffer old(kPage, 26), cached(kPage, 27);
+  durable.write(0, old.span());
+  drive().start_from(kMiB, durable, {{.offset = 0, .bytes = {cached.span().begin(), cached.span().end()}}});
+  const auto disk = open();
+  const TestBuffer back(kPage);
+  ASSERT_TRUE(read(*disk, 0, back));
+  EXPECT_TRUE(back == cached);
+  disks_.lose_power({.keep_percent = 0});
+  EXPECT_TRUE(medium(0, kPage) == old);
+}
+
+TEST_F(SimDiskTest, TellsAnObserverEveryOperation) {
+  struct Observer final : SimObserver {
+    void submitted(std::uint64_t id, DiskOp::Kind kind, std::uint64_t offset, Bytes bytes) override {
+      lines.push_back(id * 1'000 + offset / kPage * 10 + static_cast<std::uint64_t>(kind));
+      written += bytes.size();
+    }
+    void completed(std::uint64_t id, DiskOp::Kind, bool ok) override { lines.push_back(id + (ok ? 500 : 900)); }
+    std::vector<std::uint64_t> lines;
+    std::size_t written = 0;
+  } observer;
+  const auto disk = open();
+  drive().observe(&observer);
+  drive().inject(kSync, 1, SimFault::kError);
+  EXPECT_TRUE(write(*disk, 3 * kPage, TestBuffer(2 * kPage)));
+  EXPECT_FALSE(sync(*disk));
+  EXPECT_EQ(observer.lines, (std::vector<std::uint64_t>{31, 500, 1'002, 901}));
+  EXPECT_EQ(observer.written, 2 * kPage);
+  drive().observe(nullptr);
+}
+
 TEST_F(SimDiskTest, StallsAsLongAsToldAndForEver) {
   const TestBuffer buffer(kPage);
   TestOp stuck(kRead, 0, {buffer.all()});

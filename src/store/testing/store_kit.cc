@@ -26,8 +26,10 @@ std::uint64_t slab_seed(std::uint64_t number, std::uint64_t version, std::uint32
 
 }  // namespace
 
-TempDir::TempDir() {
-  std::string path = (std::filesystem::temp_directory_path() / "kvdepot-store-XXXXXX").string();
+TempDir::TempDir() : TempDir(std::filesystem::temp_directory_path().string()) {}
+
+TempDir::TempDir(const std::string& folder) {
+  std::string path = folder + "/kvdepot-store-XXXXXX";
   KVD_CHECK(::mkdtemp(path.data()) != nullptr);
   path_ = path;
 }

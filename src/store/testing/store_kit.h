@@ -18,7 +18,8 @@ namespace kvd::store {
 // A directory that is removed with everything in it.
 class TempDir {
  public:
-  TempDir();
+  TempDir();  // where temporary files go
+  explicit TempDir(const std::string& folder);
   ~TempDir();
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;

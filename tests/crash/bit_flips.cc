@@ -1,0 +1,301 @@
+// Turns single bits of populated stores over, in every class of bytes that the format has, and lets the store recover
+// and serve: nothing wrong may be given out, and what is lost must be what docs/testing.md allows for that class.
+//
+//   kvd_bit_flips --flips 20000 --seed 1
+//   kvd_bit_flips --replay 1/17                 flip 17 of seed 1 again
+//
+// The control turns bits of payload over in a store that does not verify, and must see wrong bytes. Exit status 1 when
+// something was wrong, or when the control saw nothing.
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include "base/check.h"
+#include "block/schema.h"
+#include "crash/machine.h"
+#include "crash/variants.h"
+#include "store/format.h"
+#include "store/testing/store_kit.h"
+
+namespace kvd::crash {
+namespace {
+
+enum class Class : std::uint8_t {
+  kSuperblock,
+  kHeader,
+  kFrameSealed,  // descriptor areas of a segment with a footer
+  kFrameOpen,    // ... of one without
+  kTable,
+  kPayload,
+  kPadding,  // behind a slab's bytes, to the end of its page
+  kFooter,
+  kUnused,
+};
+constexpr std::array kClassNames = {"superblock", "header",  "frame (sealed)", "frame (open)", "table",
+                                    "payload",    "padding", "footer",         "unused"};
+constexpr std::size_t kClasses = kClassNames.size();
+using RecordSet = std::uint32_t;  // a bit each
+static_assert(kRecords <= 32);
+
+// A stretch of the drive's bytes of one class, and what damage to it may cost.
+struct Region {
+  std::uint64_t offset = 0, bytes = 0;
+  RecordSet lost = 0;       // records that may be missing then
+  bool tombstones = false;  // removals may be undone: the segment holds tombstones
+};
+
+struct Map {
+  std::array<std::vector<Region>, kClasses> regions;
+  void add(Class c, const Region& region) { regions[static_cast<std::size_t>(c)].push_back(region); }
+};
+
+// Reads a drive's image as the format page tells.
+class Surveyor {
+ public:
+  Surveyor(const Image& image, Map& map) : image_(image), map_(map) {}
+
+  void survey() {
+    const auto superblock = store::parse_superblock(read(0, kPageBytes), 0);
+    KVD_CHECK(superblock.has_value());
+    seeds_.emplace(superblock->uuid);
+    for (std::uint64_t copy = 0; copy < store::kSuperblockCopies; ++copy)
+      map_.add(Class::kSuperblock, {copy * store::kSuperblockStride, kPageBytes});
+    for (std::uint32_t segment = 0; segment < kSegments; ++segment) survey(segment);
+  }
+
+ private:
+  struct Frame {
+    std::uint64_t offset = 0, bytes = 0;
+    RecordSet records = 0;
+  };
+
+  Bytes read(std::uint64_t offset, std::size_t bytes) {
+    buffer_.resize(bytes);
+    image_.bytes().read(offset, buffer_);
+    return buffer_;
+  }
+
+  void survey(std::uint32_t segment) {
+    const std::uint64_t begin = store::kHeadBytes + segment * kSegmentBytes;
+    const auto header = store::parse_segment_header(read(begin, kPageBytes), *seeds_, segment);
+    if (!header) return map_.add(Class::kUnused, {begin, kSegmentBytes});
+    std::uint64_t end = begin + kSegmentBytes;
+    const auto trailer = store::peek_footer(read(begin, kSegmentBytes), segment, header->generation, kSegmentBytes);
+    if (trailer) end -= trailer->footer_bytes;
+
+    RecordSet all = 0;
+    bool tombstones = false;
+    std::vector<Frame> frames;
+    store::FrameExpected expected{header->generation, segment, 0, 0};
+    store::SegmentContent content;
+    std::uint64_t at = begin + kPageBytes;
+    for (; at < end; ++expected.frame_seq) {
+      expected.pages_left = static_cast<std::uint32_t>((begin + kSegmentBytes - at) / kPageBytes);
+      const std::size_t first = content.descriptors.size();
+      const auto head = store::parse_frame(read(at, begin + kSegmentBytes - at), *seeds_, expected, content);
+      if (!head) break;
+      frames.push_back({at, head->descriptor_bytes, 0});
+      for (std::size_t i = first; i < content.descriptors.size(); ++i) {
+        const store::Descriptor& d = content.descriptors[i];
+        tombstones = tombstones || d.tombstone();
+        if (!d.tombstone()) all |= frames.back().records |= survey(begin, d);
+      }
+      at += head->descriptor_bytes + std::uint64_t{head->payload_pages} * kPageBytes;
+    }
+    map_.add(Class::kHeader, {begin, kPageBytes, all, tombstones});
+    // With a footer nobody reads the frames' heads; without one a scan ends at the first that is damaged.
+    RecordSet rest = all;
+    for (const Frame& frame : frames) {
+      map_.add(trailer ? Class::kFrameSealed : Class::kFrameOpen,
+               {frame.offset, frame.bytes, trailer ? 0 : rest, !trailer && tombstones});
+      rest &= ~frame.records;
+    }
+    if (trailer) map_.add(Class::kFooter, {end, trailer->footer_bytes});
+    if (at < end) map_.add(Class::kUnused, {at, end - at});
+  }
+
+  // One record's image. A record that has been written elsewhere since may not be missing for damage here, but who can
+  // tell the copies apart gains nothing: it is allowed.
+  RecordSet survey(std::uint64_t segment_begin, const store::Descriptor& d) {
+    const auto record = record_of(d.key_lo);
+    KVD_CHECK(record.has_value());
+    const RecordSet self = RecordSet{1} << *record;
+    std::uint64_t at = segment_begin + std::uint64_t{d.offset} * kPageBytes;
+    const std::uint64_t end = at + d.length;
+    if (*record >= kSmall) {
+      map_.add(Class::kTable, {at, kPageBytes, self});
+      at += kPageBytes;
+    }
+    for (; at < end; at += kPageBytes) {
+      const std::uint64_t used = slab_bytes_of(*record);
+      map_.add(Class::kPayload, {at, used, self});
+      map_.add(Class::kPadding, {at + used, kPageBytes - used});
+    }
+    return self;
+  }
+
+  const Image& image_;
+  Map& map_;
+  std::vector<std::byte> buffer_;
+  std::optional<store::FormatSeeds> seeds_;
+};
+
+// A store that has worked for a while, and what it gives when nothing is damaged.
+struct Specimen {
+  Start start;
+  Map map;
+  std::array<std::uint8_t, kRecords> whole{};
+};
+
+Specimen make_specimen(Machine& machine, std::uint64_t seed) {
+  Specimen specimen;
+  Start start = formatted();
+  Journal journal(start);
+  KVD_CHECK(machine.work(start, journal, seed, 60).empty());
+  Walk walk(start, journal);
+  while (walk.next()) {
+  }
+  specimen.start = stop(journal, walk.moment(), journal.oracle(), Crash::kPowerLoss, 0).start;  // all is kept
+  Surveyor(specimen.start.durable, specimen.map).survey();
+  Journal quiet(specimen.start);
+  const Found found = machine.recover(specimen.start, quiet);
+  KVD_CHECK(found.wrong.empty());
+  specimen.whole = found.versions;
+  return specimen;
+}
+
+struct ClassTally {
+  std::uint64_t flips = 0, lost = 0, undone = 0, harmless = 0;
+};
+
+class Flipper {
+ public:
+  static constexpr std::uint64_t kFlipsOfSpecimen = 500;
+
+  explicit Flipper(const std::string& dir) : machine_(dir), blind_(dir, false) {}
+
+  // Flip number `n` of a seed; lines of what is wrong.
+  std::vector<std::string> flip(std::uint64_t seed, std::uint64_t n) {
+    const std::uint64_t specimen_seed = seed * 1'000 + n / kFlipsOfSpecimen;
+    if (specimen_seed_ != specimen_seed) specimen_ = make_specimen(machine_, specimen_seed);
+    specimen_seed_ = specimen_seed;
+    Random random(seed ^ (n + 1) * 0x9E37'79B9'7F4A'7C15);
+    auto c = static_cast<Class>(n % kClasses);  // every class in turn, whatever it weighs
+    if (regions(c).empty()) c = Class::kPayload;
+    if (regions(c).empty()) return {};
+    const Region& region = regions(c)[random.below(regions(c).size())];
+    Journal journal(specimen_.start);
+    const Found found = recover_flipped(machine_, region, random, journal);
+    return judge(c, region, found, journal.oracle());
+  }
+
+  // How many gets of a store that does not verify give wrong bytes, for so many flips of payload.
+  std::uint64_t wrong_without_verification(std::uint64_t seed, int flips) {
+    Random random(seed);
+    std::uint64_t wrong = 0;
+    for (int i = 0; i < flips; ++i) {
+      const auto& payload = regions(Class::kPayload);
+      Journal journal(specimen_.start);
+      wrong += recover_flipped(blind_, payload[random.below(payload.size())], random, journal).wrong.size();
+    }
+    return wrong;
+  }
+
+  [[nodiscard]] const std::array<ClassTally, kClasses>& tally() const { return tally_; }
+
+ private:
+  [[nodiscard]] const std::vector<Region>& regions(Class c) const {
+    return specimen_.map.regions[static_cast<std::size_t>(c)];
+  }
+
+  Found recover_flipped(Machine& machine, const Region& region, Random& random, Journal& journal) const {
+    Start damaged = specimen_.start;
+    const std::uint64_t at = region.offset + random.below(region.bytes);
+    std::byte byte{};
+    damaged.durable.bytes().read(at, {&byte, 1});
+    byte ^= std::byte{1} << random.below(8);
+    damaged.durable.write(at, {&byte, 1});
+    return machine.recover(damaged, journal);
+  }
+
+  std::vector<std::string> judge(Class c, const Region& region, const Found& found, const Oracle& after) {
+    std::vector<std::string> wrong = found.wrong;
+    ClassTally& tally = tally_[static_cast<std::size_t>(c)];
+    ++tally.flips;
+    bool harmless = true;
+    for (std::size_t n = 0; n < kRecords; ++n) {
+      const std::uint8_t was = specimen_.whole[n], is = found.versions[n];
+      if (was == is) continue;
+      // Other segments may have been given up to have some ready: that is no damage.
+      const bool evicted = (was != 0 && after.lost_its_segment(n, was)) || (is != 0 && was == 0);
+      harmless = false;
+      if (is == 0) {
+        ++tally.lost;
+        if (!evicted && (region.lost >> n & 1) == 0)
+          wrong.push_back(fmt::format("record {} is lost by a bit in {}", n, kClassNames[static_cast<std::size_t>(c)]));
+      } else {
+        ++tally.undone;
+        if (!found.before.allowed(n, is, Crash::kKill) && !region.tombstones)
+          wrong.push_back(fmt::format("record {} came back as version {} by a bit in {}", n, is,
+                                      kClassNames[static_cast<std::size_t>(c)]));
+      }
+    }
+    tally.harmless += harmless ? 1 : 0;
+    return wrong;
+  }
+
+  Machine machine_;
+  Machine blind_;
+  std::uint64_t specimen_seed_ = ~std::uint64_t{0};
+  Specimen specimen_;
+  std::array<ClassTally, kClasses> tally_{};
+};
+
+int run(int argc, char** argv) {
+  std::uint64_t flips = 20'000, seed = 1;
+  std::string replay;
+  CLI::App app("Turns bits of stores over");
+  app.add_option("--flips", flips, "how many");
+  app.add_option("--seed", seed, "of stores and flips");
+  app.add_option("--replay", replay, "SEED/FLIP: one flip again");
+  CLI11_PARSE(app, argc, argv);
+  ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);  // stores come and go: no huge pages to be zeroed each time
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+
+  const store::TempDir dir;
+  Flipper flipper(dir.path());
+  int failures = 0;
+  std::uint64_t first = 0;
+  if (const auto slash = replay.find('/'); slash != std::string::npos) {
+    seed = std::stoull(replay);
+    first = std::stoull(replay.substr(slash + 1));
+    flips = first + 1;
+  }
+  for (std::uint64_t n = first; n < flips && failures < 8; ++n)
+    for (const std::string& line : flipper.flip(seed, n)) {
+      fmt::print("WRONG flip {} of seed {}: {}\n  again: kvd_bit_flips --replay {}/{}\n", n, seed, line, seed, n);
+      ++failures;
+    }
+  fmt::print("{:<16} {:>9} {:>9} {:>14} {:>14}\n", "class", "flips", "harmless", "records lost", "came back");
+  for (std::size_t c = 0; c < kClasses; ++c) {
+    const ClassTally& t = flipper.tally()[c];
+    fmt::print("{:<16} {:>9} {:>9} {:>14} {:>14}\n", kClassNames[c], t.flips, t.harmless, t.lost, t.undone);
+  }
+  if (!replay.empty()) return failures > 0 ? 1 : 0;
+  const std::uint64_t control = flipper.wrong_without_verification(seed, 300);
+  fmt::print("without verification: {} wrong answers of 300 flips of payload\n", control);
+  return failures > 0 || control < 30 ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace kvd::crash
+
+int main(int argc, char** argv) { return kvd::crash::run(argc, argv); }

@@ -1,0 +1,336 @@
+// Long random runs of a store on a drive that fails in every way a SimDrive can: errors, a full file system, wrong
+// bits, lost, misdirected and repeated writes, misdirected reads, late completions, a device that stops answering; with
+// kills and power losses between. What must hold in all of them:
+//   no get yields bytes that nobody put under its key, nor, in one opening, a version that was removed or replaced;
+//   every get is answered once, by its deadline; every put and drain ends in bounded time, whatever the device does;
+//   opening never fails but with an I/O error while the device gives errors;
+//   nothing is left pinned, unfinished or over the pool's size (and, under the address sanitizer, nothing leaks).
+//
+//   kvd_fault_runs --seeds 200 --first 1
+//
+// Exit status 1 when something was wrong; the failing seed is printed with the command that repeats it.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "base/random.h"
+#include "block/checksum.h"
+#include "store/testing/store_kit.h"
+
+namespace kvd::crash {
+namespace {
+
+constexpr std::size_t kRecords = 48;  // more than flash and pool hold
+constexpr std::uint16_t kLayers = 4;
+constexpr std::uint32_t kSlabBytes = 5'000;
+// A device that completes nothing turns the tier off after 10 s (store/flash_health.h); twice for two in a row.
+constexpr Duration kAnswerMax = std::chrono::seconds(45);
+constexpr Duration kSlack = Millis(1);
+
+// How the device fails, by seed.
+io::SimFaultRates rates_of(std::uint64_t seed) {
+  io::SimFaultRates errors{.read_error = 4'000,
+                           .write_error = 4'000,
+                           .write_error_done = 4'000,
+                           .write_no_space = 4'000,
+                           .sync_error = 4'000,
+                           .sync_forget = 4'000};
+  io::SimFaultRates lies{.read_flip = 8'000,
+                         .read_misdirect = 8'000,
+                         .write_flip = 8'000,
+                         .write_lose = 4'000,
+                         .write_misdirect = 4'000,
+                         .write_repeat = 8'000,
+                         .sync_lose = 20'000};
+  const io::SimFaultRates late{.delay = 20'000, .delay_max = std::chrono::seconds(2)};
+  switch (seed % 4) {
+    case 0: return errors;
+    case 1: return lies;
+    case 2: return late;
+    default:
+      lies.read_error = lies.write_error = lies.sync_error = 2'000;
+      lies.delay = 5'000;
+      lies.delay_max = Millis(200);
+      return lies;
+  }
+}
+
+struct Totals {
+  std::uint64_t gets = 0, hits = 0, timeouts = 0, puts = 0, faults = 0, crashes = 0, tiers_off = 0, corrupt = 0;
+};
+
+class FaultRun {
+ public:
+  FaultRun(std::uint64_t seed, Totals& totals) : random_(seed), rates_(rates_of(seed)), kit_(seed), totals_(totals) {
+    kit_.name_space = store::namespace_of(kLayers, kSlabBytes);
+    kit_.options.demote_idle = Millis(5);
+    kit_.options.demote_after = Millis(50);
+    kit_.options.prefault = seed % 8 == 0;  // a thread of the pool's own, for the thread sanitizer
+    if (random_.chance(1, 3)) kit_.options.index_records_max = 30;
+    open();
+  }
+
+  void run(int steps) {
+    for (int i = 0; i < steps && wrong_.empty(); ++i) step();
+    finish();
+  }
+  [[nodiscard]] const std::vector<std::string>& wrong() const { return wrong_; }
+
+ private:
+  struct Record {
+    std::uint64_t versions = 0;  // put so far
+    std::uint64_t current = 0;   // what a get must yield if anything; 0 = nothing
+    bool known = true;           // false after a crash, until it is put or removed again
+  };
+  struct PendingGet {
+    store::Get get;
+    std::size_t record = 0;
+    std::vector<std::byte> foreign;
+    Time latest{};
+    int answers = 0;
+  };
+  struct PendingPut {
+    Time latest{};
+    int answers = 0;
+  };
+
+  void fail(std::string line) { wrong_.push_back(std::move(line)); }
+  [[nodiscard]] io::SimLoop& loop() { return kit_.loop; }
+
+  void step() {
+    const std::size_t n = random_.below(kRecords);
+    switch (random_.below(24)) {
+      case 0:
+      case 1: remove(n); break;
+      case 2: kit_.store->promote(kit_.ns, store::id_of(n)); break;
+      case 3: lease(n); break;
+      case 4: loop().run_for(Millis(static_cast<std::int64_t>(random_.below(120)))); break;
+      case 5: cancel_one(); break;
+      case 6:
+        if (random_.chance(1, 4)) crash();
+        break;
+      case 7:
+        if (random_.chance(1, 12)) hang();
+        break;
+      case 8:
+      case 9:
+      case 10:
+      case 11:
+      case 12:
+      case 13:
+      case 14: put(n); break;
+      default: get(n);
+    }
+    if (random_.chance(2, 3)) loop().run_for(std::chrono::microseconds(static_cast<std::int64_t>(random_.below(600))));
+    look();
+  }
+
+  // Everything pending is still in time.
+  void look() {
+    const Time now = loop().now();
+    std::erase_if(gets_, [&](const auto& get) {
+      if (get->answers > 1) fail(fmt::format("a get of record {} was answered twice", get->record));
+      if (get->answers == 0 && now > get->latest) fail(fmt::format("a get of record {} is overdue", get->record));
+      return get->answers > 0;
+    });
+    std::erase_if(puts_, [&](const auto& put) {
+      if (put->answers > 1) fail("a put was answered twice");
+      if (put->answers == 0 && now > put->latest)
+        fail(fmt::format("a put or removal is overdue: {} dirty records, {} free segments, {} given up, tier {}",
+                         kit_.stats().dirty_records.value(), kit_.stats().segments_free.value(),
+                         kit_.stats().segments_evicted.value(), kit_.stats().tier_off.value() == 0 ? "on" : "off"));
+      return put->answers > 0;
+    });
+    if (kit_.stats().pool_bytes_used.value() > kit_.options.pool_bytes) fail("the pool is larger than it may be");
+  }
+
+  void put(std::size_t n) {
+    auto put = kit_.store->begin_put(kit_.ns, store::id_of(n), store::foreign_of(n));
+    const auto level = static_cast<AckLevel>(random_.below(3));
+    auto pending = std::make_unique<PendingPut>();
+    pending->latest = after(loop().now(), kAnswerMax);
+    const auto on_ack = [p = pending.get()](Status) { ++p->answers; };
+    if (!put) return;  // no room
+    ++totals_.puts;
+    puts_.push_back(std::move(pending));
+    if (!*put) return kit_.store->await(kit_.ns, store::id_of(n), level, on_ack);
+    if (random_.chance(1, 10)) {
+      puts_.pop_back();  // the caller gives up: the handle goes out of scope
+      return;
+    }
+    Record& record = records_[n];
+    const std::uint64_t version = record.versions + 1;
+    std::vector<std::uint64_t> checksums;
+    for (std::uint16_t layer = 0; layer < kLayers; ++layer) {
+      store::fill_slab(put->slab(layer), n, version, layer);
+      checksums.push_back(block::slab_checksum(put->seed(), layer, put->slab(layer)));
+    }
+    record = {version, version, true};
+    kit_.store->complete_put(std::move(*put), checksums, level, on_ack);
+  }
+
+  void get(std::size_t n) {
+    ++totals_.gets;
+    auto pending = std::make_unique<PendingGet>();
+    PendingGet& p = *pending;
+    p.record = n;
+    p.foreign = store::foreign_of(n);
+    p.get.ns = kit_.ns;
+    p.get.id = store::id_of(n);
+    p.get.foreign = p.foreign;
+    p.get.layer_first = static_cast<std::uint16_t>(random_.below(kLayers));
+    p.latest = after(loop().now(), kAnswerMax);
+    if (random_.chance(3, 4)) {
+      p.get.deadline = after(loop().now(), std::chrono::microseconds(random_.below(50'000)));
+      p.latest = after(p.get.deadline, kSlack);
+    }
+    p.get.on_done = [this, &p](Result<store::RecordView> view) {
+      ++p.answers;
+      if (loop().now() > p.latest) fail(fmt::format("a get of record {} was answered late", p.record));
+      if (view) return judge(p, *view);
+      if (view.error().code == Code::kTimeout) ++totals_.timeouts;
+    };
+    gets_.push_back(std::move(pending));
+    kit_.store->start_get(p.get);
+  }
+
+  // The record may have been put anew since the get began, but not within it: a get of the old one ends when it goes.
+  void judge(const PendingGet& p, const store::RecordView& view) {
+    ++totals_.hits;
+    const Record& record = records_[p.record];
+    std::uint64_t found = 0;
+    for (std::uint64_t version = record.versions; version > 0 && found == 0; --version) {
+      bool all = true;
+      for (std::uint16_t i = 0; all && i < p.get.layer_count; ++i)
+        all = store::slab_is({view.first_slab + std::size_t{i} * view.slab_stride, kSlabBytes}, p.record, version,
+                             p.get.layer_first + i);
+      if (all) found = version;
+    }
+    if (found == 0) return fail(fmt::format("record {}: bytes that nobody put", p.record));
+    if (record.known && found != record.current)
+      fail(fmt::format("record {}: version {} instead of {}", p.record, found, record.current));
+  }
+
+  void remove(std::size_t n) {
+    kit_.store->remove(kit_.ns, store::id_of(n));
+    records_[n].current = 0;
+    records_[n].known = true;
+    if (random_.chance(1, 2)) return;
+    auto pending = std::make_unique<PendingPut>();
+    pending->latest = after(loop().now(), kAnswerMax);
+    kit_.store->await_removals([p = pending.get()](Status) { ++p->answers; });
+    puts_.push_back(std::move(pending));
+  }
+
+  void lease(std::size_t n) {
+    store::Pin pin = kit_.store->pin_for_lease(kit_.ns, store::id_of(n));
+    loop().run_for(Millis(1));
+    kit_.store->unpin_lease(std::move(pin));
+  }
+
+  void cancel_one() {
+    if (gets_.empty()) return;
+    PendingGet& p = *gets_[random_.below(gets_.size())];
+    if (p.get.internal == nullptr) return;
+    kit_.store->cancel(p.get);
+    if (p.answers != 1) fail("a cancelled get was not answered");
+  }
+
+  // The device stops answering, for a while or until the next crash.
+  void hang() {
+    kit_.drive().stall(1 + random_.below(40), random_.chance(1, 2) ? Duration::max() : std::chrono::seconds(12));
+  }
+
+  void crash() {
+    ++totals_.crashes;
+    // What nobody can answer any more: the process is gone.
+    note_end();
+    random_.chance(1, 2) ? kit_.kill(random_.next()) : kit_.lose_power(random_.next());
+    gets_.clear();
+    puts_.clear();
+    for (Record& record : records_) record.known = false;
+    open();
+  }
+
+  void note_end() {
+    totals_.tiers_off += kit_.stats().tier_off.value();
+    totals_.corrupt += kit_.stats().corrupt.value();
+  }
+
+  // Opening waits for the device, so it must answer; it may give errors, three times.
+  void open() {
+    kit_.drive().stall(0, {});
+    io::SimFaultRates opening = rates_;
+    opening.delay = 0;
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      kit_.drive().set_fault_rates(attempt < 3 ? opening : io::SimFaultRates{});
+      const Status opened = kit_.open();
+      kit_.drive().set_fault_rates(rates_);
+      if (opened) return;
+      if (attempt >= 3 || opened.error().code != Code::kIo) return fail("the store refuses to open: " + kit_.why);
+    }
+  }
+
+  void finish() {
+    if (kit_.store == nullptr) return;
+    loop().run_for(kAnswerMax);
+    look();
+    if (!gets_.empty() || !puts_.empty()) fail("something is never answered");
+    if (kit_.stats().unfinished_puts.value() != 0) fail("unfinished puts are left");
+    if (kit_.stats().pool_bytes_pinned.value() != 0) fail("pinned bytes are left");
+    bool drained = false;
+    const Time end = after(loop().now(), std::chrono::seconds(20));
+    kit_.store->drain(end, [&] { drained = true; });
+    loop().run_until([&] { return drained; }, kAnswerMax);
+    if (!drained || loop().now() > after(end, Millis(5))) fail("a drain ends late");
+    note_end();
+    totals_.faults += kit_.drive().faults();
+    kit_.disks.kill({.seed = 1});  // a device that hangs would keep the store from ending
+    kit_.store.reset();
+  }
+
+  Random random_;
+  const io::SimFaultRates rates_;
+  std::array<Record, kRecords> records_{};
+  std::vector<std::unique_ptr<PendingGet>> gets_;
+  std::vector<std::unique_ptr<PendingPut>> puts_;
+  std::vector<std::string> wrong_;
+  store::StoreKit kit_;
+  Totals& totals_;
+};
+
+int run(int argc, char** argv) {
+  std::uint64_t first = 1, seeds = 200;
+  int steps = 300;
+  CLI::App app("Runs a store on drives that fail");
+  app.add_option("--first", first, "first seed");
+  app.add_option("--seeds", seeds, "how many");
+  app.add_option("--steps", steps, "operations of each run");
+  CLI11_PARSE(app, argc, argv);
+  Totals t;
+  int failures = 0;
+  for (std::uint64_t seed = first; seed < first + seeds && failures < 8; ++seed) {
+    FaultRun one(seed, t);
+    one.run(steps);
+    if (one.wrong().empty()) continue;
+    ++failures;
+    for (const std::string& line : one.wrong()) fmt::print("WRONG seed {}: {}\n", seed, line);
+    fmt::print("  again: kvd_fault_runs --first {} --seeds 1 --steps {}\n", seed, steps);
+  }
+  fmt::print(
+      "{} seeds: {} gets ({} hits, {} ended by their deadline), {} puts, {} faults, {} crashes,\n"
+      "{} times the tier was off at an end, {} records dropped as corrupt, {} seeds wrong\n",
+      seeds, t.gets, t.hits, t.timeouts, t.puts, t.faults, t.crashes, t.tiers_off, t.corrupt, failures);
+  return failures > 0 ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace kvd::crash
+
+int main(int argc, char** argv) { return kvd::crash::run(argc, argv); }

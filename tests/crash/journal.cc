@@ -1,0 +1,133 @@
+#include "crash/journal.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "crash/machine.h"
+#include "store/format.h"
+
+namespace kvd::crash {
+
+using io::DiskOp;
+
+Journal::Journal(const Start& start) : oracle_(start.oracle), shared_(std::make_shared<const Oracle>(oracle_)) {
+  writes_ = start.unflushed;
+  for (std::uint32_t i = 0; i < writes_.size(); ++i) done_.push_back(i);
+}
+
+void Journal::note(Step step, std::uint32_t index, bool oracle_changed) {
+  if (oracle_changed || std::exchange(stale_, false)) shared_ = std::make_shared<const Oracle>(oracle_);
+  events_.push_back({step, index, shared_});
+}
+
+void Journal::submitted(std::uint64_t id, DiskOp::Kind kind, std::uint64_t offset, Bytes bytes) {
+  ++now_;
+  if (kind == DiskOp::Kind::kRead) return;
+  if (kind == DiskOp::Kind::kSync) {
+    open_.push_back({id, static_cast<std::uint32_t>(done_.size()), now_});
+    return;
+  }
+  if (offset >= store::kHeadBytes) {
+    const auto segment = static_cast<std::uint8_t>((offset - store::kHeadBytes) / kSegmentBytes);
+    const std::uint32_t bit = std::uint32_t{1} << segment;
+    if ((offset - store::kHeadBytes) % kSegmentBytes == 0) {
+      oracle_.given_up(segment);
+      new_headers_ |= bit;
+    } else {
+      if ((new_headers_ & bit) != 0) oracle_.reused(segment);
+      new_headers_ &= ~bit;
+      read_frame(segment, bytes);
+    }
+  }
+  if (frozen_) return;
+  open_.push_back({id, static_cast<std::uint32_t>(writes_.size()), now_});
+  writes_.push_back({.offset = offset, .bytes = {bytes.begin(), bytes.end()}});
+  note(Step::kSubmit, open_.back().index, offset >= store::kHeadBytes);
+}
+
+std::string Journal::text() const {
+  const auto place = [](const io::SimWrite& write) -> std::string {
+    if (write.offset < store::kHeadBytes) return fmt::format("superblock {}", write.offset / store::kSuperblockStride);
+    const std::uint64_t segment = (write.offset - store::kHeadBytes) / kSegmentBytes;
+    const std::uint64_t page = (write.offset - store::kHeadBytes) % kSegmentBytes / kPageBytes;
+    const std::size_t pages = (write.bytes.size() + kPageBytes - 1) / kPageBytes;
+    if (load<std::uint64_t>(write.bytes.data()) != store::kMagicFrame)
+      return fmt::format("segment {} {} page {}, {} pages", segment, page == 0 ? "header" : "footer", page, pages);
+    const auto head = load<store::FrameHead>(write.bytes.data());
+    return fmt::format("segment {} frame {} page {}, {} pages, {} records and tombstones", segment, head.frame_seq,
+                       page, pages, head.records);
+  };
+  std::string text;
+  for (std::size_t i = 0; i < events_.size(); ++i) {
+    const Event& event = events_[i];
+    switch (event.step) {
+      case Step::kSubmit:
+        text += fmt::format("{:4} write {} {}\n", i + 1, event.index, place(writes_[event.index]));
+        break;
+      case Step::kComplete: text += fmt::format("{:4} done {}\n", i + 1, event.index); break;
+      case Step::kFlush: text += fmt::format("{:4} flushed {} writes\n", i + 1, event.index); break;
+      case Step::kPromise: text += fmt::format("{:4} acknowledged\n", i + 1); break;
+    }
+  }
+  return text;
+}
+
+// Which versions go to flash here.
+void Journal::read_frame(std::uint8_t segment, Bytes bytes) {
+  const auto head = load<store::FrameHead>(bytes.data());
+  if (head.magic != store::kMagicFrame) return;
+  const std::byte* at = bytes.data() + sizeof head + head.schemas * sizeof(store::SchemaEntry) +
+                        head.namespaces * sizeof(store::NamespaceEntry);
+  std::size_t image = head.descriptor_bytes;
+  for (std::uint32_t i = 0; i < head.records; ++i, at += sizeof(store::Descriptor)) {
+    const auto d = load<store::Descriptor>(at);
+    if (d.tombstone()) continue;
+    if (const auto record = record_of(d.key_lo))
+      if (const std::uint8_t version = version_of(*record, bytes.subspan(image, d.length)))
+        oracle_.copied(*record, version, segment);
+    image += d.length;
+  }
+}
+
+void Journal::completed(std::uint64_t id, DiskOp::Kind kind, bool ok) {
+  ++now_;
+  const auto at = std::ranges::find(open_, id, &Open::id);
+  if (at == open_.end()) return;
+  const Open open = *at;
+  open_.erase(at);
+  if (!ok) return;
+  if (kind == DiskOp::Kind::kSync) {
+    oracle_.flushed(open.at);
+    if (!frozen_) note(Step::kFlush, open.index, true);
+  } else if (!frozen_) {
+    done_.push_back(open.index);
+    note(Step::kComplete, open.index, false);
+  }
+}
+
+void Journal::acknowledged(std::size_t record, std::uint8_t version, AckLevel level) {
+  ++now_;
+  oracle_.acknowledged(record, version, level);
+  if (!frozen_) note(Step::kPromise, 0, true);
+}
+
+void Journal::removals_acknowledged(std::size_t before) {
+  ++now_;
+  oracle_.removals_acknowledged(before, now_);
+  if (!frozen_) note(Step::kPromise, 0, true);
+}
+
+// These two promise nothing more, so they are no reason to stop the machine there.
+std::size_t Journal::removed(std::size_t record) {
+  stale_ = true;
+  return oracle_.removed(record);
+}
+
+std::uint8_t Journal::put(std::size_t record) {
+  stale_ = true;
+  return oracle_.put(record);
+}
+
+}  // namespace kvd::crash

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Proves that the enumeration of crash states can fail: takes one safeguard at a time out of a copy of the store's
+sources, links the enumeration against each copy, and expects it to find something wrong within a minute. Then expects
+the unchanged store to pass. Skipped (exit 77) where there is no build with a ninja file.
+
+    tests/mutation/storage_mutations.py build/release
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPPED = 77
+PROGRAM = "kvd_crash_states"
+SECONDS = 60
+
+# What is taken out, the source, what is replaced, by what. Each text must occur exactly once in its source.
+MUTATIONS = [
+    ("a new use of a segment keeps the generation of its header", "src/store/evictor.cc",
+     "  task.new_generation = flash_.generation_next++;",
+     "  task.new_generation = task.evicts ? flash_.segments.at(task.segment).generation : flash_.generation_next++;"),
+    ("no flush between a new header and the first frame behind it", "src/store/evictor.cc",
+     "           syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task); });",
+     "           finish(task);"),
+    ("the key is not in the seed of the checksums", "src/block/checksum.cc",
+     "sizeof shape.schema_hash, hash_record(id));", "sizeof shape.schema_hash, 0 * hash_record(id));"),
+    ("no flush between the two pairs of superblock copies", "src/store/volume.cc",
+     "    if (i % 2 == 1)\n      if (auto synced = blocking.sync(); !synced) return synced;",
+     "    if (i == 3)\n      if (auto synced = blocking.sync(); !synced) return synced;"),
+    ("a new header does not wait for the tombstones that its segment holds", "src/store/evictor.cc",
+     "  if (flash_.tombstones.carried(task.segment) > 0) return;", ""),
+    ("`synced` is acknowledged without a flush", "src/store/demoter.cc",
+     "      syncs_.request(std::move(ack.on_ack));", "      due_.emplace_back(std::move(ack.on_ack), Status{});"),
+    ("recovery does not apply tombstones", "src/store/recovery.cc",
+     "    if (entry && seq_at(entry->segment, entry->offset) < tombstone.put_seq)",
+     "    if (entry && seq_at(entry->segment, entry->offset) > tombstone.put_seq)"),
+]
+
+
+def commands(build: Path) -> tuple[dict[str, list[str]], list[str]]:
+    """How each source is compiled, and how the program is linked."""
+    compile_of = {}
+    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        compile_of[str(Path(entry["file"]).resolve())] = shlex.split(entry["command"])
+    lines = subprocess.run(["ninja", "-C", str(build), "-t", "commands", PROGRAM], capture_output=True, text=True,
+                           check=True).stdout.splitlines()
+    link = [word for word in shlex.split(lines[-1]) if word not in (":", "&&")]
+    return compile_of, link
+
+
+def with_output(command: list[str], output: Path) -> list[str]:
+    at = command.index("-o")
+    return [*command[:at + 1], str(output), *command[at + 2:]]
+
+
+def build_mutant(build: Path, folder: Path, source: str, text: str) -> Path:
+    """The program with this text in the place of one source: its object comes before the library that holds the
+    original."""
+    compile_of, link = commands(build)
+    changed = folder / Path(source).name
+    changed.write_text(text, encoding="utf-8")
+    command = [word.replace(str((ROOT / source).resolve()), str(changed)) for word in
+               compile_of[str((ROOT / source).resolve())]]
+    subprocess.run(with_output(command, folder / "mutant.o"), cwd=build, check=True)
+    program = folder / "mutant"
+    command = with_output(link, program)
+    first = next(i for i, word in enumerate(command) if word.endswith(".o"))
+    subprocess.run([*command[:first], str(folder / "mutant.o"), *command[first:]], cwd=build, check=True)
+    return program
+
+
+def finds_something(program: Path) -> tuple[bool, str]:
+    done = subprocess.run([str(program), "--seconds", str(SECONDS)], capture_output=True, text=True,
+                          timeout=SECONDS * 4, check=False)
+    wrong = [line for line in done.stdout.splitlines() if line.startswith("WRONG")]
+    return done.returncode != 0, wrong[0] if wrong else (done.stderr.strip().splitlines() or ["nothing"])[-1]
+
+
+def main() -> int:
+    build = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve()
+    if not (build / "build.ninja").is_file() or not (build / "bin" / PROGRAM).is_file():
+        print("skipped: no ninja build of", PROGRAM)
+        return SKIPPED
+    survived = []
+    with tempfile.TemporaryDirectory() as name:
+        for bug, source, old, new in MUTATIONS:
+            original = (ROOT / source).read_text(encoding="utf-8")
+            if original.count(old) != 1:
+                print(f"{bug}: its place is not in {source} any more")
+                return 1
+            began = time.monotonic()
+            caught, how = finds_something(build_mutant(build, Path(name), source, original.replace(old, new)))
+            took = time.monotonic() - began
+            print(f"{'caught' if caught else 'NOT CAUGHT':<11} {bug} ({took:.0f} s): {how}", flush=True)
+            if not caught:
+                survived.append(bug)
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
