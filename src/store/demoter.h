@@ -60,8 +60,8 @@ class Demoter {
 
   // Nothing is dirty, no tombstone waits, nothing is being written.
   [[nodiscard]] bool settled() const noexcept;
-  // The flash tier is off: dirty records become evictable, waiting puts end with kIo, also those whose frame or flush is
-  // still with the device.
+  // The flash tier is off: dirty records become evictable, waiting puts end with kIo, also those whose frame or flush
+  // is still with the device.
   void tier_off();
 
  private:

@@ -14,8 +14,8 @@ namespace kvd::store {
 // munmap().
 void* map_pool(int fd, std::uint64_t bytes);
 
-// Takes the memory of [at, at + bytes) from the system, without changing a byte of it. False with errno when there is not
-// that much, or the kernel cannot do it ahead of use (EINVAL, before 5.14).
+// Takes the memory of [at, at + bytes) from the system, without changing a byte of it. False with errno when there is
+// not that much, or the kernel cannot do it ahead of use (EINVAL, before 5.14).
 bool populate_pool(std::byte* at, std::uint64_t bytes);
 
 }  // namespace kvd::store
