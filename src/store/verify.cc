@@ -154,8 +154,7 @@ VerifyReport verify_store(const StoreReader& reader, unsigned threads, const Ver
   judge_superblocks(reader, report.findings);
   const std::size_t heads = report.findings.size();
   for (auto& part : parts) add(report, part->report());
-  // By segment, and as found within one, which is one worker's. (GCC 12's stable_sort does not compile under clang: it uses
-  // what is deprecated.)
+  // By segment, and as found within one, which is one worker's. (GCC 12's stable_sort uses what clang warns of.)
   std::map<std::uint32_t, std::vector<Finding>> by_segment;
   for (std::size_t i = heads; i < report.findings.size(); ++i)
     by_segment[report.findings[i].segment].push_back(std::move(report.findings[i]));
