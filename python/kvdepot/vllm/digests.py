@@ -35,7 +35,9 @@ class DigestLog:
 
     def loaded_layer(self, op: LoadOp, layer: int) -> None:
         """One layer of a layer-wise load is in place and not yet used."""
-        partial = self._partial.setdefault(id(op), [hashlib.blake2b(digest_size=16) for _ in op.load.block_ids])
+        if layer == 0:      # a load that failed half way has left its digests behind, perhaps under the same id
+            self._partial[id(op)] = [hashlib.blake2b(digest_size=16) for _ in op.load.block_ids]
+        partial = self._partial[id(op)]
         for digest, block_id in zip(partial, op.load.block_ids, strict=True):
             digest.update(self._slab(layer, block_id))
         if layer + 1 == len(self._memory.layer_names):
