@@ -104,8 +104,7 @@ def test_a_prompt_of_more_blocks_than_one_operation_names_is_found():
     e = engine(depot)
     request = Request([i % 7 for i in range(4 * (KEYS_MAX + 10))])
     hashes = request.block_hashes
-    namespace = e.clients[0]._namespaces[0][0]
-    depot.records |= {(namespace, 0, key): [] for key in hashes}
+    depot.lost = set(hashes)        # nothing is loaded here
     request.__class__ = type("Long", (Request,), {"block_hashes": hashes})
     e.add(request)
     assert e.ask(request) == (4 * (KEYS_MAX + 10), True)
