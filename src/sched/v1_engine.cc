@@ -35,7 +35,7 @@ bool V1Engine::enqueue(V1Id id) {
 
 void V1Engine::loaded(V1Id id) {
   --loading_;
-  prefills_.push_back({++admissions_, id, 0});
+  prefills_.push_back({++admissions_, id, 0, false});
 }
 
 // Makes room for the request's first `tokens` tokens: whole blocks of its prompt are shared, the rest is its own.
@@ -125,7 +125,7 @@ void V1Engine::admit(V1Pass& pass, std::uint64_t& budget) {
       ++loading_;
       continue;
     }
-    prefills_.push_back({++admissions_, id, tokens});
+    prefills_.push_back({++admissions_, id, tokens, false});
     add_chunk(pass, prefills_.back(), budget);
   }
 }
@@ -177,7 +177,8 @@ void V1Engine::finish(V1Id id, std::vector<V1Id>& done) {
 void V1Engine::chunks(std::vector<V1Chunk>& out) const {
   out.clear();
   for (const Prefill& prefill : prefills_) {
-    if (prefill.tokens > 0) out.push_back({prefill.id, requests_[prefill.id].computed + prefill.tokens});
+    if (prefill.tokens == 0) continue;
+    out.push_back({prefill.id, requests_[prefill.id].computed + prefill.tokens, !prefill.begun});
   }
 }
 
@@ -257,7 +258,8 @@ void V1Engine::complete(std::uint64_t passes, std::vector<V1Id>& first, std::vec
     V1Request& r = requests_[prefill.id];
     r.computed += prefill.tokens;
     if (r.computed < r.target()) {
-      prefills_[kept++] = prefill;
+      prefills_[kept] = prefill;
+      prefills_[kept++].begun |= prefill.tokens > 0;
       continue;
     }
     if (r.generated++ == 0) first.push_back(prefill.id);

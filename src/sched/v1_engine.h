@@ -76,6 +76,7 @@ struct V1Pass {
 struct V1Chunk {
   V1Id id = 0;
   std::uint32_t to = 0;  // the request's tokens that are cached behind it
+  bool first = false;    // since the request was admitted
 };
 
 class V1Engine {
@@ -121,6 +122,7 @@ class V1Engine {
     std::uint64_t admitted = 0;
     V1Id id = 0;
     std::uint32_t tokens = 0;  // in the pass that is being decided
+    bool begun = false;        // has run in a pass before
   };
 
   [[nodiscard]] std::uint32_t prompt_blocks(const V1Request& r) const noexcept {

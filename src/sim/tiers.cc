@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 
@@ -11,6 +12,8 @@ using model::kPicosecondsPerSecond;
 using model::Picoseconds;
 
 namespace {
+
+constexpr auto kDram = static_cast<std::size_t>(Tier::kDram);
 
 Picoseconds ps(double seconds) { return std::llround(seconds * kPicosecondsPerSecond); }
 
@@ -72,9 +75,9 @@ std::uint32_t TierStore::blocks_held(Picoseconds now) {
   return cache_.cached();
 }
 
-TierStore::Grant TierStore::grant(const sched::Units& units, std::uint32_t to, Picoseconds now) {
+TierStore::Grant TierStore::grant(const sched::Units& units, std::uint32_t from, std::uint32_t to, Picoseconds now) {
   settle(now);
-  const std::uint32_t missing = cache_.missing(units, to);
+  const std::uint32_t missing = cache_.missing(units, to) - cache_.missing(units, from);
   Grant grant{to, missing};
   if (budget_per_s_ > 0) {
     const double elapsed = static_cast<double>(now - budget_at_) / kPicosecondsPerSecond;
@@ -88,6 +91,10 @@ TierStore::Grant TierStore::grant(const sched::Units& units, std::uint32_t to, P
   traffic.written_bytes += grant.blocks * block_bytes_;
   traffic.refused_bytes += (missing - grant.blocks) * block_bytes_;
   return grant;
+}
+
+void TierStore::refuse(const sched::Units& units, std::uint32_t from, std::uint32_t to) {
+  if (to > from) traffic.refused_bytes += (cache_.missing(units, to) - cache_.missing(units, from)) * block_bytes_;
 }
 
 void TierStore::touch(const sched::Units& units, std::uint32_t to, Picoseconds now) {
@@ -182,10 +189,13 @@ void InstanceTiers::fetch(sched::V1Id id, std::uint32_t have, std::uint32_t to) 
     side.store->traffic.read_bytes += size;
     side.store->touch(units, part.to, now);
   }
-  Side& dram = sides_[static_cast<std::size_t>(Tier::kDram)];
+  Side& dram = sides_[kDram];
   if (dram.store != nullptr) {
-    const TierStore::Grant grant = dram.store->grant(units, to, now);
+    const TierStore::Grant grant = dram.store->grant(units, 0, to, now);
     dram.store->write(units, grant.to, std::max(end + latency, dram.write.take(now, bytes(grant.blocks))));
+    if (progress_.size() <= id) progress_.resize(id + 1);
+    progress_[id].fetched_written = grant.to;
+    progress_[id].fetched_asked = to;
   }
   if (config_.layerwise) {
     load_end_ = std::max(load_end_, end);
@@ -209,12 +219,34 @@ std::uint32_t InstanceTiers::private_match(const sched::Units& units, std::uint3
   return there;
 }
 
+// A prompt is written chunk by chunk, each block once; behind a chunk of which a tier refused a part nothing of that
+// prompt is written there, because nobody would find it.
+TierStore::Grant InstanceTiers::ask(const Store& store, std::size_t tier, Picoseconds at) {
+  TierStore& where = *sides_[tier].store;
+  std::uint32_t& written = progress_[store.id].written[tier];
+  std::uint32_t& asked = progress_[store.id].asked[tier];
+  if (written < asked) {
+    where.refuse(store.units, asked, store.to);
+    asked = std::max(asked, store.to);
+    return {written, 0};
+  }
+  const TierStore::Grant grant = where.grant(store.units, written, std::max(written, store.to), at);
+  written = grant.to;
+  asked = std::max(asked, store.to);
+  return grant;
+}
+
 Picoseconds InstanceTiers::begin_pass(const sched::V1Engine& engine, Picoseconds compute) {
   stores_.clear();
   engine.chunks(chunks_);
   for (const sched::V1Chunk& chunk : chunks_) {
     const sched::V1Request& r = requests_[chunk.id];
-    stores_.push_back({r.units, std::min(chunk.to, r.prompt) / block_tokens_, {}});
+    stores_.push_back({chunk.id, r.units, std::min(chunk.to, r.prompt) / block_tokens_, {}});
+    if (progress_.size() <= chunk.id) progress_.resize(chunk.id + 1);
+    if (!chunk.first) continue;
+    const Progress fetched = std::exchange(progress_[chunk.id], {});
+    progress_[chunk.id].written[kDram] = fetched.fetched_written;
+    progress_[chunk.id].asked[kDram] = fetched.fetched_asked;
   }
   if (!config_.layerwise) return compute;
   Picoseconds store_end = now;
@@ -222,7 +254,7 @@ Picoseconds InstanceTiers::begin_pass(const sched::V1Engine& engine, Picoseconds
     for (std::size_t t = 0; t < kTiers; ++t) {
       Side& side = sides_[t];
       if (side.store == nullptr) continue;
-      s.grant[t] = side.store->grant(s.units, s.to, now);
+      s.grant[t] = ask(s, t, now);
       const double size = bytes(s.grant[t].blocks);
       store_end = std::max({store_end, side.write.take(now, size), side.store->total_write.take(now, size)});
     }
@@ -240,7 +272,7 @@ void InstanceTiers::end_pass(Picoseconds at) {
       if (side.store == nullptr) continue;
       Picoseconds ready = at;
       if (!config_.layerwise) {
-        s.grant[t] = side.store->grant(s.units, s.to, at);
+        s.grant[t] = ask(s, t, at);
         const double size = bytes(s.grant[t].blocks);
         ready = std::max(side.write.take(at, size), side.store->total_write.take(at, size));
       }

@@ -84,12 +84,14 @@ class TierStore {
   TierStore(const TierConfig& config, const TiersConfig& all, std::uint32_t block_tokens, std::uint32_t unit_blocks);
 
   [[nodiscard]] std::uint32_t match(const sched::Units& units, std::uint32_t most, model::Picoseconds now);
-  // Of the prompt's first `to` blocks, those to be written now: missing ones, as far as the budget goes.
+  // Of the prompt's blocks from..to, those to be written now: missing ones, as far as the budget goes.
   struct Grant {
     std::uint32_t to = 0;      // the prefix that will be there
     std::uint32_t blocks = 0;  // of which have to be written
   };
-  Grant grant(const sched::Units& units, std::uint32_t to, model::Picoseconds now);
+  Grant grant(const sched::Units& units, std::uint32_t from, std::uint32_t to, model::Picoseconds now);
+  // Counts blocks from..to, as far as they are missing, as refused.
+  void refuse(const sched::Units& units, std::uint32_t from, std::uint32_t to);
   // What is there of the prompt's first `to` blocks was used: it is evicted last.
   void touch(const sched::Units& units, std::uint32_t to, model::Picoseconds now);
   // The prompt's first `to` blocks are there from `ready` on, and are evicted last.
@@ -177,10 +179,21 @@ class InstanceTiers final : public sched::OtherTier {
   std::vector<Part> parts_;  // of the last match
   std::vector<Load> loads_;  // heap, the first to end on top
   struct Store {
+    sched::V1Id id = 0;
     sched::Units units;
     std::uint32_t to = 0;
     std::array<TierStore::Grant, kTiers> grant{};
   };
+  TierStore::Grant ask(const Store& store, std::size_t tier, model::Picoseconds at);
+  // By request: the prompt's blocks that are written or being written, and those that a tier was asked to take.
+  struct Progress {
+    std::array<std::uint32_t, kTiers> written{};
+    std::array<std::uint32_t, kTiers> asked{};
+    // What a fetch has brought to DRAM, the same two, until the first chunk runs.
+    std::uint32_t fetched_written = 0;
+    std::uint32_t fetched_asked = 0;
+  };
+  std::vector<Progress> progress_;
   std::vector<sched::V1Chunk> chunks_;
   std::vector<Store> stores_;  // of the pass
   model::Picoseconds load_end_ = 0;

@@ -173,6 +173,22 @@ TEST(Tiers, AWriteBudgetBoundsWhatIsWritten) {
   EXPECT_LE(traffic.written_bytes, 20e6 * (kBudgetBurstSeconds + 200));
 }
 
+TEST(Tiers, ChunksOfAPromptAreWrittenOnce) {
+  for (const bool layerwise : {false, true}) {
+    FleetConfig config = cold_engines(1);
+    config.engine.chunk_tokens = 512;
+    config.tiers.layerwise = layerwise;
+    config.tiers[Tier::kDepot] = tier(1e9);  // slower than chunks come
+    const FleetResult result = simulate(config, prompts(5, 100, 0));
+    const TierTraffic& traffic = result.traffic[static_cast<std::size_t>(Tier::kDepot)];
+    EXPECT_EQ(traffic.written_bytes, 5 * kPrompt * kTokenBytes);
+    config.tiers[Tier::kDepot].write_budget_per_s = 5e6;
+    const TierTraffic few = simulate(config, prompts(5, 100, 0)).traffic[static_cast<std::size_t>(Tier::kDepot)];
+    EXPECT_GT(few.refused_bytes, 0);
+    EXPECT_EQ(few.written_bytes + few.refused_bytes, 5 * kPrompt * kTokenBytes);
+  }
+}
+
 TEST(Tiers, LessThanItsCapacityIsHeld) {
   FleetConfig config = cold_engines(1);
   config.tiers[Tier::kDram] = tier(100e9);
