@@ -70,9 +70,12 @@ class Depot:
         self.kill()
         self.start(flags)
 
-    def restart(self, flags: Sequence[str] = ()) -> None:
-        """An orderly stop, then a new process on the same directory and port with other flags."""
+    def restart(self, flags: Sequence[str] = (), emptied: bool = False) -> None:
+        """An orderly stop, then a new process on the same directory and port with other flags; emptied: with nothing
+        in it."""
         self.stop()
+        if emptied:
+            shutil.rmtree(self.folder)
         self.start(flags)
 
     def metric(self, name: str) -> float:

@@ -155,7 +155,7 @@ class Lab:
         while True:
             engine.reset_prefix_cache()
             got = depot.metric(KEYS_GOT)
-            if engine.ask(primer).cached >= len(primer) - BLOCK and depot.metric(KEYS_GOT) > got:
+            if engine.ask(primer).cached >= len(primer) - BLOCK and has_sent(depot, got, 1):
                 return
             if time.monotonic() > end:
                 raise BenchError(f"engine {engine.spec.name} does not get anything from the restarted depot "
@@ -198,12 +198,19 @@ def ask_depot(depot: Depot, engine: Engine, prompt: Sequence[int], least: int, w
 
 
 def expect_sent(depot: Depot, before: float, blocks: int, what: str) -> None:
-    """The depot's counter of sent blocks has grown by at least so much; it may lag behind the client a little."""
+    """The depot's counter of sent blocks has grown by at least so much."""
+    if not has_sent(depot, before, blocks):
+        raise BenchError(f"{what}: the depot has sent {depot.metric(KEYS_GOT) - before:.0f} blocks, {blocks} expected")
+
+
+def has_sent(depot: Depot, before: float, blocks: int) -> bool:
+    """Whether the depot's counter of sent blocks has grown by so much; it may lag behind the client a little."""
     end = time.monotonic() + COUNTER_LAG_S
-    while (sent := depot.metric(KEYS_GOT) - before) < blocks:
+    while depot.metric(KEYS_GOT) - before < blocks:
         if time.monotonic() > end:
-            raise BenchError(f"{what}: the depot has sent {sent:.0f} blocks, {blocks} expected")
+            return False
         time.sleep(0.02)
+    return True
 
 
 def expect_cold(answer: Answer, what: str) -> Answer:

@@ -117,10 +117,13 @@ class Engine:
         """All requests at their times; the time until the last one's end, and their answers in the same order."""
         reply = self.call("generate", deadline_s, requests=list(requests))
         self.lost_blocks = reply["lost_blocks"]
-        for answer in reply["requests"]:
-            if answer["reason"] != "length" or not answer["times"]:
-                raise self._failure(f"ended a request with {answer['reason']!r}")
-        return reply["wall_s"], [Answer(r["times"], r["tokens"], r["cached"]) for r in reply["requests"]]
+        return reply["wall_s"], self._answers(reply["requests"])
+
+    def _answers(self, replies: Sequence[dict]) -> list[Answer]:
+        for reply in replies:
+            if reply["reason"] != "length" or not reply["times"]:
+                raise self._failure(f"ended a request with {reply['reason']!r}")
+        return [Answer(reply["times"], reply["tokens"], reply["cached"]) for reply in replies]
 
     def ask(self, ids: Sequence[int], max_tokens: int = 1) -> Answer:
         """One request alone."""
@@ -128,8 +131,27 @@ class Engine:
         answer.cached = max(0, int(answer.cached - self.lost_blocks * self.facts["block_tokens"]))
         return answer
 
-    def reset_prefix_cache(self) -> None:
-        self.call("reset_prefix_cache", 60.0)
+    def submit(self, requests: Sequence[dict]) -> list[str]:
+        """Begins requests and returns their names; collect() or abort() each of them."""
+        return self.call("submit", requests=list(requests))["names"]
+
+    def collect(self, names: Sequence[str], deadline_s: float = CALL_DEADLINE_S) -> list[Answer]:
+        """Waits for these requests. Their times count from submit(), but tokens are only seen in here."""
+        return self._answers(self.call("collect", deadline_s, names=list(names))["requests"])
+
+    def abort(self, names: Sequence[str]) -> None:
+        """As when their clients went away; returns when the engine core has been told."""
+        self.call("abort", 60.0, names=list(names))
+
+    def reset_prefix_cache(self, *, connector: bool = False, patience_s: float = 30.0) -> None:
+        """Drops the engine's own cache; with `connector`, its connector finds nothing that was stored before, either.
+        An error when blocks are still in use after `patience_s`."""
+        if not self.call("reset_prefix_cache", patience_s + 60.0, connector=connector, patience_s=patience_s)["reset"]:
+            raise self._failure(f"can't reset its prefix cache: blocks are still in use after {patience_s:g} s")
+
+    def collective_rpc(self, method: str, *args, **kwargs) -> None:
+        """Calls a method of vLLM's worker in each of its processes."""
+        self.call("collective_rpc", method=method, args=list(args), kwargs=kwargs)
 
     def counter(self, name: str) -> float:
         """One of the engine's own counters, summed over its labels; 0 when it has not counted yet."""

@@ -48,6 +48,15 @@ class Protocol(WithFakeWorker):
             engine.reset_prefix_cache()
         self.assertEqual(engine.ask([1, 2]).cached, 1)
 
+    def test_submitted_requests_are_collected_or_aborted(self):
+        engine = self.engine()
+        first, second = engine.submit([{"ids": [1, 2, 3], "max_tokens": 2}, {"ids": [4, 5]}])
+        self.assertEqual([answer.tokens for answer in engine.collect([second])], [[4, 5]])
+        with self.assertRaisesRegex(EngineError, "blocks are still in use after 0.5 s"):
+            engine.reset_prefix_cache(connector=True, patience_s=0.5)
+        engine.abort([first])
+        engine.reset_prefix_cache(connector=True)
+
     def test_a_request_that_ends_early_is_an_error(self):
         with self.assertRaisesRegex(EngineError, "'abort'"):
             self.engine("aborts").ask([1, 2])

@@ -3,11 +3,13 @@
 import json
 import tempfile
 import unittest
+from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 from bench import engine, harness
 from bench.engine_process import Answer
-from bench.engine_rows import batch, overhead, peers, sweep, tokens
+from bench.engine_rows import batch, main_job, overhead, peers, sweep, tokens
 
 
 class Sweep(unittest.TestCase):
@@ -20,6 +22,66 @@ class Sweep(unittest.TestCase):
                                  sweep.Sample(total=50.0, load=10.0, compute=8.0, store=2.0)])
         self.assertAlmostEqual(point.over_max, 1.2)
         self.assertAlmostEqual(point.over_sum, 0.75)
+
+
+    def sweep(self):
+        """A sweep whose samples take a second each, and the results it reports."""
+        class Counted(sweep.Sweep):
+            def __init__(self):
+                self.shares, self.samples, self.nothing_stored = sweep.SHARES, [], None
+                self.document = self.primer = []
+                self.reader = self.plain = self.lab = self.depot = self.bench = mock.MagicMock()
+                self.bench.rounds = lambda full=5, quick=2: full
+                self.bench.value = lambda name, value, unit, **more: self.results.__setitem__(name, (value, more))
+                self.lab.model.kv_bytes_per_token = 1
+                self.results = {}
+
+            def _sample(self, share):
+                self.samples.append(share)
+                return sweep.Sample(total=1.2, load=1.0, compute=1.0, store=0.1)
+
+        return Counted()
+
+    def test_every_point_has_five_samples_and_nothing_stored_is_measured_once(self):
+        swept = self.sweep()
+        swept.measure([1, 3, 9])
+        counts = Counter(swept.samples)
+        self.assertEqual(counts[0.0], 5)
+        self.assertEqual({counts[share] for share in sweep.SHARES[1:]}, {20})
+        self.assertTrue(all(len(point["samples"]) == 5 for value, more in swept.results.values()
+                            for point in more.get("curve", [])))
+
+    def test_the_unshaped_sweep_is_judged_like_the_shaped_ones(self):
+        swept = self.sweep()
+        swept.measure([3])
+        value, more = swept.results[sweep.UNSHAPED]
+        self.assertIs(harness.meets(value, more["better"], more["goal"]), False)
+        self.assertEqual(more["goal"], swept.results["pipeline_over_max_e3"][1]["goal"])
+
+
+class RandomKill(unittest.TestCase):
+    def engine(self, cached):
+        engine = mock.MagicMock()
+        engine.ask.side_effect = lambda ids, max_tokens=1: Answer(times=[1.0], tokens=[len(ids)], cached=cached)
+        return engine
+
+    def test_the_oracle_has_as_many_tokens_cached(self):
+        engine = self.engine(256)
+        self.assertEqual(main_job.own_answer(engine, list(range(1000)), 256, 8).tokens, [1000])
+        self.assertEqual([call.args for call in engine.ask.call_args_list],
+                         [(list(range(256)),), (list(range(1000)), 8)])
+        with self.assertRaises(harness.BenchError):
+            main_job.own_answer(self.engine(128), list(range(1000)), 256, 8)
+
+    def test_one_wrong_answer_misses_the_goal(self):
+        for wrong, met in ((0, True), (1, False)):
+            job, bench = main_job.MainJob.__new__(main_job.MainJob), mock.MagicMock()
+            job.figures = {name: [1.0] for name in ("cold", "own", "depot", "killed", "own_whole", "depot_whole")}
+            job.depot = job.writer = mock.MagicMock()
+            job.same_tokens, job.survived, job.survivors_wrong = 1, [1.0], wrong
+            job.report(bench)
+            (call,) = [c for c in bench.value.call_args_list if c.args[0] == "wrong_after_random_kill"]
+            self.assertIs(harness.meets(call.args[1], call.kwargs["better"], call.kwargs["goal"]), met)
 
 
 class Batch(unittest.TestCase):

@@ -10,10 +10,17 @@ Commands on stdin, one reply each on stdout, in order ({"ok": true, ...} or {"ok
     {"op": "generate", "requests": [{"ids": [...], "max_tokens": 1, "at": 0.0}]}
         -> {"wall_s": s, "lost_blocks": n,
             "requests": [{"times": [s, ...], "tokens": [...], "cached": n, "reason": "length"}]}
-    {"op": "reset_prefix_cache"}   -> {}            the engine's own cache only, never the connector's store
-    {"op": "counters"}             -> {"counters": {"vllm:external_prefix_cache_hits": n, ...}}
-    {"op": "collective_rpc", "method": "...", "args": [...]} -> {"result": [...]}   on the worker extension
+    {"op": "submit", "requests": [{"ids": [...], "max_tokens": 1}]} -> {"names": [...]}     begins them and returns
+    {"op": "collect", "names": [...]} -> {"requests": [as above]}                           waits for their ends
+    {"op": "abort", "names": [...]}   -> {}
+    {"op": "reset_prefix_cache", "connector": false, "patience_s": 30} -> {"reset": true}
+    {"op": "counters"}                -> {"counters": {"vllm:external_prefix_cache_hits": n, ...}}
+    {"op": "collective_rpc", "method": "...", "args": [...], "kwargs": {...}} -> {}         on each of vLLM's workers
     {"op": "quit"}
+
+The engine core is a process of its own: what was submitted runs on while other commands are carried out. Its counters
+are as of the last output that `generate` or `collect` took. A reset is of the engine's own cache; with `connector` also
+of what its connector finds; false when blocks were still in use after `patience_s`.
 
 Times are seconds since the request was submitted, taken in this process with one clock: times[0] is the time to first
 token, the differences are inter-token latencies. vLLM counts a token as cached when a connector has promised it, also
@@ -30,6 +37,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+END_S = 3.0     # for vLLM's processes to end by themselves after SIGTERM, and to take their shared memory along
 WARMUP_IDS = list(range(1000, 1160))    # more than one block of 128 tokens, so that block code paths have run
 
 
@@ -64,6 +72,8 @@ class Worker:
         self.llm = LLM(**config["engine"])
         self.engine = self.llm.llm_engine
         self.count = 0
+        self.running: dict[str, Live] = {}
+        self.submitted: dict[str, Live] = {}    # neither collected nor aborted
         self.generate([{"ids": WARMUP_IDS, "max_tokens": 2}])
         self.started_s = time.perf_counter() - began
 
@@ -81,54 +91,74 @@ class Worker:
         }
 
     def generate(self, requests: list[dict]) -> dict:
-        waiting = [Live(r.get("at", 0.0), r["ids"], r.get("max_tokens", 1)) for r in requests]
+        waiting = [live_of(request) for request in requests]
         order = list(waiting)
         waiting.sort(key=lambda live: live.at)
-        running: dict[str, Live] = {}
+        mine: set[str] = set()
         lost = self._lost_blocks()
         began = time.perf_counter()
-        while waiting or running:
+        while waiting or not mine.isdisjoint(self.running):
             while waiting and waiting[0].at <= time.perf_counter() - began:
-                self._submit(waiting.pop(0), running)
-            if running:
-                self._step(running)
+                mine.add(self._begin(waiting.pop(0)))
+            if self.running:
+                self._step()
             else:
                 time.sleep(max(0.0, waiting[0].at - (time.perf_counter() - began)))
         wall_s = time.perf_counter() - began
         return {"wall_s": wall_s, "lost_blocks": self._lost_blocks() - lost,
                 "requests": [live.reply() for live in order]}
 
+    def submit(self, requests: list[dict]) -> dict:
+        begun = {self._begin(live): live for live in map(live_of, requests)}
+        self.submitted |= begun
+        return {"names": list(begun)}
+
+    def collect(self, names: list[str]) -> dict:
+        while not self.running.keys().isdisjoint(names):
+            self._step()
+        return {"requests": [self.submitted.pop(name).reply() for name in names]}
+
+    def abort(self, names: list[str]) -> dict:
+        self.engine.abort_request(names)
+        for name in names:
+            self.submitted.pop(name)
+            self.running.pop(name, None)        # what it said before it heard of this is dropped in _step()
+        return {}
+
     def _lost_blocks(self) -> float:
         return self.counters()["counters"].get("vllm:kvdepot_blocks_failed", 0)
 
-    def _submit(self, live: Live, running: dict[str, Live]) -> None:
+    def _begin(self, live: Live) -> str:
         self.count += 1
         name = f"bench-{self.count}"
-        running[name] = live
+        self.running[name] = live
         live.began = time.perf_counter()
         self.engine.add_request(name, {"prompt_token_ids": live.ids}, self.sampling(live.max_tokens))
+        return name
 
-    def _step(self, running: dict[str, Live]) -> None:
+    def _step(self) -> None:
         outputs = self.engine.step()
         now = time.perf_counter()
         for output in outputs:
-            live = running[output.request_id]
+            live = self.running.get(output.request_id)
+            if live is None:
+                continue
             tokens = list(output.outputs[0].token_ids)
             live.times += [now - live.began] * (len(tokens) - len(live.tokens))
             live.tokens = tokens
             live.cached = output.num_cached_tokens or 0
             if output.finished:
                 live.reason = output.outputs[0].finish_reason
-                del running[output.request_id]
+                del self.running[output.request_id]
 
-    def reset_prefix_cache(self) -> dict:
+    def reset_prefix_cache(self, connector: bool = False, patience_s: float = 30.0) -> dict:
         """Right after a request its blocks may be held for a moment (a store under way): asks again for a while."""
-        deadline = time.monotonic() + 30.0
-        while not self.llm.reset_prefix_cache():
+        deadline = time.monotonic() + patience_s
+        while not self.llm.reset_prefix_cache(reset_connector=connector):
             if time.monotonic() > deadline:
-                raise RuntimeError("the engine's prefix cache can't be reset: blocks are still in use after 30 s")
+                return {"reset": False}
             time.sleep(0.05)
-        return {}
+        return {"reset": True}
 
     def counters(self) -> dict:
         totals: dict[str, float] = {}
@@ -140,8 +170,13 @@ class Worker:
                     totals[f'{metric.name}{{reason="{reason}"}}'] = value
         return {"counters": totals}
 
-    def collective_rpc(self, method: str, args: list) -> dict:
-        return {"result": self.llm.collective_rpc(method, args=tuple(args))}
+    def collective_rpc(self, method: str, args: list | None = None, kwargs: dict | None = None) -> dict:
+        self.llm.collective_rpc(method, args=tuple(args or ()), kwargs=kwargs or {})
+        return {}
+
+
+def live_of(request: dict) -> Live:
+    return Live(request.get("at", 0.0), request["ids"], request.get("max_tokens", 1))
 
 
 def serve(worker: Worker, commands, replies) -> None:
@@ -152,7 +187,8 @@ def serve(worker: Worker, commands, replies) -> None:
         if op == "quit":
             break
         try:
-            handler = {"generate": worker.generate, "reset_prefix_cache": worker.reset_prefix_cache,
+            handler = {"generate": worker.generate, "submit": worker.submit, "collect": worker.collect,
+                       "abort": worker.abort, "reset_prefix_cache": worker.reset_prefix_cache,
                        "counters": worker.counters, "collective_rpc": worker.collective_rpc}[op]
             reply = {"ok": True} | handler(**command)
         except Exception as error:     # the parent decides what a failed command means
@@ -160,8 +196,19 @@ def serve(worker: Worker, commands, replies) -> None:
         print(json.dumps(reply), file=replies, flush=True)
 
 
+def end_group(*_) -> None:
+    """SIGTERM, also sent when the parent has died: ends all of this engine's processes, which vLLM leaves behind when
+    it has several workers. This process leads their group."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(END_S)
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
     config = json.loads(sys.argv[1])
+    if os.getpgrp() == os.getpid():
+        signal.signal(signal.SIGTERM, end_group)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)    # Ctrl-C is the parent's; it ends this process in order

@@ -2,10 +2,15 @@
 
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 import unittest
 from types import SimpleNamespace
 
-from bench import engine_worker
+from bench import engine_worker, harness
 
 
 class FakeEngine:
@@ -18,6 +23,10 @@ class FakeEngine:
     def add_request(self, name, prompt, limit):
         self.running[name] = (prompt["prompt_token_ids"], limit, [])
         self.max_running = max(self.max_running, len(self.running))
+
+    def abort_request(self, names):
+        for name in names:
+            del self.running[name]
 
     def step(self):
         outputs = []
@@ -37,8 +46,10 @@ def worker():
     made.sampling = lambda max_tokens: max_tokens
     made.engine = FakeEngine()
     made.count = 0
-    made.llm = SimpleNamespace(get_metrics=lambda: [
-        SimpleNamespace(name="vllm:kvdepot_blocks_failed", value=2 * made.count)])
+    made.running, made.submitted = {}, {}
+    made.llm = SimpleNamespace(
+        get_metrics=lambda: [SimpleNamespace(name="vllm:kvdepot_blocks_failed", value=2 * made.count)],
+        reset_prefix_cache=lambda reset_connector: not made.running)
     return made
 
 
@@ -63,6 +74,46 @@ class Generate(unittest.TestCase):
         self.assertEqual(reply["lost_blocks"], 4)
 
 
+class Submitted(unittest.TestCase):
+    """Requests that run on while other commands are carried out."""
+
+    def test_requests_are_collected_in_the_order_of_their_names(self):
+        made = worker()
+        names = made.submit([{"ids": [5], "max_tokens": 3}, {"ids": [7], "max_tokens": 1}])["names"]
+        self.assertEqual([r["tokens"] for r in made.collect(names[::-1])["requests"]], [[7], [5, 6, 7]])
+        self.assertEqual((made.running, made.submitted), ({}, {}))
+
+    def test_generate_waits_for_its_own_requests_only(self):
+        made = worker()
+        (name,) = made.submit([{"ids": [5], "max_tokens": 30}])["names"]
+        self.assertEqual(made.generate([{"ids": [9], "max_tokens": 2}])["requests"][0]["tokens"], [9, 10])
+        self.assertEqual(list(made.running), [name])
+        self.assertEqual(len(made.collect([name])["requests"][0]["tokens"]), 30)
+
+    def test_an_aborted_request_is_forgotten_and_the_others_go_on(self):
+        made = worker()
+        gone, stays = made.submit([{"ids": [5], "max_tokens": 3}, {"ids": [7], "max_tokens": 2}])["names"]
+        made.abort([gone])
+        self.assertEqual(made.engine.running.keys(), {stays})
+        self.assertEqual([r["tokens"] for r in made.collect([stays])["requests"]], [[7, 8]])
+        with self.assertRaises(KeyError):
+            made.collect([gone])
+
+    def test_late_output_of_an_aborted_request_is_dropped(self):
+        made = worker()
+        gone, stays = made.submit([{"ids": [5], "max_tokens": 3}, {"ids": [7], "max_tokens": 2}])["names"]
+        made.engine.abort_request = lambda names: None      # it has not heard of it yet
+        made.abort([gone])
+        self.assertEqual([r["tokens"] for r in made.collect([stays])["requests"]], [[7, 8]])
+
+    def test_a_reset_is_given_up_after_its_patience(self):
+        made = worker()
+        (name,) = made.submit([{"ids": [5], "max_tokens": 3}])["names"]
+        self.assertEqual(made.reset_prefix_cache(patience_s=0.01), {"reset": False})
+        made.collect([name])
+        self.assertEqual(made.reset_prefix_cache(patience_s=0.01), {"reset": True})
+
+
 class Serve(unittest.TestCase):
     def replies(self, *commands):
         out = io.StringIO()
@@ -75,6 +126,31 @@ class Serve(unittest.TestCase):
         self.assertTrue(first["ok"])
         self.assertFalse(second["ok"])
         self.assertIn("no such thing", second["error"])
+
+
+class End(unittest.TestCase):
+    def test_a_process_that_ignores_sigterm_does_not_outlive_its_engine(self):
+        stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); " \
+                   "time.sleep(60)"
+        leader = f"""
+import signal, subprocess, sys
+from bench import engine_worker
+engine_worker.END_S = 0.05
+signal.signal(signal.SIGTERM, engine_worker.end_group)
+child = subprocess.Popen([sys.executable, "-c", {stubborn!r}], stdout=subprocess.PIPE, text=True)
+child.stdout.readline()
+print("ready", flush=True)
+child.wait()
+"""
+        with subprocess.Popen([sys.executable, "-c", leader], stdout=subprocess.PIPE, text=True, cwd=harness.ROOT,
+                              start_new_session=True) as process:
+            self.assertEqual(process.stdout.readline(), "ready\n")
+            process.terminate()
+            self.assertEqual(process.wait(30), -signal.SIGKILL)
+        with self.assertRaises(ProcessLookupError):
+            for _ in range(1000):           # until init has reaped it
+                os.killpg(process.pid, 0)
+                time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 Loaded by vLLM in place of the connector (`kv_connector_module_path: bench.timed_connector`); writes, every 32
 steps, a JSON list of seconds per step for each role to <path>.scheduler and <path>.worker; the path is
-`hook_times` in vLLM's additional_config.
+`hook_times` in vLLM's additional_config. What vLLM spends around the hooks once any connector is configured (finding
+the connector in each layer, carrying its plan and report between the processes) is not in it; the whole is in the row
+overhead_decode.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ class EngineEnv:
     def _wanted(self) -> dict:
         """What the environment must have been made from to be taken as it is."""
         pins = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:16]
-        return {"pins": pins, "prefix": str(self.venv), "format": 1}
+        # Environments can't be moved, but a build directory may link to another one's.
+        return {"pins": pins, "prefix": str(self.venv.resolve()), "format": 1}
 
     def venv_ready(self) -> bool:
         stamp = read_json(self.venv / "kvdepot-stamp.json")

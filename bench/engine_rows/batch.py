@@ -25,7 +25,7 @@ def burst(lab: Lab, bench: Bench, depot: Depot, writer: Engine, reader: Engine, 
     if not bench.wants(MAKESPAN) or not bench.has_time(120.0, MAKESPAN):
         return
     on, off = [], []
-    for index in range(bench.rounds(3, 1)):
+    for index in range(bench.rounds(quick=1)):
         bench.progress.tick(f"burst, round {index + 1}: warming the depot")
         prefixes, requests = shared_prefixes(lab, f"burst {index}")
         for prefix in prefixes:

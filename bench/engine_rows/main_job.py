@@ -15,7 +15,7 @@ import threading
 
 from bench.depot import FLASH_READ
 from bench.engine_lab import DOCUMENT, QUESTION, Lab, ask_depot, expect_cached, expect_cold, ours
-from bench.engine_process import Engine
+from bench.engine_process import Answer, Engine
 from bench.harness import Bench, BenchError
 
 PROMPT = DOCUMENT + QUESTION
@@ -24,7 +24,7 @@ SHORT = 1024            # the document during which the depot is killed
 ANSWER = 8
 PRIMER = 512
 NAMES = ("cold_over_depot_6920", "cold_over_depot_after_kill_6920", "depot_over_prefix_cache_6920",
-         "same_prompt_4096_s", "survived_random_kill_share")
+         "same_prompt_4096_s", "survived_random_kill_share", "wrong_after_random_kill")
 PREFIX_CACHE = "vLLM's own prefix cache"
 
 
@@ -107,8 +107,8 @@ class MainJob:
         """SIGKILL at a random moment while a document is computed and stored: what survives, and is it right?"""
         prompt = self.lab.prompt(f"random kill {index}", SHORT) + self.lab.question(f"random kill {index}")
         self.plain.reset_prefix_cache()
-        right = expect_cold(self.plain.ask(prompt, ANSWER), "the plain engine's short document")
-        moment = random.Random(f"random kill {index}").uniform(0.2, 1.2) * right.first_s
+        cold = expect_cold(self.plain.ask(prompt, ANSWER), "the plain engine's short document")
+        moment = random.Random(f"random kill {index}").uniform(0.2, 1.2) * cold.first_s
         timer = threading.Timer(moment, self.depot.kill)
         timer.start()
         self.writer.ask(prompt, ANSWER)
@@ -118,6 +118,7 @@ class MainJob:
             self.lab.reconnect(self.depot, engine, self.primer)
         answer = self.third.ask(prompt, ANSWER)
         self.survived.append(answer.cached / SHORT)
+        right = cold if not answer.cached else own_answer(self.plain, prompt, answer.cached, ANSWER)
         self.survivors_wrong += answer.tokens != right.tokens
         if self.depot.corrupt():
             raise BenchError(f"after the kill at {moment:.2f} s the depot found {self.depot.corrupt():.0f} bad records")
@@ -132,10 +133,22 @@ class MainJob:
         bench.ratio(NAMES[2], ours=f["depot"], theirs=f["own"], unit="s", form="ours/theirs", better="lower",
                     goal=2.2, peer=PREFIX_CACHE, command=command, **note)
         bench.value(NAMES[4], statistics.median(self.survived), "of the document", better="higher", goal=None,
-                    command=command, each=self.survived, answers_differ_from_cold=self.survivors_wrong)
+                    command=command, each=self.survived)
+        bench.value(NAMES[5], self.survivors_wrong, "answers", better="lower", goal=0, command=command,
+                    peer=f"{PREFIX_CACHE}, same number of cached tokens", rounds=len(self.survived))
         bench.value(NAMES[3], statistics.median(f["depot_whole"]), "s", better="lower",
                     goal=statistics.median(f["own_whole"]), ours=f["depot_whole"], theirs=f["own_whole"],
                     peer=PREFIX_CACHE, command=command, **note)
+
+
+def own_answer(engine: Engine, prompt: list[int], cached: int, max_tokens: int) -> Answer:
+    """What an engine says whose own prefix cache holds so many tokens of the prompt, no more and no less."""
+    engine.reset_prefix_cache()
+    engine.ask(prompt[:cached])
+    answer = engine.ask(prompt, max_tokens)
+    if answer.cached != cached:
+        raise BenchError(f"own prefix cache: {answer.cached} tokens, {cached} expected")
+    return answer
 
 
 def run(job: MainJob, bench: Bench) -> None:

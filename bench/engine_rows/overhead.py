@@ -56,7 +56,8 @@ def decode(lab: Lab, depot: Depot, engine: Engine, index: int) -> float:
 
 
 def idle_step(lab: Lab, bench: Bench, depot: Depot) -> None:
-    """The hooks' own time in steps that load and store nothing, as a share of the step."""
+    """The hooks' own time in steps that load and store nothing, as a share of the step. What vLLM spends around them
+    for any connector is in overhead_decode only."""
     log = bench.work / "hook_times"
     connector = ours(depot) | {"kv_connector": "TimedConnector", "kv_connector_module_path": "bench.timed_connector"}
     (engine,) = lab.engines(lab.spec("timed", connector, engine={"additional_config": {"hook_times": str(log)}}))

@@ -17,7 +17,7 @@ from bench.peers import Peer, all_peers
 SIZES = (512, 2048, 4096, 7000)
 SIZES_QUICK = (512, 2048)
 CHUNK_MAX = 256         # the coarsest chunk of a peer: a hit may be that much shorter than the prompt
-KEPT = 4                # prompts of the largest size that fit into a store
+KEPT = 12               # prompts of the largest size that fit into a store: all of five rounds, so that none evicts
 COUNTER_DEADLINE_S = 5.0
 QUICK_S = 90.0          # a peer with --quick on two AVX2 cores
 BATCH = {"max_num_batched_tokens": 8192}

@@ -13,7 +13,14 @@ import sys
 import time
 
 
+def answers(model: str, requests: list[dict]) -> list[dict]:
+    reason = "abort" if model == "aborts" else "length"
+    return [{"times": [0.25, 0.5], "tokens": request["ids"][:2], "cached": len(request["ids"]) - 1, "reason": reason}
+            for request in requests]
+
+
 def main() -> None:
+    submitted: dict[str, dict] = {}
     model = json.loads(sys.argv[1])["engine"]["model"]
     if model == "broken":
         print("RuntimeError: no such model", file=sys.stderr)
@@ -28,11 +35,19 @@ def main() -> None:
         if command["op"] == "quit":
             return
         if command["op"] == "generate":
-            reason = "abort" if model == "aborts" else "length"
             lost = 1 if model == "lossy" else 0
-            reply = {"ok": True, "wall_s": 0.5, "lost_blocks": lost, "requests": [
-                {"times": [0.25, 0.5], "tokens": request["ids"][:2], "cached": len(request["ids"]) - 1,
-                 "reason": reason} for request in command["requests"]]}
+            reply = {"ok": True, "wall_s": 0.5, "lost_blocks": lost, "requests": answers(model, command["requests"])}
+        elif command["op"] == "submit":
+            submitted = {f"fake-{i}": request for i, request in enumerate(command["requests"])}
+            reply = {"ok": True, "names": list(submitted)}
+        elif command["op"] == "collect":
+            reply = {"ok": True, "requests": answers(model, [submitted.pop(name) for name in command["names"]])}
+        elif command["op"] == "abort":
+            for name in command["names"]:
+                del submitted[name]
+            reply = {"ok": True}
+        elif command["op"] == "reset_prefix_cache" and command["connector"]:
+            reply = {"ok": True, "reset": not submitted}
         elif command["op"] == "counters":
             reply = {"ok": True, "counters": {"vllm:external_prefix_cache_hits": 3}}
         else:

@@ -1,15 +1,20 @@
 // The asynchronous client: one API for a depot on the network, on a unix socket, or inside this process.
 //
 // Threads: every function may be called from any thread. A client owns one I/O thread, which moves all bytes; callers
-// only submit and collect. No function blocks except `open`, `wait`, `cancel` and the destructor, and each of those
-// is bounded (by its timeout, or by the time one slab takes to land).
+// only submit and collect. No function blocks except `open`, `wait`, `cancel`, `release` of a running operation,
+// `depot_stats` and the destructor, and each of those is bounded: by its timeout, by one system call that moves bytes,
+// or, where the client owns an embedded depot, as kvdepot/embed.h says.
+//
 // Faults: a depot that is away, slow or full never stalls a caller: operations end by their deadline with
 // Code::kTimeout / kUnavailable / kBusy, a breaker makes the following ones end at once, and the I/O thread reconnects
 // by itself. A miss is always a legal answer.
+//
 // Bounds: at most `ops_max` operations that are not released (one more: Code::kBusy); memory per operation is bounded
 // by its number of keys and layers; payload is never buffered inside the client: it moves between the socket and the
 // regions.
-// Fork: a forked child must not use an inherited client; every call there returns Code::kInvalid.
+//
+// Fork: a forked child must not use an inherited client; every call there returns Code::kInvalid, and its copies of the
+// client's sockets are closed.
 #pragma once
 
 #include <chrono>
@@ -26,7 +31,7 @@ namespace kvd {
 
 using OpId = std::uint64_t;         // 0 is never an operation
 using LeaseId = std::uint64_t;      // 0 = no lease
-using NamespaceId = std::uint32_t;  // valid for the client that opened it, also across reconnects
+using NamespaceId = std::uint32_t;  // valid for the client that opened it until it closes it, also across reconnects
 
 inline constexpr std::uint16_t kWholeOp = 0xFFFF;  // Completion::layer of an operation's last completion
 
@@ -96,6 +101,12 @@ struct Completion {
   std::uint32_t removed = 0;  // remove only: records that were there
   // kWholeOp only: from submission to the end, whenever the completion is looked at.
   std::chrono::nanoseconds took{0};
+  // put only: why the first key that failed was not kept, when the depot says so: kBusy or kNoSpace = no room for it,
+  // kCorrupt = damaged on its way, kIo = the level of acknowledgement was not reached. kOk: none failed, or not said.
+  Code failed_code = Code::kOk;
+  // Why `code`, or `failed_code`, is not kOk: one line of at most 128 printable characters, in the depot's own words
+  // where it refused; empty otherwise. Valid until release(op).
+  const char* why = "";
 };
 
 struct ClientStats {
@@ -103,9 +114,11 @@ struct ClientStats {
   std::uint64_t corrupt_slabs = 0;  // slabs that failed verification at this client
   std::uint64_t bytes_loaded = 0, bytes_stored = 0;
   std::uint64_t messages_sent = 0, messages_received = 0, send_calls = 0, recv_calls = 0;
-  std::uint64_t reconnects = 0, breaker_opened = 0;
+  std::uint64_t reconnects = 0;  // times that a lost connection, whichever of the two, was there again
+  std::uint64_t breaker_opened = 0;
   bool connected = false, breaker_open = false;
-  std::string last_error;  // why the last connection or attempt ended; empty while connected
+  std::string last_error;    // why the last connection or attempt ended; empty while connected
+  std::string last_refusal;  // what the depot refused last, and why: "CODE: reason"; empty when nothing
 };
 
 class Client {
@@ -122,8 +135,13 @@ class Client {
   virtual Status unregister_region(RegionId region) = 0;  // kBusy while operations use it
 
   // Declares a namespace; remembered and declared again after a reconnect. A depot that holds the same fingerprint
-  // with another schema refuses: operations then end with kInvalid. Local errors: kInvalid.
+  // with another schema, or cannot hold its records, refuses: operations then end with its code and Completion::why.
+  // Local errors: kInvalid.
+  // An equal namespace that is open has the same id. kNoSpace: 1,024 are open.
   virtual Result<NamespaceId> open_namespace(const Namespace& ns) = 0;
+  // Once for each open_namespace(): with the last one the depot may forget it, but for the records that it holds.
+  // Operations under way end as they would; one that the depot has not been asked yet may end with kInvalid. kNotFound.
+  virtual Status close_namespace(NamespaceId ns) = 0;
 
   // Submissions copy their arrays, never block, and return the operation's id, or kBusy / kInvalid / kUnavailable
   // (breaker open or not connected: nothing was sent and nothing is owed).
@@ -142,7 +160,7 @@ class Client {
   virtual Status open_breaker() = 0;
 
   // Ends `op` with kCancelled (or as it ended meanwhile). When it returns, no byte can land in its destination and
-  // none is read from its source any more. Bounded: waits for at most one slab in flight.
+  // none is read from its source any more. Bounded: waits for at most one system call that moves bytes (1 MiB).
   virtual Status cancel(OpId op) = 0;
 
   // Collecting. event_fd() is readable while completions wait. poll() takes up to out.size() of them in order.

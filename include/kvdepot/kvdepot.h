@@ -1,10 +1,11 @@
 /* The C API of kvdepot: what client.h and embed.h offer, for C and for languages that call C.
  *
  * Every function returns a kvd_code; KVD_OK is 0. When it is not KVD_OK, the last argument, which may be NULL, receives
- * what went wrong; its text is static and stays valid. No function throws or keeps a pointer to its arguments, except
- * kvd_register(), whose memory must stay until kvd_unregister() or kvd_close(). Everything may be called from any
- * thread; only kvd_open(), kvd_wait(), kvd_cancel(), kvd_release(), kvd_depot_stats() and kvd_close() can block, each
- * bounded as client.h says. A forked child gets KVD_INVALID.
+ * what went wrong; its text is static and stays valid (of kvd_open(): until the same thread calls it again). No
+ * function throws or keeps a pointer to its arguments, except kvd_register(), whose memory must stay until
+ * kvd_unregister() or kvd_close(), and kvd_open() its callback. Everything may be called from any thread; only
+ * kvd_open(), kvd_wait(), kvd_cancel(), kvd_release(), kvd_depot_stats() and kvd_close() can block, each bounded as
+ * client.h says. A forked child gets KVD_INVALID.
  *
  * Structures are extended at their end only. Fill those that have an initialiser with it, so that members of later
  * versions have their defaults. */
@@ -37,7 +38,7 @@ typedef enum kvd_code {
 typedef struct kvd_error {
   kvd_code code;
   int sys_errno;    /* 0 = none */
-  const char* what; /* static text */
+  const char* what; /* one line; see above */
 } kvd_error;
 
 typedef struct kvd_client kvd_client;
@@ -53,8 +54,11 @@ typedef struct kvd_options {
   uint32_t breaker_failures;   /* consecutive failures that open the breaker */
   uint32_t breaker_probe_ms;   /* an open breaker probes this often */
   const char* name;            /* shown in the depot's log */
+  /* file:// only, may be NULL: a warning of this process's embedded depot; see OpenOptions in kvdepot/embed.h. */
+  void (*on_warning)(void* user, const char* line);
+  void* on_warning_user;
 } kvd_options;
-#define KVD_OPTIONS_INIT {1000, 0, 0, 256, 1, 1000, "kvdepot-c"}
+#define KVD_OPTIONS_INIT {1000, 0, 0, 256, 1, 1000, "kvdepot-c", NULL, NULL}
 
 /* How a match treats the blocks of one group. */
 typedef enum kvd_hit_rule { KVD_HIT_ALL = 0, KVD_HIT_TRAILING = 1, KVD_HIT_LAST = 2 } kvd_hit_rule;
@@ -116,6 +120,10 @@ typedef struct kvd_completion {
   uint32_t prefix_blocks, flash_blocks; /* match */
   uint64_t lease;                       /* match */
   uint32_t removed;                     /* remove */
+  uint64_t took_ns;                     /* KVD_WHOLE_OP only: from submission to the end, whenever it is looked at */
+  const char* why;      /* why `code` or `failed_code` is not KVD_OK, in the depot's words where it refused; valid until
+                           kvd_release() */
+  kvd_code failed_code; /* put: why the first key that failed was not kept; see Completion in kvdepot/client.h */
 } kvd_completion;
 
 /* The code's name in lower case, e.g. "not_found". */
@@ -130,6 +138,8 @@ kvd_code kvd_register(kvd_client* client, void* base, size_t bytes, uint32_t* re
 kvd_code kvd_unregister(kvd_client* client, uint32_t region, kvd_error* error);
 kvd_code kvd_open_namespace(kvd_client* client, const char* tenant, const void* fingerprint, size_t fingerprint_bytes,
                             const kvd_group* groups, size_t group_count, uint32_t* ns, kvd_error* error);
+/* Once for each kvd_open_namespace(). Records stay; operations under way end as they would. */
+kvd_code kvd_close_namespace(kvd_client* client, uint32_t ns, kvd_error* error);
 
 /* Submissions never block. */
 kvd_code kvd_match(kvd_client* client, uint32_t ns, const uint16_t* shards, size_t shard_count, const uint16_t* groups,
@@ -147,6 +157,9 @@ kvd_code kvd_put_layer(kvd_client* client, kvd_op op, uint16_t layer, kvd_error*
 kvd_code kvd_remove(kvd_client* client, uint32_t ns, const uint16_t* shards, size_t shard_count, const uint16_t* groups,
                     size_t group_count, kvd_keys keys, kvd_deadline deadline, kvd_op* op, kvd_error* error);
 kvd_code kvd_unpin(kvd_client* client, uint64_t lease, kvd_error* error);
+/* Opens the breaker, for a caller who knows from another client that the depot is away: from the return on submissions
+ * end with KVD_UNAVAILABLE, until a probe is answered. */
+kvd_code kvd_open_breaker(kvd_client* client, kvd_error* error);
 
 /* When it returns, no byte can land in the operation's destination and none is read from its source. */
 kvd_code kvd_cancel(kvd_client* client, kvd_op op, kvd_error* error);

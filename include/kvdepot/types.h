@@ -17,7 +17,7 @@ namespace kvd {
 // Limits of the formats; both sides refuse what exceeds them with Code::kInvalid.
 inline constexpr std::size_t kRecordBytesMax = std::size_t{64} << 20;  // storage format: 14-bit length in 4 KiB units
 inline constexpr std::size_t kForeignKeyBytesMax = 256;                // fits a record's table page beside 400 layers
-inline constexpr std::size_t kKeysPerRequestMax = 4096;                // 4096 x 16 tokens covers a 64k prompt at once
+inline constexpr std::size_t kKeysPerRequestMax = 4096;                // of all groups together; 4096 x 16 tokens = 64k
 inline constexpr std::size_t kLayersMax = 400;                         // table page of 4 KiB: 400 x 8 B + foreign key
 inline constexpr std::size_t kGroupsMax = 16;                          // groups and shards in one match
 inline constexpr std::size_t kShardsMax = 64;

@@ -72,8 +72,12 @@ void set_error_type(nb::handle type) { error_type = type.ptr(); }
 void raise(const Error& error) {
   std::string text = error.what;
   if (error.sys_errno != 0) text += std::string(": ") + std::strerror(error.sys_errno);
+  raise(error.code, text);
+}
+
+void raise(Code code, const std::string& text) {
   nb::object exception = nb::handle(error_type)(text);
-  exception.attr("code") = nb::str(code_name(error.code).data());
+  exception.attr("code") = nb::str(code_name(code).data());
   PyErr_SetObject(error_type, exception.ptr());
   throw nb::python_error();
 }

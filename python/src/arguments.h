@@ -18,6 +18,7 @@ namespace nb = nanobind;
 
 // Raises kvdepot.KvdepotError with `.code` and the error's words.
 [[noreturn]] void raise(const Error& error);
+[[noreturn]] void raise(Code code, const std::string& text);
 [[noreturn]] void raise_invalid(const char* what);
 
 template <class T>

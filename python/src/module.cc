@@ -27,6 +27,12 @@ void add_completion(nb::module_& module) {
       .def_prop_ro(
           "ok", [](const PyCompletion& self) { return self.done.code == kvd::Code::kOk; },
           "The operation went through; single keys may have failed all the same.")
+      .def_prop_ro(
+          "failed_code", [](const PyCompletion& self) { return kvd::code_name(self.done.failed_code).data(); },
+          "Of a put: why the first key that failed was not kept, e.g. 'busy'; 'ok': none failed, or not said.")
+      .def_prop_ro(
+          "why", [](const PyCompletion& self) { return nb::str(self.why.c_str(), self.why.size()); },
+          "Why it is not ok, or why a put's key failed: one line, in the depot's words where it refused; else empty.")
       .def_prop_ro("keys", [](const PyCompletion& self) { return self.done.keys; })
       .def_prop_ro("failed_keys", [](const PyCompletion& self) { return self.done.failed_keys; })
       .def_prop_ro(
@@ -57,7 +63,9 @@ void add_memory(nb::class_<PyClient>& client) {
       .def("unregister", &PyClient::unregister, "region"_a)
       .def("open_namespace", &PyClient::open_namespace, "tenant"_a, "fingerprint"_a, "groups"_a,
            "Declares a namespace. Groups are dicts: group, layers, slab_bytes, parts, block_tokens, order, "
-           "rule='all' | 'trailing' | 'last', hit_blocks.");
+           "rule='all' | 'trailing' | 'last', hit_blocks.")
+      .def("close_namespace", &PyClient::close_namespace, "ns"_a,
+           "Once for each open_namespace(): the depot may forget it, but for its records.");
 }
 
 void add_operations(nb::class_<PyClient>& client) {
@@ -92,6 +100,8 @@ void add_collecting(nb::class_<PyClient>& client) {
       .def_prop_ro("event_fd", &PyClient::event_fd, "Readable while completions wait for poll().")
       .def("stats", &PyClient::stats, "This client's counters.")
       .def("depot_stats", &PyClient::depot_stats, "timeout_ms"_a = 1000, "The depot's own statistics.")
+      .def("take_warnings", &PyClient::take_warnings,
+           "Lines of this process's embedded depot since the last call that say that something was lost or refused.")
       .def("close", &PyClient::close, "Ends everything in flight; afterwards no byte lands anywhere.")
       .def("__enter__", [](nb::object self) { return self; })
       .def("__exit__", [](PyClient& self, const nb::args&) { self.close(); });

@@ -14,8 +14,10 @@ std::chrono::milliseconds timeout_of(std::int64_t ms) { return deadline_of(ms, 0
 PyCompletion::PyCompletion(const Completion& completion)
     : done(completion),
       failed(reinterpret_cast<const char*>(completion.failed),
-             completion.failed == nullptr ? 0 : (std::size_t{completion.keys} + 7) / 8) {
+             completion.failed == nullptr ? 0 : (std::size_t{completion.keys} + 7) / 8),
+      why(completion.why) {
   done.failed = nullptr;
+  done.why = "";
 }
 
 std::uint32_t PyCompletion::first_failed() const {
@@ -39,12 +41,30 @@ PyClient::PyClient(const std::string& depot, bool attach_only, bool require_conn
   options.client.breaker_probe = timeout_of(breaker_probe_ms);
   options.client.verify = verify;
   options.client.name = name;
+  auto open = std::make_shared<Open>();
+  options.on_warning = [warnings = open->warnings](std::string_view line) { warnings->add(line); };
+  std::string why;
   auto opened = [&] {
     const nb::gil_scoped_release released;
-    return open_any(depot, options);
+    return open_any(depot, options, &why);
   }();
-  open_ = std::make_shared<Open>();
-  open_->client = take(std::move(opened));
+  if (!opened) raise(opened.error().code, why);
+  open->client = std::move(*opened);
+  open_ = std::move(open);
+}
+
+void PyClient::Warnings::add(std::string_view line) {
+  const std::lock_guard lock(mutex);
+  lines.emplace_back(line);
+  if (lines.size() > kWarningsMax) lines.pop_front();
+}
+
+std::vector<std::string> PyClient::take_warnings() const {
+  const auto self = open();
+  const std::lock_guard lock(self->warnings->mutex);
+  std::vector<std::string> lines(self->warnings->lines.begin(), self->warnings->lines.end());
+  self->warnings->lines.clear();
+  return lines;
 }
 
 PyClient::Open::~Open() {
@@ -103,6 +123,8 @@ std::uint32_t PyClient::open_namespace(const std::string& tenant, const nb::byte
   ns.groups = groups_of(groups);
   return take(open()->client->open_namespace(ns));
 }
+
+void PyClient::close_namespace(std::uint32_t ns) { take(open()->client->close_namespace(ns)); }
 
 OpId PyClient::match(std::uint32_t ns, const nb::bytes& keys, std::int64_t key_bytes, bool native, nb::handle shards,
                      nb::handle groups, std::int64_t lease_ms, bool promote, std::int64_t total_ms,
@@ -230,6 +252,7 @@ nb::dict PyClient::stats() const {
   out["connected"] = stats.connected;
   out["breaker_open"] = stats.breaker_open;
   out["last_error"] = nb::str(stats.last_error.c_str());
+  out["last_refusal"] = nb::str(stats.last_refusal.c_str());
   return out;
 }
 

@@ -2,19 +2,24 @@
 // waits, and survives close() while other threads are inside: the client ends with the last of them.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "arguments.h"
 
 namespace kvd::python {
 
-// One completion, with its bitmap copied: it stays valid after release().
+// One completion, with its bitmap and its text copied: it stays valid after release().
 struct PyCompletion {
   Completion done;
   nb::bytes failed;
+  std::string why;
 
   explicit PyCompletion(const Completion& completion);
   // Index of the first key that failed, `keys` when none did, 0 when the whole operation failed: how long the usable
@@ -33,6 +38,8 @@ class PyClient {
   std::uint32_t register_address(std::uint64_t address, std::uint64_t nbytes, nb::object owner);
   void unregister(std::uint32_t region);
   std::uint32_t open_namespace(const std::string& tenant, const nb::bytes& fingerprint, nb::handle groups);
+
+  void close_namespace(std::uint32_t ns);
 
   OpId match(std::uint32_t ns, const nb::bytes& keys, std::int64_t key_bytes, bool native, nb::handle shards,
              nb::handle groups, std::int64_t lease_ms, bool promote, std::int64_t total_ms, std::int64_t progress_ms);
@@ -56,12 +63,23 @@ class PyClient {
   [[nodiscard]] int event_fd() const;
   [[nodiscard]] nb::dict stats() const;
   nb::object depot_stats(std::int64_t timeout_ms);
+  // Warnings of the embedded depot since the last call, oldest first; at most kWarningsMax are kept.
+  [[nodiscard]] std::vector<std::string> take_warnings() const;
   void close();
 
  private:
+  static constexpr std::size_t kWarningsMax = 64;
+  // What the embedded depot said and nobody has asked for. Owners: the client, and the depot that writes.
+  struct Warnings {
+    std::mutex mutex;
+    std::deque<std::string> lines;
+    void add(std::string_view line);
+  };
+
   // The client and the memory that it may touch. Destroyed with the GIL held: first the client, without the GIL, then
   // the memory.
   struct Open {
+    std::shared_ptr<Warnings> warnings = std::make_shared<Warnings>();
     std::unique_ptr<Client> client;
     std::mutex mutex;  // guards the next two; never held while Python code can run
     std::map<std::uint32_t, Py_buffer> buffers;

@@ -5,6 +5,7 @@ import gc
 import os
 import select
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -207,6 +208,26 @@ class RefusalTest(EmbeddedTest):
         self.assertTrue(str(raised.exception))
         return raised.exception.code
 
+    def test_a_refused_namespace_says_why(self):
+        self.assertEqual((self.finish(self.get()).why, self.client.stats()["last_refusal"]), ("", ""))
+        large = dict(group=0, layers=5, slab_bytes=4 << 20, parts=2, block_tokens=16, order="LBHNC")
+        ns = self.client.open_namespace("default", b"large records", [large])
+        done = self.finish(self.client.match(ns, KEYS, 8, **PATIENT))
+        self.assertEqual(done.code, "invalid")
+        self.assertIn("quarter of the pool", done.why)
+        self.assertEqual(self.client.stats()["last_refusal"], "invalid: " + done.why)
+
+    def test_namespaces_are_given_back(self):
+        for epoch in range(1500):  # more than may be open at once
+            self.client.close_namespace(self.client.open_namespace("default", b"epoch %d" % epoch, GROUPS))
+        self.fill()
+        self.assertTrue(self.finish(self.put()).ok)
+        self.client.close_namespace(self.ns)
+        self.assertEqual(self.refused(self.get), "invalid")
+        self.assertEqual(self.refused(self.client.close_namespace, self.ns), "not_found")
+        self.ns = self.client.open_namespace("default", self.id().encode(), GROUPS)
+        self.assertEqual(self.finish(self.get()).first_failed(), BLOCKS)
+
     def test_what_can_never_succeed_is_invalid(self):
         client, submit = self.client, self.get
         self.assertEqual(self.refused(submit, KEYS[:-1]), "invalid")
@@ -257,6 +278,40 @@ class RefusalTest(EmbeddedTest):
         self.client.close()
         self.assertEqual(self.refused(self.client.match, self.ns, KEYS, 8), "invalid")
         self.client.close()
+
+    def test_opening_says_what_is_wrong(self):
+        with self.assertRaisesRegex(kvdepot.KvdepotError, "parent/dir: cannot be created.*parent") as raised:
+            kvdepot.Client("file:///nonexistent/parent/dir")
+        self.assertEqual(raised.exception.code, "io")
+        with self.assertRaisesRegex(kvdepot.KvdepotError, "at least 64 MiB are needed"):
+            kvdepot.Client(f"file://{self.parent}/other?pool=1MiB")
+
+    def test_the_warnings_of_an_embedded_depot(self):
+        self.owner.take_warnings()
+        with socket.socket(socket.AF_UNIX) as stranger:   # of another protocol: it is cut, with a line in the log
+            stranger.connect(f"{self.parent}/kv/kvdepot.sock")
+            stranger.sendall(b"hello there")
+            while stranger.recv(100):
+                pass
+        lines, end = [], time.monotonic() + 10
+        while not lines and time.monotonic() < end:
+            lines = self.owner.take_warnings()
+        self.assertIn("protocol", lines[0])
+        self.assertEqual(self.owner.take_warnings(), [])
+
+    def test_a_put_says_why_keys_were_refused(self):
+        memory = bytearray(24 << 20)                      # a connection may have 16 MiB of the pool under way
+        region = self.client.register(memory)
+        ns = self.client.open_namespace("default", b"large", [dict(GROUPS[0], layers=1, slab_bytes=1 << 20)])
+        done = self.finish(self.client.multiput(ns, os.urandom(8 * 24), 8, region, [0], [i << 20 for i in range(24)],
+                                                **PATIENT))
+        self.assertTrue(done.ok)
+        self.assertTrue(0 < done.failed_keys < 24)
+        self.assertEqual(done.failed_code, "busy")
+        self.assertIn("share of the pool", done.why)
+        self.fill()
+        done = self.finish(self.put())
+        self.assertEqual((done.failed_keys, done.failed_code, done.why), (0, "ok", ""))
 
     def test_full_is_busy(self):
         with kvdepot.Client(self.address, attach_only=True, require_connection=True, ops_max=1) as client:

@@ -9,6 +9,7 @@
 #include "block/checksum.h"
 #include "block/key.h"
 #include "block/schema.h"
+#include "block/verified_copy.h"
 
 namespace kvd::block {
 namespace {
@@ -131,6 +132,15 @@ TEST(Table, RoundTripsAndRefusesEveryFlippedByte) {
     page[i] ^= std::byte{1};
     EXPECT_FALSE(decode_table(page, 9, shape).has_value()) << i;
     page[i] ^= std::byte{1};
+  }
+}
+
+TEST(VerifiedCopy, CopiesAndHashesAsASlabIsHashed) {
+  for (const std::size_t bytes : {0u, 1u, 4'096u, 98'304u, 262'144u, 262'145u, 1'000'001u}) {
+    std::vector<std::byte> from(bytes), to(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 31 + i / 251);
+    EXPECT_EQ(copy_and_hash(7, 3, from, to), slab_checksum(7, 3, from)) << bytes;
+    EXPECT_EQ(from, to) << bytes;
   }
 }
 

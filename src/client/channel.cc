@@ -114,6 +114,7 @@ Status Channel::on_message(const wire::Header& header, Bytes meta) {
 Status Channel::on_hello(const wire::Header& header, Bytes meta) {
   if (header.opcode != wire::Opcode::kHelloReply) return fail(Code::kCorrupt, "the depot did not answer HELLO first");
   if (header.status != Code::kOk) {
+    user_.on_refused(header.status, wire::error_text(meta));
     connection_->close(hello_error(header.status));
     return {};
   }
@@ -134,38 +135,64 @@ Status Channel::on_hello(const wire::Header& header, Bytes meta) {
 
 void Channel::open_namespaces() {
   if (!ready()) return;
-  for (std::size_t i = handles_.size(); i < namespaces_.size(); ++i) {
-    const auto id = static_cast<NamespaceId>(i + 1);
-    handles_.emplace_back();
-    const wire::Header header{.request_id = kOpenIds | id};
-    connection_->send({.head = wire::frame(header, wire::Open{namespaces_.find(id)->ns}), .body = {}, .on_done = {}});
+  for (const auto& entry : namespaces_.all()) {
+    if (!handles_.try_emplace(entry->id).second) continue;
+    const wire::Header header{.request_id = kOpenIds | entry->id};
+    connection_->send({.head = wire::frame(header, wire::Open{entry->ns}), .body = {}, .on_done = {}});
   }
   connection_->flush();
 }
 
+void Channel::close_namespace(NamespaceId ns) {
+  const auto found = handles_.find(ns);
+  if (found == handles_.end()) return;
+  if (!found->second.answered()) {
+    found->second.closing = true;
+    return;
+  }
+  const Handle handle = std::move(found->second);
+  handles_.erase(found);
+  if (handle.code == Code::kOk && ready()) give_back(handle.number);
+}
+
+void Channel::give_back(std::uint32_t handle) {
+  const wire::Header header{.request_id = kOpenIds};
+  connection_->send({.head = wire::frame(header, wire::Close{handle}), .body = {}, .on_done = {}});
+  connection_->flush();
+}
+
 Status Channel::on_open_reply(const wire::Header& header, Bytes meta) {
-  const std::uint64_t id = header.request_id & ~kOpenIds;
-  if (id == 0 || id > handles_.size() || handles_[id - 1].has_value()) {
+  const auto id = static_cast<NamespaceId>(header.request_id & ~kOpenIds);
+  const auto found = handles_.find(id);
+  if (header.request_id != (kOpenIds | id) || found == handles_.end() || found->second.answered()) {
     return fail(Code::kCorrupt, "an answer to an OPEN that was not asked");
   }
+  Handle& handle = found->second;
   if (header.status == Code::kOk) {
     const auto reply = wire::decode<wire::OpenReply>(header, meta);
     if (!reply) return fail(reply.error());
-    handles_[id - 1] = Result<std::uint32_t>(reply->ns);
+    handle.code = Code::kOk;
+    handle.number = reply->ns;
   } else {
-    const bool schema = header.status == Code::kInvalid;
-    handles_[id - 1] = Result<std::uint32_t>(
-        fail(header.status, schema ? "the depot knows the namespace with another schema" : "the depot refused OPEN"));
+    handle.code = header.status;
+    handle.why = wire::error_text(meta);
+    if (handle.why.empty()) handle.why = "the depot refused the namespace";
+    user_.on_refused(handle.code, handle.why);
   }
-  user_.on_namespace(*this, static_cast<NamespaceId>(id));
+  if (handle.closing) {
+    close_namespace(id);
+  } else {
+    user_.on_namespace(*this, id);
+  }
   return {};
 }
 
-Result<std::uint32_t> Channel::handle(NamespaceId ns) const {
-  if (ns == 0 || ns > handles_.size() || !handles_[ns - 1].has_value()) {
-    return fail(Code::kBusy, "the depot has not answered OPEN");
-  }
-  return *handles_[ns - 1];
+const Channel::Handle& Channel::handle(NamespaceId ns) const {
+  static const Handle kNotAnswered;
+  static const Handle kClosed{.code = Code::kInvalid, .why = "the namespace is closed"};
+  const auto found = handles_.find(ns);
+  if (found != handles_.end()) return found->second;
+  return namespaces_.find(ns) == nullptr ? kClosed : kNotAnswered;
 }
 
 }  // namespace kvd::client

@@ -7,9 +7,9 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
+#include <string_view>
+#include <unordered_map>
 
 #include "client/backoff.h"
 #include "client/namespace_table.h"
@@ -32,6 +32,8 @@ class ChannelUser {
   virtual void on_ready(Channel& channel) = 0;
   // A ready channel is lost (was_ready), or an attempt failed. The channel tries again by itself.
   virtual void on_lost(Channel& channel, const Error& why, bool was_ready) = 0;
+  // The depot has refused the connection or a namespace.
+  virtual void on_refused(Code code, std::string_view why) = 0;
   // The depot has answered an OPEN: handle(ns) is known now.
   virtual void on_namespace(Channel& channel, NamespaceId ns) = 0;
   virtual Status on_message(Channel& channel, const wire::Header& header, Bytes meta) = 0;
@@ -68,8 +70,17 @@ class Channel final : private net::MessageHandler {
   [[nodiscard]] std::uint32_t credits() const noexcept { return credits_; }
   // Sends OPEN for namespaces that were declared since the channel became ready.
   void open_namespaces();
-  // The depot's handle of a namespace on this connection. kBusy: it has not answered yet. Else the depot's refusal.
-  [[nodiscard]] Result<std::uint32_t> handle(NamespaceId ns) const;
+  // The namespace is not in the table any more, and no operation names it: CLOSE.
+  void close_namespace(NamespaceId ns);
+  // The depot's answer to the OPEN of a namespace on this connection.
+  struct Handle {
+    Code code = Code::kBusy;  // kOk: `number` is its handle; kBusy with an empty `why`: there is no answer yet
+    std::uint32_t number = 0;
+    std::string why;       // of a refusal
+    bool closing = false;  // nobody wants it any more: it is given back when the answer is there
+    [[nodiscard]] bool answered() const noexcept { return code != Code::kBusy || !why.empty(); }
+  };
+  [[nodiscard]] const Handle& handle(NamespaceId ns) const;
   // When the last byte moved; the distant past without a connection.
   [[nodiscard]] Time moved_at() const;
 
@@ -80,6 +91,7 @@ class Channel final : private net::MessageHandler {
   void on_dialed(Result<io::UniqueFd> socket);
   void on_timer();
   void lost(const Error& why);
+  void give_back(std::uint32_t handle);
   Status on_hello(const wire::Header& header, Bytes meta);
   Status on_open_reply(const wire::Header& header, Bytes meta);
 
@@ -103,7 +115,7 @@ class Channel final : private net::MessageHandler {
   Time ready_since_{};
   std::unique_ptr<net::Connection> connection_;
   std::uint32_t credits_ = 0;
-  std::vector<std::optional<Result<std::uint32_t>>> handles_;  // by namespace; empty = asked, not answered
+  std::unordered_map<NamespaceId, Handle> handles_;
 };
 
 // Request ids that are not operations. OpIds stay below 2^62 (op_table.h).

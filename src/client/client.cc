@@ -80,6 +80,7 @@ class ThreadedClient final : public Client {
     return parts_->regions.remove(region);
   }
   Result<NamespaceId> open_namespace(const Namespace& ns) override;
+  Status close_namespace(NamespaceId ns) override;
   Result<OpId> match_prefix(const MatchRequest& request) override;
   Result<OpId> multiget(const GetRequest& request) override;
   Result<OpId> multiput(const PutRequest& request) override;
@@ -145,12 +146,17 @@ ThreadedClient::~ThreadedClient() {
 
 Result<NamespaceId> ThreadedClient::open_namespace(const Namespace& ns) {
   if (forked()) return fail(Code::kInvalid, kForked);
-  const std::size_t known = parts_->namespaces.size();
   auto id = parts_->namespaces.add(ns);
-  if (id && parts_->namespaces.size() != known) {
-    parts_->loop->post([parts = parts_.get()] { parts->core.open_namespaces(); });
-  }
+  if (id) parts_->loop->post([parts = parts_.get()] { parts->core.open_namespaces(); });
   return id;
+}
+
+Status ThreadedClient::close_namespace(NamespaceId ns) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  const auto last = parts_->namespaces.close(ns);
+  if (!last) return fail(last.error());
+  if (*last) parts_->loop->post([parts = parts_.get(), ns] { parts->core.close_namespace(ns); });
+  return {};
 }
 
 Status ThreadedClient::accepts() const {
@@ -278,6 +284,7 @@ ClientStats ThreadedClient::stats() const {
   stats.connected = state.connected();
   stats.breaker_open = state.breaker_open();
   stats.last_error = describe(state.error());
+  stats.last_refusal = state.refusal();
   return stats;
 }
 

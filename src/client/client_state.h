@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <string>
 
 #include "base/metric.h"
 #include "base/result.h"
@@ -39,6 +40,18 @@ class ClientState {
     changed_.notify_all();
   }
 
+  // The depot has refused something; `why` is its reason.
+  void set_refusal(Code code, std::string_view why) {
+    std::string text(code_name(code));
+    if (!why.empty()) text.append(": ").append(why);
+    const std::lock_guard lock(mutex_);
+    refusal_ = std::move(text);
+  }
+  [[nodiscard]] std::string refusal() const {
+    const std::lock_guard lock(mutex_);
+    return refusal_;
+  }
+
   // Why the last connection or attempt ended; code kOk while all is well.
   [[nodiscard]] Error error() const {
     const std::lock_guard lock(mutex_);
@@ -58,9 +71,10 @@ class ClientState {
  private:
   std::atomic<bool> connected_{false};
   std::atomic<bool> breaker_open_{false};
-  mutable std::mutex mutex_;  // guards error_ and the waiting; never held while bytes move
+  mutable std::mutex mutex_;  // guards error_, refusal_ and the waiting; never held while bytes move
   std::condition_variable changed_;
   Error error_{Code::kOk, 0, ""};
+  std::string refusal_;
 };
 
 }  // namespace kvd::client

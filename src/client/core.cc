@@ -7,6 +7,11 @@
 #include "base/check.h"
 
 namespace kvd::client {
+namespace {
+
+constexpr std::string_view kTooLate = "the operation's deadline has passed";
+
+}  // namespace
 
 Core::Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, ClientState& state, CoreOptions options)
     : loop_(loop),
@@ -51,13 +56,31 @@ void Core::stop() {
     if ((commands & Op::kStart) != 0) start_op(op);
   });
   for (Running& running : running_) {
-    if (running.id != 0) end(running, Code::kCancelled);
+    if (running.id != 0) end(running, Code::kCancelled, "the client was closed");
   }
 }
 
 void Core::open_namespaces() {
   control_.channel.open_namespaces();
   data_.channel.open_namespaces();
+}
+
+void Core::close_namespace(NamespaceId ns) {
+  closing_.push_back(ns);
+  close_unused();
+}
+
+void Core::close_unused() {
+  // Sending may end operations, and so come back here.
+  for (const NamespaceId ns : std::exchange(closing_, {})) {
+    const auto names = [&](const Running& running) { return running.id != 0 && op_of(running).request.ns == ns; };
+    if (std::ranges::any_of(running_, names)) {
+      closing_.push_back(ns);
+      continue;
+    }
+    control_.channel.close_namespace(ns);
+    data_.channel.close_namespace(ns);
+  }
 }
 
 void Core::submit(Op& op, Op::Command command) {
@@ -77,7 +100,7 @@ void Core::run_command(Op& op, std::uint32_t commands) {
   if ((commands & Op::kLayers) != 0 && running.put != nullptr) on_layers(running);
   // The slot may hold a later op than the one that the cancel was meant for.
   if ((commands & Op::kCancel) != 0 && op.cancel_id.load(std::memory_order_acquire) == running.id) {
-    end_early(running, Code::kCancelled);
+    end_early(running, Code::kCancelled, "cancelled by the caller");
   }
 }
 
@@ -103,9 +126,10 @@ void Core::start_op(Op& op) {
   ++side.running;
   const Time now = loop_.now();
   running.deadline = OpDeadline(request.submitted, request.deadline.total, request.deadline.progress);
-  if (!side.channel.ready()) return end(running, Code::kUnavailable);
-  if (side.running + side.draining.size() > side.channel.credits()) return end(running, Code::kBusy);
-  if (running.deadline.expired(now, now)) return end(running, Code::kTimeout);
+  if (!side.channel.ready()) return end(running, Code::kUnavailable, "the depot is not connected");
+  if (side.running + side.draining.size() > side.channel.credits())
+    return end(running, Code::kBusy, "the depot takes no more unfinished requests of this client");
+  if (running.deadline.expired(now, now)) return end(running, Code::kTimeout, kTooLate);
   if (request.kind == OpKind::kGet) {
     running.get = std::make_unique<GetFlow>(op, ops_, state_.get, options_.verify);
   } else if (request.kind == OpKind::kPut) {
@@ -118,12 +142,12 @@ void Core::start_op(Op& op) {
 
 // Sends the request, if the depot has told the namespace's handle already.
 void Core::send_request(Op& op, Running& running) {
-  Result<std::uint32_t> handle = 0;
-  if (op.request.kind != OpKind::kStats) handle = running.channel->handle(op.request.ns);
-  if (!handle && handle.error().code == Code::kBusy) return;  // on_namespace() comes back
-  if (!handle) return end(running, handle.error().code);
+  const Channel::Handle none{.code = Code::kOk, .number = 0, .why = {}};
+  const Channel::Handle& handle = op.request.kind == OpKind::kStats ? none : running.channel->handle(op.request.ns);
+  if (!handle.answered()) return;  // on_namespace() comes back
+  if (handle.code != Code::kOk) return end(running, handle.code, handle.why);
   net::Connection& connection = running.channel->connection();
-  wire::Buffer frame = request_frame(op, *handle, running.deadline.left_ms(loop_.now()));
+  wire::Buffer frame = request_frame(op, handle.number, running.deadline.left_ms(loop_.now()));
   connection.send({.head = std::move(frame), .body = {}, .on_done = {}});
   running.sent = true;
   if (running.put != nullptr) on_layers(running);
@@ -167,20 +191,26 @@ wire::Buffer Core::request_frame(const Op& op, std::uint32_t handle, std::uint32
 }
 
 // The op is over. Everything of the caller's that it could reach is let go before the caller can learn of it.
-void Core::end(Running& running, Code code) {
+void Core::end(Running& running, Code code, std::string_view why) {
   Op& op = op_of(running);
   running.timer->disarm();
   if (receiving_ == &running) receiving_ = nullptr;
   for (const net::SendId body : std::exchange(running.bodies, {})) {
     if (running.channel->ready()) running.channel->connection().abandon(body);
   }
-  if (running.get != nullptr) running.get->fill_whole(op.results.whole);
+  if (running.get != nullptr) {
+    running.get->fill_whole(op.results.whole);
+    report_damage(op, running);
+  }
   running.get.reset();
   running.put.reset();
   --side_of(*running.channel).running;
   running.id = 0;
   op.request.region.drop();
   op.results.whole.code = code;
+  op.results.why = why;  // before what it may point into goes
+  if (!closing_.empty() && !stopped_) close_unused();
+  op.results.whole.why = op.results.why.c_str();
   op.results.whole.took = loop_.now() - op.request.submitted;
   switch (code) {
     case Code::kOk: state_.completed.add(); break;
@@ -192,14 +222,42 @@ void Core::end(Running& running, Code code) {
   ops_.announce_end(op);
 }
 
+// Tells the depot which records arrived damaged: a bad image in its pool would else be a miss until it is evicted.
+void Core::report_damage(const Op& op, const Running& running) {
+  const auto damaged = running.get->damaged();
+  if (damaged.empty() || !running.channel->ready()) return;
+  const KeyList& keys = op.request.keys;
+  std::vector<std::byte> bytes;
+  for (const std::uint32_t key : damaged) {
+    const auto one = keys.bytes.subspan(std::size_t{key} * keys.key_bytes, keys.key_bytes);
+    bytes.insert(bytes.end(), one.begin(), one.end());
+  }
+  const wire::Check check{.ns = running.channel->handle(op.request.ns).number,
+                          .shard = op.request.shards[0],
+                          .group = op.request.groups[0],
+                          .keys = {.bytes = bytes, .key_bytes = keys.key_bytes, .native = keys.native}};
+  running.channel->connection().send(
+      {.head = wire::frame({.request_id = running.id}, check), .body = {}, .on_done = {}});
+  running.channel->connection().flush();
+}
+
+// The depot has answered with a status: the end, with its reason.
+Status Core::end_refused(Running& running, const wire::Header& header, Bytes meta) {
+  const std::string why = wire::error_text(meta);
+  const bool own = header.status == Code::kTimeout || header.status == Code::kCancelled;  // what was asked for
+  if (!own) state_.set_refusal(header.status, why);
+  end(running, header.status, why);
+  return {};
+}
+
 // Ends an op whose answer has not come: the depot is told to stop, what still comes is discarded.
-void Core::end_early(Running& running, Code code) {
+void Core::end_early(Running& running, Code code, std::string_view why) {
   const std::uint64_t id = running.id;
   Channel& channel = *running.channel;
   const bool tell = running.sent && channel.ready();
   const bool body = running.get != nullptr || running.put != nullptr;
   const bool last_seen = receiving_ == &running && receiving_last_;  // its last message is coming: nothing follows
-  end(running, code);
+  end(running, code, why);
   if (!tell || last_seen) return;
   side_of(channel).draining.insert(id);
   if (!body) return;  // MATCH and STATS are answered at once, REMOVE when it is written; there is nothing to stop
@@ -222,7 +280,7 @@ void Core::on_deadline(std::uint32_t slot) {
   if (!running.deadline.expired(loop_.now(), running.channel->moved_at())) return arm_deadline(running);
   // The breaker first: whoever learns of this end must find it open, or the next request pays a deadline, too.
   if (running.deadline.stalled(loop_.now(), running.channel->moved_at())) fail_breaker();
-  end_early(running, Code::kTimeout);
+  end_early(running, Code::kTimeout, kTooLate);
 }
 
 void Core::unpin(LeaseId lease) {

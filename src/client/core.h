@@ -49,6 +49,8 @@ class Core final : private ChannelUser {
 
   void start();
   void open_namespaces();
+  // The namespace is not in the table any more: the depot is told when the last operation that names it has ended.
+  void close_namespace(NamespaceId ns);
   // Gives a lease back. Dropped when the depot is away.
   void unpin(LeaseId lease);
   // Opens the breaker at once: somebody else has found the depot failing.
@@ -74,7 +76,6 @@ class Core final : private ChannelUser {
     Channel channel;
     std::uint32_t running = 0;
     std::unordered_set<std::uint64_t> draining;  // ended here, last message not seen; bounded by the depot's credits
-    bool was_ready = false;
   };
 
   // core.cc: commands, ends, deadlines
@@ -83,8 +84,11 @@ class Core final : private ChannelUser {
   void start_op(Op& op);
   void send_request(Op& op, Running& running);
   [[nodiscard]] wire::Buffer request_frame(const Op& op, std::uint32_t handle, std::uint32_t left_ms) const;
-  void end(Running& running, Code code);
-  void end_early(Running& running, Code code);
+  void end(Running& running, Code code, std::string_view why);
+  Status end_refused(Running& running, const wire::Header& header, Bytes meta);
+  void end_early(Running& running, Code code, std::string_view why);
+  void close_unused();
+  void report_damage(const Op& op, const Running& running);
   void on_deadline(std::uint32_t slot);
   void arm_deadline(Running& running);
   [[nodiscard]] Op& op_of(const Running& running);
@@ -98,6 +102,7 @@ class Core final : private ChannelUser {
   void on_probe_timer();
   void on_ready(Channel& channel) override;
   void on_lost(Channel& channel, const Error& why, bool was_ready) override;
+  void on_refused(Code code, std::string_view why) override { state_.set_refusal(code, why); }
   void on_namespace(Channel& channel, NamespaceId ns) override;
 
   // core_replies.cc: what the depot says
@@ -141,6 +146,8 @@ class Core final : private ChannelUser {
   bool pump_posted_ = false;
   bool pumping_ = false;
   bool stopped_ = false;
+  std::vector<NamespaceId> closing_;  // namespaces that operations may still name
+  bool was_connected_ = false;        // both channels were ready once
 };
 
 }  // namespace kvd::client

@@ -260,6 +260,17 @@ TEST(CoreFaults, ALostConnectionEndsItsOperationsAtOnceAndComesBackByItself) {
   EXPECT_EQ(rig.state.reconnects.value(), 1U);
 }
 
+TEST(CoreFaults, ALossOfTheDataConnectionAloneIsAReconnectToo) {
+  CoreRig rig;
+  EXPECT_EQ(rig.state.reconnects.value(), 0U);
+  rig.proxy->limit_down(kData, {.bytes = rig.proxy->forwarded_down(kData) + 1, .then = Then::kCut});
+  rig.store_records();
+  EXPECT_EQ(rig.finish(rig.get()).code, Code::kUnavailable);
+  ASSERT_TRUE(rig.wait_connected());
+  EXPECT_EQ(rig.depot->connections, 3U) << "the control connection has stayed";
+  EXPECT_EQ(rig.state.reconnects.value(), 1U);
+}
+
 TEST(CoreFaults, ADepotThatIsAwayIsAskedAtMostAboutOnceASecond) {
   CoreRig rig;
   rig.depot->kill();  // the proxy hangs up on whoever comes

@@ -44,12 +44,12 @@ void Core::on_probe_timer() {
   probe_timer_.arm(breaker_.probe_at());
 }
 
-void Core::on_ready(Channel& channel) {
-  Side& side = side_of(channel);
-  if (std::exchange(side.was_ready, true) && !is_data(channel)) state_.reconnects.add();
+void Core::on_ready(Channel&) {
   if (breaker_.open()) close_breaker();  // to be greeted is as good as a probe
   breaker_.on_success();
-  if (control_.channel.ready() && data_.channel.ready()) state_.set_connected(true);
+  if (!control_.channel.ready() || !data_.channel.ready()) return;
+  if (std::exchange(was_connected_, true)) state_.reconnects.add();
+  state_.set_connected(true);
 }
 
 void Core::on_lost(Channel& channel, const Error& why, bool was_ready) {
@@ -67,7 +67,7 @@ void Core::on_lost(Channel& channel, const Error& why, bool was_ready) {
     unpins_ = 0;
   }
   for (Running& running : running_) {
-    if (running.id != 0 && running.channel == &channel) end(running, Code::kUnavailable);
+    if (running.id != 0 && running.channel == &channel) end(running, Code::kUnavailable, why.what);
   }
 }
 

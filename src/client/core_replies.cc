@@ -1,4 +1,6 @@
 // What the depot says, and where its payload goes. See core.h.
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "client/core.h"
@@ -50,10 +52,7 @@ Status Core::on_stray(Side& side, const wire::Header& header, Bytes meta) {
 
 Status Core::on_get_data(Running& running, const wire::Header& header, Bytes meta) {
   if (header.opcode != wire::Opcode::kGetData) return fail(Code::kCorrupt, "a GET was answered with another message");
-  if (header.status != Code::kOk) {
-    end(running, header.status);
-    return {};
-  }
+  if (header.status != Code::kOk) return end_refused(running, header, meta);
   const auto data = wire::decode<wire::GetData>(header, meta);
   if (!data) return fail(data.error());
   if (Status begun = running.get->begin(header, *data); !begun) return begun;
@@ -86,46 +85,47 @@ Status Core::on_payload_end(Channel& channel) {
 void Core::finish_get(Running& running, bool last) {
   if (!running.get->complete()) return;
   if (!last) side_of(*running.channel).draining.insert(running.id);
-  end(running, Code::kOk);
+  end(running, Code::kOk, {});
 }
 
 Status Core::on_put_reply(Running& running, const wire::Header& header, Bytes meta) {
   if (header.opcode != wire::Opcode::kPutReply) return fail(Code::kCorrupt, "a PUT was answered with another message");
-  if (header.status == Code::kOk) {
-    const auto reply = wire::decode<wire::PutReply>(header, meta);
-    if (!reply) return fail(reply.error());
-    Op& op = op_of(running);
-    const std::size_t keys = op.request.keys.count();
-    if (header.items != keys) return fail(Code::kCorrupt, "a PUT reply with another number of keys");
-    FailedKeys failed(keys);
-    for (std::size_t key = 0; key < keys; ++key) {
-      if (wire::bit(reply->failed, key)) failed.set(key);
-    }
-    op.results.whole.failed_keys = failed.count();
-    op.results.whole.failed = failed.snapshot(op.results);
+  if (header.status != Code::kOk) return end_refused(running, header, meta);
+  const auto reply = wire::decode<wire::PutReply>(header, meta);
+  if (!reply) return fail(reply.error());
+  Op& op = op_of(running);
+  const std::size_t keys = op.request.keys.count();
+  if (header.items != keys) return fail(Code::kCorrupt, "a PUT reply with another number of keys");
+  FailedKeys failed(keys);
+  for (std::size_t key = 0; key < keys; ++key) {
+    if (wire::bit(reply->failed, key)) failed.set(key);
   }
-  end(running, header.status);
+  op.results.whole.failed_keys = failed.count();
+  op.results.whole.failed = failed.snapshot(op.results);
+  op.results.whole.failed_code = reply->why;
+  std::string reason(reply->reason);
+  std::ranges::replace_if(reason, [](char c) { return c < ' ' || c > '~'; }, '?');
+  end(running, Code::kOk, reason);
   return {};
 }
 
 Status Core::on_match_reply(Running& running, const wire::Header& header, Bytes meta) {
   if (header.opcode != wire::Opcode::kMatchReply) return fail(Code::kCorrupt, "MATCH was answered by another message");
-  if (header.status == Code::kOk) {
-    const auto reply = wire::decode<wire::MatchReply>(header, meta);
-    if (!reply) return fail(reply.error());
-    const OpRequest& request = op_of(running).request;
-    if (reply->tiers.size() * request.groups.size() != request.keys.count() ||
-        reply->prefix_blocks > reply->tiers.size()) {
-      return fail(Code::kCorrupt, "a MATCH reply with another number of blocks");
-    }
-    Completion& whole = op_of(running).results.whole;
-    whole.prefix_blocks = reply->prefix_blocks;
-    whole.lease = reply->lease;
-    for (const std::byte tier : reply->tiers.first(reply->prefix_blocks)) {
-      if (static_cast<Tier>(tier) == Tier::kFlash) ++whole.flash_blocks;
-    }
+  if (header.status != Code::kOk) return end_refused(running, header, meta);
+  const auto reply = wire::decode<wire::MatchReply>(header, meta);
+  if (!reply) return fail(reply.error());
+  const OpRequest& request = op_of(running).request;
+  if (reply->tiers.size() * request.groups.size() != request.keys.count() ||
+      reply->prefix_blocks > reply->tiers.size()) {
+    return fail(Code::kCorrupt, "a MATCH reply with another number of blocks");
   }
-  end(running, header.status);
+  Completion& whole = op_of(running).results.whole;
+  whole.prefix_blocks = reply->prefix_blocks;
+  whole.lease = reply->lease;
+  for (const std::byte tier : reply->tiers.first(reply->prefix_blocks)) {
+    if (static_cast<Tier>(tier) == Tier::kFlash) ++whole.flash_blocks;
+  }
+  end(running, Code::kOk, {});
   return {};
 }
 
@@ -133,23 +133,21 @@ Status Core::on_remove_reply(Running& running, const wire::Header& header, Bytes
   if (header.opcode != wire::Opcode::kRemoveReply) {
     return fail(Code::kCorrupt, "a REMOVE was answered with another message");
   }
-  if (header.status == Code::kOk) {
-    const auto reply = wire::decode<wire::RemoveReply>(header, meta);
-    if (!reply) return fail(reply.error());
-    op_of(running).results.whole.removed = reply->removed;
-  }
-  end(running, header.status);
+  if (header.status != Code::kOk) return end_refused(running, header, meta);
+  const auto reply = wire::decode<wire::RemoveReply>(header, meta);
+  if (!reply) return fail(reply.error());
+  op_of(running).results.whole.removed = reply->removed;
+  end(running, Code::kOk, {});
   return {};
 }
 
 Status Core::on_stats_reply(Running& running, const wire::Header& header, Bytes meta) {
   if (header.opcode != wire::Opcode::kStatsReply) return fail(Code::kCorrupt, "STATS was answered by another message");
-  if (header.status == Code::kOk) {
-    const auto reply = wire::decode<wire::StatsReply>(header, meta);
-    if (!reply) return fail(reply.error());
-    op_of(running).results.text = reply->json;
-  }
-  end(running, header.status);
+  if (header.status != Code::kOk) return end_refused(running, header, meta);
+  const auto reply = wire::decode<wire::StatsReply>(header, meta);
+  if (!reply) return fail(reply.error());
+  op_of(running).results.text = reply->json;
+  end(running, Code::kOk, {});
   return {};
 }
 

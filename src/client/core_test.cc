@@ -121,6 +121,8 @@ TEST(Core, ACorruptSlabFailsItsKeyFromThatLayerOn) {
   EXPECT_EQ(done.failed_keys, 1U);
   EXPECT_TRUE(failed(done, 1));
   EXPECT_EQ(rig.state.get.corrupt_slabs.value(), 1U);
+  rig.loop.settle();
+  EXPECT_EQ(as_text(rig.depot->checked), "key10") << "the depot is told which one";
   const Completion before = *rig.ops->try_get(op, 1);
   EXPECT_EQ(before.failed_keys, 0U);
   EXPECT_FALSE(failed(before, 1)) << "a layer's bitmap does not change after it was announced";
@@ -247,13 +249,83 @@ TEST(Core, MoreRequestsThanTheDepotsCreditsAreBusy) {
   EXPECT_FALSE(rig.ended(b));
 }
 
-TEST(Core, ANamespaceWithAnotherSchemaEndsOperationsWithInvalid) {
+TEST(Core, ARefusedNamespaceEndsOperationsWithTheDepotsReason) {
   CoreRig rig({.connect = false});
   rig.depot->script.open_status = Code::kInvalid;
+  rig.depot->script.reason = "a record is larger\nthan a quarter of the pool";
   rig.start_core();
   ASSERT_TRUE(rig.wait_connected());
-  EXPECT_EQ(rig.finish(rig.get()).code, Code::kInvalid);
-  EXPECT_EQ(rig.finish(rig.match()).code, Code::kInvalid);
+  for (const Completion& done : {rig.finish(rig.get()), rig.finish(rig.match())}) {
+    EXPECT_EQ(done.code, Code::kInvalid);
+    EXPECT_STREQ(done.why, "a record is larger?than a quarter of the pool");
+  }
+  EXPECT_EQ(rig.state.refusal(), "invalid: a record is larger?than a quarter of the pool");
+}
+
+TEST(Core, ARefusedOperationSaysWhyInAtMostALine) {
+  CoreRig rig;
+  rig.store_records();
+  EXPECT_STREQ(rig.finish(rig.get()).why, "");
+  EXPECT_EQ(rig.state.refusal(), "");
+  rig.depot->script.get_status = Code::kBusy;
+  rig.depot->script.reason = std::string(1000, 'x');
+  const OpId op = rig.get();
+  const Completion done = rig.finish(op);
+  EXPECT_EQ(done.code, Code::kBusy);
+  EXPECT_EQ(std::string_view(done.why), std::string(wire::kNameBytesMax, 'x'));
+  EXPECT_EQ(rig.ops->try_get(op, 0)->why, done.why) << "a layer that it did not reach";
+  rig.release(op);
+}
+
+TEST(Core, WhatEndsHereSaysWhy) {
+  CoreRig rig;
+  rig.depot->script.hung = true;
+  const OpId cancelled = rig.get();
+  rig.cancel(cancelled);
+  EXPECT_STREQ(rig.finish(cancelled).why, "cancelled by the caller");
+  EXPECT_STREQ(rig.finish(rig.get({.total = Millis(10), .progress = {}})).why, "the operation's deadline has passed");
+  EXPECT_EQ(rig.state.refusal(), "") << "the depot has refused nothing";
+}
+
+TEST(Core, AClosedNamespaceIsGivenBackWhenItsLastOperationHasEnded) {
+  CoreRig rig;
+  rig.depot->script.hung = true;
+  const OpId op = rig.get();
+  rig.loop.settle();
+  ASSERT_TRUE(*rig.namespaces.close(rig.ns));
+  rig.core->close_namespace(rig.ns);
+  rig.loop.settle();
+  rig.depot->script.hung = false;
+  EXPECT_TRUE(rig.depot->closed.empty()) << "an operation names it";
+  rig.cancel(op);
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->closed.size(), 2U) << "on both connections";
+}
+
+TEST(Core, ANamespaceThatIsClosedBeforeTheDepotAnswersIsGivenBackThen) {
+  CoreRig rig;
+  Namespace other = rig.ns_value();
+  other.fingerprint = "other weights";
+  const NamespaceId id = *rig.namespaces.add(other);
+  rig.core->open_namespaces();
+  ASSERT_TRUE(*rig.namespaces.close(id));
+  rig.core->close_namespace(id);
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->closed.size(), 2U);
+  rig.store_records();
+  EXPECT_EQ(rig.finish(rig.get()).failed_keys, 0U) << "the other one is open";
+}
+
+TEST(Core, AnOperationOnANamespaceClosedMeanwhileIsInvalid) {
+  CoreRig rig;
+  rig.depot->drop_connections();
+  rig.loop.settle();
+  const OpId op = rig.match();
+  ASSERT_TRUE(*rig.namespaces.close(rig.ns));
+  ASSERT_TRUE(rig.wait_connected());
+  const Completion done = rig.finish(op);
+  EXPECT_TRUE(done.code == Code::kInvalid || done.code == Code::kUnavailable) << code_name(done.code);
+  EXPECT_EQ(rig.depot->seen[wire::Opcode::kMatch], 0U);
 }
 
 TEST(Core, OperationsOnANewNamespaceWaitForItsHandle) {

@@ -84,6 +84,7 @@ void GetFlow::on_slab(std::size_t layer, std::uint32_t key) {
     const auto schema_layer = static_cast<std::uint32_t>(request.layer_first + layer);
     if (request.layout.checksum(layer, key, request.seeds[key], schema_layer) != expected) {
       counters_.corrupt_slabs.add();
+      damaged_.push_back(key);
       fail_key(key);
     }
   }

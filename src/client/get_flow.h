@@ -3,8 +3,9 @@
 // announces each layer. No sockets and no clock: messages and byte counts come in, places and announcements go out.
 //
 // A key fails when the depot says so or when its bytes do not match its checksum; with stop_at_first_failure all keys
-// behind it fail with it. The depot is not told: it keeps sending slabs of keys that failed here, which land where
-// they belong and count for nothing. Belongs to the I/O thread; dropped when the op ends, however it ends.
+// behind it fail with it. The depot keeps sending slabs of keys that failed here, which land where they belong and
+// count for nothing; which of them were damaged it is told at the end (CHECK). Belongs to the I/O thread; dropped when
+// the op ends, however it ends.
 #pragma once
 
 #include <sys/uio.h>
@@ -44,6 +45,8 @@ class GetFlow {
   [[nodiscard]] std::uint64_t left() const noexcept { return walk_.left(); }
   // Every layer has been announced.
   [[nodiscard]] bool complete() const noexcept { return announced_ == op_.request.layer_count; }
+  // Keys whose bytes did not match their checksum.
+  [[nodiscard]] std::span<const std::uint32_t> damaged() const noexcept { return damaged_; }
   // Fills the whole op's completion from what is known.
   void fill_whole(Completion& whole);
 
@@ -57,7 +60,8 @@ class GetFlow {
   OpTable& table_;
   GetCounters& counters_;
   bool verify_;
-  FailedKeys failed_;                     // as callers see it
+  FailedKeys failed_;  // as callers see it
+  std::vector<std::uint32_t> damaged_;
   std::vector<std::uint32_t> live_;       // keys whose slabs the depot still sends
   std::vector<std::uint64_t> checksums_;  // of the current message
   std::size_t checksum_at_ = 0;

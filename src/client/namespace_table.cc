@@ -12,25 +12,41 @@ const GroupSchema* NamespaceTable::Entry::schema(std::uint16_t group) const noex
 Result<NamespaceId> NamespaceTable::add(const Namespace& ns) {
   if (Status checked = block::check_namespace(ns); !checked) return fail(checked.error());
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    const Namespace& known = entries_[i].ns;
+  for (auto& [id, slot] : slots_) {
+    const Namespace& known = slot.entry->ns;
     if (known.tenant != ns.tenant || known.fingerprint != ns.fingerprint) continue;
-    if (known.groups == ns.groups) return static_cast<NamespaceId>(i + 1);
-    return fail(Code::kInvalid, "the namespace is open with another schema");
+    if (known.groups != ns.groups) return fail(Code::kInvalid, "the namespace is open with another schema");
+    ++slot.opens;
+    return id;
   }
-  if (entries_.size() >= kNamespacesMax) return fail(Code::kNoSpace, "too many namespaces are open");
-  entries_.push_back({.ns = ns, .hash = block::hash_namespace(ns.tenant, as_bytes(ns.fingerprint))});
-  return static_cast<NamespaceId>(entries_.size());
+  if (slots_.size() >= kNamespacesMax) return fail(Code::kNoSpace, "1,024 namespaces are open: close some");
+  const NamespaceId id = next_++;
+  const auto hash = block::hash_namespace(ns.tenant, as_bytes(ns.fingerprint));
+  slots_[id] = {.entry = std::make_shared<const Entry>(Entry{.id = id, .ns = ns, .hash = hash}), .opens = 1};
+  return id;
 }
 
-const NamespaceTable::Entry* NamespaceTable::find(NamespaceId id) const {
+Result<bool> NamespaceTable::close(NamespaceId id) {
   const std::lock_guard lock(mutex_);
-  return id == 0 || id > entries_.size() ? nullptr : &entries_[id - 1];
+  const auto found = slots_.find(id);
+  if (found == slots_.end()) return fail(Code::kNotFound, "no such namespace");
+  if (--found->second.opens > 0) return false;
+  slots_.erase(found);
+  return true;
 }
 
-std::size_t NamespaceTable::size() const {
+NamespaceTable::SharedEntry NamespaceTable::find(NamespaceId id) const {
   const std::lock_guard lock(mutex_);
-  return entries_.size();
+  const auto found = slots_.find(id);
+  return found == slots_.end() ? nullptr : found->second.entry;
+}
+
+std::vector<NamespaceTable::SharedEntry> NamespaceTable::all() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<SharedEntry> entries;
+  entries.reserve(slots_.size());
+  for (const auto& [id, slot] : slots_) entries.push_back(slot.entry);
+  return entries;
 }
 
 }  // namespace kvd::client

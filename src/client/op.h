@@ -58,6 +58,7 @@ struct OpResults {
   std::vector<std::unique_ptr<std::uint8_t[]>> bitmaps;  // what `failed` points to; [0] is all zeros
   Completion whole;
   std::string text;  // STATS
+  std::string why;   // what whole.why points to
 };
 
 struct Op {

@@ -9,11 +9,12 @@ namespace kvd::client {
 namespace {
 
 using Numbers = std::span<const std::uint16_t>;
+using Entry = NamespaceTable::SharedEntry;
 
-// What every request has: a known namespace, keys within the limits, deadlines. The time is set by who submits it.
-Result<OpRequest> start(OpKind kind, const NamespaceTable& namespaces, NamespaceId ns, const KeyList& keys,
-                        const Deadline& deadline) {
-  if (namespaces.find(ns) == nullptr) return fail(Code::kInvalid, "no such namespace");
+// What every request has: a known namespace (`entry` or null), keys within the limits, deadlines. The time is set by
+// who submits it.
+Result<OpRequest> start(OpKind kind, const Entry& entry, const KeyList& keys, const Deadline& deadline) {
+  if (entry == nullptr) return fail(Code::kInvalid, "no such namespace");
   if (keys.key_bytes == 0 || keys.key_bytes > kForeignKeyBytesMax) {
     return fail(Code::kInvalid, "a key has 1 to 256 bytes");
   }
@@ -24,18 +25,18 @@ Result<OpRequest> start(OpKind kind, const NamespaceTable& namespaces, Namespace
   if (keys.count() > kKeysPerRequestMax) return fail(Code::kInvalid, "a request has at most 4096 keys");
   OpRequest op;
   op.kind = kind;
-  op.ns = ns;
+  op.ns = entry->id;
   op.key_bytes.assign(keys.bytes.begin(), keys.bytes.end());
   op.keys = {.bytes = op.key_bytes, .key_bytes = keys.key_bytes, .native = keys.native};
   op.deadline = deadline;
   return op;
 }
 
-Status set_parts(OpRequest& op, const NamespaceTable& namespaces, Numbers shards, Numbers groups) {
+Status set_parts(OpRequest& op, const NamespaceTable::Entry& entry, Numbers shards, Numbers groups) {
   if (shards.empty() || shards.size() > kShardsMax) return fail(Code::kInvalid, "a request names 1 to 64 shards");
   if (groups.empty() || groups.size() > kGroupsMax) return fail(Code::kInvalid, "a request names 1 to 16 groups");
   for (const std::uint16_t group : groups) {
-    if (namespaces.find(op.ns)->schema(group) == nullptr) {
+    if (entry.schema(group) == nullptr) {
       return fail(Code::kInvalid, "the namespace has no such group");
     }
   }
@@ -46,10 +47,9 @@ Status set_parts(OpRequest& op, const NamespaceTable& namespaces, Numbers shards
 }
 
 // What get and put have: one shard and group, a stretch of layers, and a place in memory for every slab.
-Status set_body(OpRequest& op, const NamespaceTable& namespaces, RegionTable& regions, std::uint16_t shard,
+Status set_body(OpRequest& op, const NamespaceTable::Entry& entry, RegionTable& regions, std::uint16_t shard,
                 std::uint16_t group, const Placement& placement) {
-  if (Status set = set_parts(op, namespaces, Numbers(&shard, 1), Numbers(&group, 1)); !set) return set;
-  const NamespaceTable::Entry& entry = *namespaces.find(op.ns);
+  if (Status set = set_parts(op, entry, Numbers(&shard, 1), Numbers(&group, 1)); !set) return set;
   const GroupSchema& schema = *entry.schema(group);
   if (op.layer_first >= schema.layers) return fail(Code::kInvalid, "the schema has no such layer");
   const auto layers_left = static_cast<std::uint16_t>(schema.layers - op.layer_first);
@@ -73,31 +73,34 @@ Status set_body(OpRequest& op, const NamespaceTable& namespaces, RegionTable& re
 }  // namespace
 
 Result<OpRequest> make_match(const NamespaceTable& namespaces, const MatchRequest& request) {
-  auto op = start(OpKind::kMatch, namespaces, request.ns, request.keys, request.deadline);
+  const Entry entry = namespaces.find(request.ns);
+  auto op = start(OpKind::kMatch, entry, request.keys, request.deadline);
   if (!op) return op;
-  if (Status set = set_parts(*op, namespaces, request.shards, request.groups); !set) return fail(set.error());
+  if (Status set = set_parts(*op, *entry, request.shards, request.groups); !set) return fail(set.error());
   op->lease_ms = request.lease_ms;
   op->promote = request.promote;
   return op;
 }
 
 Result<OpRequest> make_get(const NamespaceTable& namespaces, RegionTable& regions, const GetRequest& request) {
-  auto op = start(OpKind::kGet, namespaces, request.ns, request.keys, request.deadline);
+  const Entry entry = namespaces.find(request.ns);
+  auto op = start(OpKind::kGet, entry, request.keys, request.deadline);
   if (!op) return op;
   op->layer_first = request.layer_first;
   op->layer_count = request.layer_count;
   op->stop_at_first_failure = request.stop_at_first_failure;
-  Status set = set_body(*op, namespaces, regions, request.shard, request.group, request.dest);
+  Status set = set_body(*op, *entry, regions, request.shard, request.group, request.dest);
   if (!set) return fail(set.error());
   return op;
 }
 
 Result<OpRequest> make_put(const NamespaceTable& namespaces, RegionTable& regions, const PutRequest& request) {
-  auto op = start(OpKind::kPut, namespaces, request.ns, request.keys, request.deadline);
+  const Entry entry = namespaces.find(request.ns);
+  auto op = start(OpKind::kPut, entry, request.keys, request.deadline);
   if (!op) return op;
   op->ack = request.ack;
   op->whole = request.whole;
-  Status set = set_body(*op, namespaces, regions, request.shard, request.group, request.src);
+  Status set = set_body(*op, *entry, regions, request.shard, request.group, request.src);
   if (!set) return fail(set.error());
   if (op->layout.pieces() * op->keys.count() > kPiecesPerLayerMax) {
     return fail(Code::kInvalid, "a layer of a put has more than a million pieces of memory");
@@ -107,9 +110,10 @@ Result<OpRequest> make_put(const NamespaceTable& namespaces, RegionTable& region
 
 Result<OpRequest> make_remove(const NamespaceTable& namespaces, NamespaceId ns, Numbers shards, Numbers groups,
                               const KeyList& keys, Deadline deadline) {
-  auto op = start(OpKind::kRemove, namespaces, ns, keys, deadline);
+  const Entry entry = namespaces.find(ns);
+  auto op = start(OpKind::kRemove, entry, keys, deadline);
   if (!op) return op;
-  if (Status set = set_parts(*op, namespaces, shards, groups); !set) return fail(set.error());
+  if (Status set = set_parts(*op, *entry, shards, groups); !set) return fail(set.error());
   return op;
 }
 

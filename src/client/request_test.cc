@@ -127,6 +127,21 @@ TEST_F(RequestTest, PutRefusesTooManyPieces) {
   EXPECT_TRUE(make_put(namespaces_, regions_, request).has_value());
 }
 
+TEST(NamespaceTable, GivesBackWhatIsClosedAsOftenAsItWasOpened) {
+  NamespaceTable table;
+  const NamespaceId id = *table.add(make_namespace("a"));
+  EXPECT_EQ(*table.add(make_namespace("a")), id);
+  EXPECT_FALSE(*table.close(id));
+  EXPECT_NE(table.find(id), nullptr);
+  EXPECT_TRUE(*table.close(id));
+  EXPECT_EQ(table.find(id), nullptr);
+  EXPECT_EQ(table.close(id).error().code, Code::kNotFound);
+  EXPECT_NE(*table.add(make_namespace("a")), id) << "an id is never used again";
+  for (std::size_t i = 1; i < kNamespacesMax; ++i) ASSERT_TRUE(table.add(make_namespace(std::to_string(i))));
+  EXPECT_EQ(table.add(make_namespace("b")).error().code, Code::kNoSpace);
+  EXPECT_EQ(table.all().size(), kNamespacesMax);
+}
+
 TEST(NamespaceTable, KnowsEqualNamespacesAgain) {
   NamespaceTable table;
   const auto first = table.add(make_namespace("a"));

@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "cmd/bench_store.h"
+#include "cmd/inspect.h"
 #include "cmd/plan.h"
 #include "cmd/serve.h"
 #include "cmd/sim.h"
@@ -87,15 +89,17 @@ int run(int argc, char** argv) {
   add_serve(*serve, flags);
   kvd::cmd::PlanVerb plan(app);
   const auto run_sim = kvd::cmd::add_sim(app);
+  const kvd::cmd::Verb verbs[] = {kvd::cmd::add_inspect(app), kvd::cmd::add_verify(app), kvd::cmd::add_bench(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
-    return complain(fmt::format("{}: see kvdepot{} --help", error.what(),
-                                serve->parsed() ? " serve"
-                                : plan.chosen() ? " plan"
-                                                : ""));
+    std::string verb;
+    for (const CLI::App* chosen : app.get_subcommands()) verb = " " + chosen->get_name();
+    return complain(fmt::format("{}: see kvdepot{} --help", error.what(), verb));
   }
+  for (const auto& verb : verbs)
+    if (verb.app->parsed()) return verb.run();
   if (plan.chosen()) return plan.run();
   return serve->parsed() ? run_serve(*serve, flags) : run_sim();
 }

@@ -20,9 +20,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Memory beside the pool: buffers of connections, index, code. An upper estimate for the default configuration.
+// Memory beside the pool and the index: buffers of connections, code. An upper estimate for the default configuration.
 constexpr std::uint64_t kMemoryBesidePool = std::uint64_t{256} << 20;
 constexpr std::uint64_t kFilesBesideConnections = 64;
+constexpr std::uint64_t kFlashBytesPerIndexRecord = 64 << 10;  // the store's default
+constexpr std::uint64_t kIndexBytesPerRecord = 18;
+constexpr std::uint64_t kNoCgroupLimit = std::uint64_t{1} << 62;  // v1 writes "none" as the largest multiple of a page
 
 std::string read_file(const fs::path& path) {
   std::ifstream in(path);
@@ -57,28 +60,39 @@ std::uint64_t disk_free(fs::path dir) {
   return held + info.f_bavail * info.f_frsize;
 }
 
+// The smallest limit in files `name` from `root`/`path` up to `root`; 0 = none. A container may see another root than
+// its path is counted from: folders that are not there have no limit.
+std::uint64_t smallest_limit(const std::string& root, std::string_view path, const char* name) {
+  std::uint64_t smallest = 0;
+  for (fs::path at = fs::path(root) / path;; at = at.parent_path()) {
+    const auto text = read_file(at / name);
+    std::uint64_t limit = 0;
+    if (std::from_chars(text.data(), text.data() + text.size(), limit).ec == std::errc{} && limit != 0 &&
+        limit < kNoCgroupLimit)
+      smallest = smallest == 0 ? limit : std::min(smallest, limit);
+    if (at.string().size() <= root.size() || !at.has_parent_path()) return smallest;
+  }
+}
+
 Finding judge_memory(const Needs& needs, const Offers& offers) {
   const bool in_cgroup = offers.cgroup_memory_bytes != 0;
   const auto limit = in_cgroup ? std::min(offers.cgroup_memory_bytes, offers.memory_bytes) : offers.memory_bytes;
   const auto* where = in_cgroup ? "the cgroup's memory limit" : "this machine's memory";
-  const auto wanted = needs.pool_bytes + kMemoryBesidePool;
+  const auto beside = kMemoryBesidePool + needs.flash_bytes / kFlashBytesPerIndexRecord * kIndexBytesPerRecord;
+  const auto wanted = needs.pool_bytes + beside;
   if (limit != 0 && wanted > limit)
     return {Level::kWarn,
             fmt::format("memory: the pool of {} and about {} beside it exceed {} of {}; the kernel may kill "
                         "the depot: use a smaller --pool",
-                        show_size(needs.pool_bytes), show_size(kMemoryBesidePool), where, show_size(limit))};
+                        show_size(needs.pool_bytes), show_size(beside), where, show_size(limit))};
   return {Level::kInfo, fmt::format("memory: pool {} of {} {}", show_size(needs.pool_bytes),
                                     limit == 0 ? "unknown" : show_size(limit), limit == 0 ? "memory" : where)};
 }
 
-Finding judge_memlock(const Needs& needs, const Offers& offers) {
-  if (offers.memlock_bytes == 0) return {Level::kInfo, "locked memory: no limit"};
-  if (offers.memlock_bytes >= needs.pool_bytes)
-    return {Level::kInfo, fmt::format("locked memory: limit {}", show_size(offers.memlock_bytes))};
-  return {Level::kInfo,
-          fmt::format("locked memory: limit {} is below the pool; buffers are not registered with the kernel, "
-                      "reads pay a little more processor time (LimitMEMLOCK=infinity lifts it)",
-                      show_size(offers.memlock_bytes))};
+// Kernels before 5.12 count io_uring's own rings against it; where they refuse those, the disk engine is threads.
+Finding judge_memlock(const Offers& offers) {
+  const std::string limit = offers.memlock_bytes == 0 ? "no limit" : "limit " + show_size(offers.memlock_bytes);
+  return {Level::kInfo, fmt::format("locked memory: {}; the depot locks none: the pool can be swapped out", limit)};
 }
 
 Finding judge_files(const Needs& needs, const Offers& offers) {
@@ -105,17 +119,23 @@ Finding judge_disk(const Needs& needs, const Offers& offers) {
 }  // namespace
 
 std::uint64_t cgroup_limit(std::string_view cgroup, const std::string& root) {
-  const auto at = cgroup.find("0::/");
-  if (at == std::string_view::npos) return 0;
-  const auto line = cgroup.substr(at + 4, cgroup.find('\n', at) - at - 4);
   std::uint64_t smallest = 0;
-  for (fs::path path = fs::path(root) / line;; path = path.parent_path()) {
-    const auto text = read_file(path / "memory.max");
-    std::uint64_t limit = 0;
-    if (std::from_chars(text.data(), text.data() + text.size(), limit).ec == std::errc{} && limit != 0)
-      smallest = smallest == 0 ? limit : std::min(smallest, limit);
-    if (path.string().size() <= root.size() || !path.has_parent_path()) return smallest;
+  const auto take = [&](std::uint64_t limit) {
+    if (limit != 0) smallest = smallest == 0 ? limit : std::min(smallest, limit);
+  };
+  // Lines are "number:controllers:path"; v2's controllers are empty.
+  for (std::size_t at = 0; at < cgroup.size(); at = std::min(cgroup.find('\n', at), cgroup.size()) + 1) {
+    const auto line = cgroup.substr(at, cgroup.find('\n', at) - at);
+    const auto first = line.find(':');
+    const auto second = line.find(':', first == std::string_view::npos ? first : first + 1);
+    if (second == std::string_view::npos || line.substr(second + 1).empty()) continue;
+    const auto controllers = "," + std::string(line.substr(first + 1, second - first - 1)) + ",";
+    const auto path = line.substr(second + 2);  // without its '/'
+    if (line.starts_with("0::")) take(smallest_limit(root, path, "memory.max"));
+    if (controllers.find(",memory,") != std::string::npos)
+      take(smallest_limit(root + "/memory", path, "memory.limit_in_bytes"));
   }
+  return smallest;
 }
 
 Offers read_offers(const std::string& dir) {
@@ -132,8 +152,7 @@ Offers read_offers(const std::string& dir) {
 }
 
 std::vector<Finding> judge(const Needs& needs, const Offers& offers) {
-  return {judge_memory(needs, offers), judge_memlock(needs, offers), judge_files(needs, offers),
-          judge_disk(needs, offers)};
+  return {judge_memory(needs, offers), judge_memlock(offers), judge_files(needs, offers), judge_disk(needs, offers)};
 }
 
 }  // namespace kvd::cmd

@@ -30,7 +30,7 @@ struct Finding {
 // What the system offers; 0 = unlimited or unknown. Separate from the reading, so that tests need no odd machine.
 struct Offers {
   std::uint64_t memory_bytes = 0;         // physical memory
-  std::uint64_t cgroup_memory_bytes = 0;  // memory.max of the process's cgroup
+  std::uint64_t cgroup_memory_bytes = 0;  // limit of the process's cgroup, version 1 or 2
   std::uint64_t memlock_bytes = 0;        // soft RLIMIT_MEMLOCK
   std::uint64_t open_files = 0;           // soft RLIMIT_NOFILE, after raising it to the hard limit
   std::uint64_t disk_free_bytes = 0;      // on the directory's file system, plus what the store there holds already
@@ -41,8 +41,9 @@ Offers read_offers(const std::string& dir);
 // One finding per thing checked, in a fixed order: memory, locked memory, open files, disk.
 std::vector<Finding> judge(const Needs& needs, const Offers& offers);
 
-// The memory.max that applies to a process whose /proc/self/cgroup is `cgroup`: the smallest on the way to the root of
-// the cgroup v2 tree at `root`. 0 = none.
+// The memory limit of a process whose /proc/self/cgroup is `cgroup`: the smallest on the way to the root of the v2 tree
+// (memory.max) at `root`, and of the v1 tree of the memory controller (memory.limit_in_bytes) at `root`/memory. 0 =
+// none.
 std::uint64_t cgroup_limit(std::string_view cgroup, const std::string& root);
 
 }  // namespace kvd::cmd

@@ -26,10 +26,18 @@ TEST(Preflight, WarnsOfAPoolAboveTheCgroupLimit) {
   EXPECT_NE(finding.line.find("--pool"), std::string::npos);
 }
 
-TEST(Preflight, NamesTheFallbackForLockedMemory) {
+TEST(Preflight, SaysThatNothingIsLockedInMemory) {
   auto offers = plenty();
   offers.memlock_bytes = 8 << 20;
-  EXPECT_NE(judge(usual(), offers)[1].line.find("not registered"), std::string::npos);
+  EXPECT_NE(judge(usual(), offers)[1].line.find("limit 8MiB; the depot locks none"), std::string::npos);
+}
+
+TEST(Preflight, CountsTheIndexOfALargeLog) {
+  auto needs = usual();
+  needs.flash_bytes = std::uint64_t{200} << 40;  // 56 GiB of index
+  auto offers = plenty();
+  offers.disk_free_bytes = needs.flash_bytes;
+  EXPECT_EQ(judge(needs, offers)[0].level, Level::kWarn);
 }
 
 TEST(Preflight, WarnsOfTooFewFilesAndTooLittleDisk) {
@@ -49,6 +57,24 @@ TEST(Preflight, TakesTheSmallestLimitOnTheWayToTheRoot) {
   EXPECT_EQ(cgroup_limit("0::/a/b\n", root.string()), 1000u);
   EXPECT_EQ(cgroup_limit("0::/\n", root.string()), 0u);
   EXPECT_EQ(cgroup_limit("12:cpu:/a\n", root.string()), 0u);
+  EXPECT_EQ(cgroup_limit("", root.string()), 0u);
+  EXPECT_EQ(cgroup_limit("nonsense\n::\n0::\n", root.string()), 0u);
+  std::filesystem::remove_all(root);
+}
+
+TEST(Preflight, ReadsLimitsOfCgroupVersion1) {
+  const auto root = std::filesystem::path(::testing::TempDir()) / "kvd_cgroup1_test";
+  std::filesystem::create_directories(root / "memory/a/b");
+  std::ofstream(root / "memory/memory.limit_in_bytes") << "9223372036854771712\n";  // none
+  std::ofstream(root / "memory/a/memory.limit_in_bytes") << "2000\n";
+  std::ofstream(root / "memory/a/b/memory.limit_in_bytes") << "3000\n";
+  const auto limit = [&](std::string_view cgroup) { return cgroup_limit(cgroup, root.string()); };
+  EXPECT_EQ(limit("11:cpu,cpuacct:/x\n4:memory:/a/b\n1:name=systemd:/a/b\n"), 2000u);
+  EXPECT_EQ(limit("4:hugetlb,memory:/a\n0::/a/b\n"), 2000u) << "hybrid: v2 has no memory controller";
+  EXPECT_EQ(limit("4:memory:/\n"), 0u);
+  EXPECT_EQ(limit("4:memory:/docker/0123\n"), 0u) << "a path of the host, which the container does not see";
+  std::ofstream(root / "memory/memory.limit_in_bytes") << "5000\n";
+  EXPECT_EQ(limit("4:memory:/docker/0123\n"), 5000u) << "what it sees as the root is its own";
   std::filesystem::remove_all(root);
 }
 

@@ -23,8 +23,8 @@ struct ServeOptions {
   Level log_level = Level::kInfo;
 };
 
-// Reads a TOML file of flat keys; strings, numbers, booleans and arrays of them. Complains about syntax with its line,
-// and about keys that are no flags.
+// Reads a TOML file of flat keys: strings, numbers and arrays of them. Complains about syntax with its line, about
+// other kinds of values, and about keys that are no flags.
 OrComplaint<Settings> read_config(const std::string& path);
 
 // Checks and converts. `settings` may lack anything: defaults are filled in. A complaint names the flag.

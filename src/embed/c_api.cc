@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <string>
 
 #include "kvdepot/embed.h"
 #include "kvdepot/kvdepot.h"
@@ -95,7 +96,10 @@ kvd_completion to_c(const kvd::Completion& done) {
           .prefix_blocks = done.prefix_blocks,
           .flash_blocks = done.flash_blocks,
           .lease = done.lease,
-          .removed = done.removed};
+          .removed = done.removed,
+          .took_ns = static_cast<std::uint64_t>(done.took.count()),
+          .why = done.why,
+          .failed_code = static_cast<kvd_code>(done.failed_code)};
 }
 
 kvd::Namespace make_namespace(const char* tenant, const void* fingerprint, std::size_t fingerprint_bytes,
@@ -119,6 +123,8 @@ kvd::Namespace make_namespace(const char* tenant, const void* fingerprint, std::
 
 constexpr char kNoClient[] = "there is no client";
 
+thread_local std::string open_failure;  // what kvd_open() said last on this thread
+
 }  // namespace
 
 extern "C" {
@@ -138,9 +144,20 @@ kvd_code kvd_open(const char* depot, const kvd_options* options, kvd_client** cl
     any.client.breaker_failures = given.breaker_failures;
     any.client.breaker_probe = milliseconds(given.breaker_probe_ms);
     if (given.name != nullptr) any.client.name = given.name;
-    return kvd::open_any(depot, any);
+    if (given.on_warning != nullptr) {
+      any.on_warning = [call = given.on_warning, user = given.on_warning_user](std::string_view line) {
+        call(user, std::string(line).c_str());
+      };
+    }
+    return kvd::open_any(depot, any, &open_failure);
   };
-  return run(error, open, [&](auto& opened) { *client = new kvd_client{std::move(*opened)}; });
+  open_failure.clear();
+  const kvd_code code = run(error, open, [&](auto& opened) { *client = new kvd_client{std::move(*opened)}; });
+  if (code != KVD_OK && error != nullptr && !open_failure.empty()) {
+    error->what = open_failure.c_str();
+    error->sys_errno = 0;  // the text has it
+  }
+  return code;
 }
 
 void kvd_close(kvd_client* client) { delete client; }
@@ -163,6 +180,11 @@ kvd_code kvd_open_namespace(kvd_client* client, const char* tenant, const void* 
   return run_into(ns, error, [&] {
     return client->client->open_namespace(make_namespace(tenant, fingerprint, fingerprint_bytes, groups, group_count));
   });
+}
+
+kvd_code kvd_close_namespace(kvd_client* client, uint32_t ns, kvd_error* error) {
+  if (client == nullptr) return refuse(kNoClient, error);
+  return run(error, [&] { return client->client->close_namespace(ns); });
 }
 
 kvd_code kvd_match(kvd_client* client, uint32_t ns, const uint16_t* shards, size_t shard_count, const uint16_t* groups,
@@ -233,6 +255,11 @@ kvd_code kvd_remove(kvd_client* client, uint32_t ns, const uint16_t* shards, siz
 kvd_code kvd_unpin(kvd_client* client, uint64_t lease, kvd_error* error) {
   if (client == nullptr) return refuse(kNoClient, error);
   return run(error, [&] { return client->client->unpin(lease); });
+}
+
+kvd_code kvd_open_breaker(kvd_client* client, kvd_error* error) {
+  if (client == nullptr) return refuse(kNoClient, error);
+  return run(error, [&] { return client->client->open_breaker(); });
 }
 
 kvd_code kvd_cancel(kvd_client* client, kvd_op op, kvd_error* error) {

@@ -21,6 +21,7 @@ TEST(CApi, RefusesWhatIsMissing) {
   EXPECT_EQ(kvd_wait(nullptr, 1, 0, 0, nullptr, nullptr), KVD_INVALID);
   EXPECT_EQ(kvd_poll(nullptr, nullptr, 5), 0U);
   EXPECT_EQ(kvd_event_fd(nullptr), -1);
+  EXPECT_EQ(kvd_open_breaker(nullptr, nullptr), KVD_INVALID);
   kvd_release(nullptr, 1);
   kvd_close(nullptr);
 }
@@ -33,6 +34,8 @@ TEST(CApi, TellsWhatWentWrong) {
   EXPECT_NE(std::string(error.what), "");
   EXPECT_EQ(client, nullptr);
   kvd_options options = KVD_OPTIONS_INIT;
+  EXPECT_EQ(kvd_open("file:///nonexistent/parent/dir", nullptr, &client, &error), KVD_IO);
+  EXPECT_NE(std::string(error.what).find("/nonexistent/parent/dir: cannot be created"), std::string::npos);
   options.require_connection = 1;
   options.connect_timeout_ms = 20;
   EXPECT_EQ(kvd_open("tcp://127.0.0.1:1", &options, &client, &error), KVD_UNAVAILABLE);
@@ -58,6 +61,12 @@ TEST(CApi, ReportsOperationsOfAnEmbeddedDepot) {
   ASSERT_EQ(kvd_wait(client, op, KVD_WHOLE_OP, 30000, &done, &error), KVD_OK);
   EXPECT_EQ(done.code, KVD_OK);
   EXPECT_EQ(done.prefix_blocks, 0U);
+  EXPECT_STREQ(done.why, "");
+  const std::uint64_t took = done.took_ns;
+  EXPECT_GT(took, 0U);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  ASSERT_EQ(kvd_wait(client, op, KVD_WHOLE_OP, 30000, &done, &error), KVD_OK);
+  EXPECT_EQ(done.took_ns, took) << "whenever it is looked at";
   EXPECT_EQ(kvd_wait(client, op + 1, KVD_WHOLE_OP, 0, &done, &error), KVD_NOT_FOUND);
   std::array<kvd_completion, 100> polled;
   std::size_t taken = 0;  // waiting and polling are independent: one may know a moment sooner
@@ -67,10 +76,24 @@ TEST(CApi, ReportsOperationsOfAnEmbeddedDepot) {
   }
   EXPECT_EQ(taken, 1U);
   kvd_release(client, op);
+  const kvd_group large{0,  5,       4 << 20,     2,
+                        16, "LBHNC", KVD_HIT_ALL, 0};  // records of 20 MiB do not fit in 1/4 of the pool
+  ASSERT_EQ(kvd_open_namespace(client, "t", "large", 5, &large, 1, &ns, &error), KVD_OK);
+  ASSERT_EQ(kvd_match(client, ns, &zero, 1, &zero, 1, keys, 0, 1, {20000, 0}, &op, &error), KVD_OK);
+  ASSERT_EQ(kvd_wait(client, op, KVD_WHOLE_OP, 30000, &done, &error), KVD_OK);
+  EXPECT_EQ(done.code, KVD_INVALID);
+  EXPECT_NE(std::string(done.why).find("quarter of the pool"), std::string::npos) << done.why;
+  kvd_release(client, op);
   std::array<char, 4> small;
   EXPECT_EQ(kvd_depot_stats(client, 20000, small.data(), small.size(), &error), KVD_NO_SPACE);
   std::array<char, 65536> text;
   EXPECT_EQ(kvd_depot_stats(client, 20000, text.data(), text.size(), &error), KVD_OK) << error.what;
+  EXPECT_EQ(kvd_close_namespace(client, ns, &error), KVD_OK);
+  EXPECT_EQ(kvd_close_namespace(client, ns, &error), KVD_NOT_FOUND);
+  EXPECT_EQ(kvd_match(client, ns, &zero, 1, &zero, 1, keys, 0, 1, {20000, 0}, &op, &error), KVD_INVALID);
+  ASSERT_EQ(kvd_open_namespace(client, "t", "f", 1, &group, 1, &ns, &error), KVD_OK);
+  ASSERT_EQ(kvd_open_breaker(client, &error), KVD_OK) << error.what;
+  EXPECT_EQ(kvd_match(client, ns, &zero, 1, &zero, 1, keys, 0, 1, {20000, 0}, &op, &error), KVD_UNAVAILABLE);
   kvd_close(client);
   std::filesystem::remove_all(dir);
 }

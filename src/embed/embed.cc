@@ -1,88 +1,81 @@
 // The embedded depot: a node on a thread of this process, which the returned client owns.
 #include "kvdepot/embed.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <system_error>
-#include <thread>
+#include <utility>
 
-#include "base/log.h"
 #include "client/attachment.h"
+#include "embed/depot_thread.h"
 #include "embed/directory.h"
 #include "node/node.h"
 
 namespace kvd::embed {
 namespace {
 
-// As long as `kvdepot serve` gives itself after SIGTERM: what is dirty then is lost, which is always legal.
-constexpr Duration kDrainLimit = std::chrono::seconds(20);
-
-class EmbeddedDepot final : public client::Attachment {
+// What a library's user hears of the depot: warnings and errors.
+class CallbackLog final : public Log {
  public:
-  static Result<std::unique_ptr<EmbeddedDepot>> start(const Directory& directory);
-  ~EmbeddedDepot() override;
+  explicit CallbackLog(std::function<void(std::string_view)> on_warning) : on_warning_(std::move(on_warning)) {}
+  void write(Level level, std::string_view line) override {
+    if (level >= Level::kWarn && on_warning_) on_warning_(line);
+  }
 
  private:
-  explicit EmbeddedDepot(std::unique_ptr<io::Loop> loop) : loop_(std::move(loop)) {}
-  Status run();
+  std::function<void(std::string_view)> on_warning_;
+};
 
-  NullLog log_;
-  std::unique_ptr<io::Loop> loop_;
-  std::unique_ptr<node::Node> node_;
-  std::thread thread_;
+// The directory's owner: what a client keeps alive and ends after itself.
+class EmbeddedDepot final : public client::Attachment {
+ public:
+  static Result<std::unique_ptr<EmbeddedDepot>> start(const Directory& directory, const OpenOptions& options,
+                                                      std::string& why);
+
+ private:
+  explicit EmbeddedDepot(std::unique_ptr<DepotThread> thread) : thread_(std::move(thread)) {}
+
+  std::unique_ptr<DepotThread> thread_;
 };
 
 // Errors of a node in words that fit a library: what to do when the directory is taken.
-Error explain(const Error& error) {
+Error explain(const Directory& directory, const Error& error, std::string& why) {
   if (error.code != Code::kBusy) return error;
-  return {Code::kBusy, error.sys_errno,
-          "another process owns the directory: to share it, run `kvdepot serve --dir DIR` and use its address"};
+  constexpr char kTaken[] =
+      "another process owns the directory: to share it, run `kvdepot serve --dir DIR` and use its address";
+  why = directory.path + ": " + kTaken;
+  return {Code::kBusy, error.sys_errno, kTaken};
 }
 
-Result<std::unique_ptr<EmbeddedDepot>> EmbeddedDepot::start(const Directory& directory) {
-  // The socket is bound before the store is opened, so the directory is made here; the store checks what is in it.
-  if (::mkdir(directory.path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return fail(Code::kIo, "make the embedded depot's directory", errno);
-  }
+// The socket is bound before the store is opened, so the directory is made here; the store checks what is in it.
+Status make_directory(const Directory& directory, std::string& why) {
+  if (::mkdir(directory.path.c_str(), 0700) == 0 || errno == EEXIST) return {};
+  const int error = errno;
+  why = directory.path + ": cannot be created: " + std::generic_category().message(error);
+  if (error == ENOENT) why += " (create its parent directory first)";
+  return fail(Code::kIo, "make the embedded depot's directory", error);
+}
+
+Result<std::unique_ptr<EmbeddedDepot>> EmbeddedDepot::start(const Directory& directory, const OpenOptions& options,
+                                                            std::string& why) {
+  if (const Status made = make_directory(directory, why); !made) return fail(made.error());
   auto loop = io::make_real_loop();
   if (!loop) return fail(loop.error());
-  std::unique_ptr<EmbeddedDepot> depot(new EmbeddedDepot(std::move(*loop)));
-  node::NodeOptions options;
-  options.store.dir = directory.path;
-  options.store.pool_bytes = directory.pool_bytes;
-  options.store.flash_bytes = directory.flash_bytes;
-  options.listen = {"unix://" + directory.socket_path()};
-  auto node = node::Node::start(*depot->loop_, depot->log_, options);
-  if (!node) return fail(explain(node.error()));
-  depot->node_ = std::move(*node);
-  if (Status running = depot->run(); !running) return fail(running.error());
-  return depot;
-}
-
-Status EmbeddedDepot::run() {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status started;
-  try {
-    thread_ = std::thread([this] { loop_->run(); });
-    ::pthread_setname_np(thread_.native_handle(), "kvd-depot");
-  } catch (const std::system_error& error) {
-    started = fail(Code::kNoSpace, "start the embedded depot's thread", error.code().value());
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
-}
-
-EmbeddedDepot::~EmbeddedDepot() {
-  if (!thread_.joinable()) return;
-  loop_->post([this] { node_->drain(kDrainLimit, [this] { loop_->stop(); }); });
-  thread_.join();
-  node_.reset();
+  auto depot = std::make_unique<Depot>();
+  depot->log = std::make_unique<CallbackLog>(options.on_warning);
+  depot->loop = std::move(*loop);
+  node::NodeOptions node_options;
+  node_options.store.dir = directory.path;
+  node_options.store.pool_bytes = directory.pool_bytes;
+  node_options.store.flash_bytes = directory.flash_bytes;
+  node_options.listen = {"unix://" + directory.socket_path()};
+  auto node = node::Node::start(*depot->loop, *depot->log, node_options, &why);
+  if (!node) return fail(explain(directory, node.error(), why));
+  depot->node = std::move(*node);
+  auto thread = DepotThread::start(std::move(depot), {});
+  if (!thread) return fail(thread.error());
+  return std::unique_ptr<EmbeddedDepot>(new EmbeddedDepot(std::move(*thread)));
 }
 
 }  // namespace
@@ -90,17 +83,30 @@ EmbeddedDepot::~EmbeddedDepot() {
 
 namespace kvd {
 
-Result<std::unique_ptr<Client>> open_any(const std::string& depot, const OpenOptions& options) {
-  if (!depot.starts_with("file://")) return Client::open(depot, options.client);
+namespace {
+
+Result<std::unique_ptr<Client>> open_here(const std::string& depot, const OpenOptions& options, std::string& why) {
   const auto directory = embed::parse_directory(depot);
   if (!directory) return fail(directory.error());
   const std::string socket = "unix://" + directory->socket_path();
   if (options.attach_only) return Client::open(socket, options.client);
-  auto owned = embed::EmbeddedDepot::start(*directory);
+  auto owned = embed::EmbeddedDepot::start(*directory, options, why);
   if (!owned) return fail(owned.error());
   ClientOptions client_options = options.client;
   client_options.require_connection = true;  // it listens already
   return client::open_attached(socket, client_options, std::move(*owned));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Client>> open_any(const std::string& depot, const OpenOptions& options, std::string* why) {
+  std::string reason;
+  auto opened = depot.starts_with("file://") ? open_here(depot, options, reason) : Client::open(depot, options.client);
+  if (opened || why == nullptr) return opened;
+  const Error& error = opened.error();
+  *why = reason.empty() ? error.what : reason;
+  if (reason.empty() && error.sys_errno != 0) *why += ": " + std::generic_category().message(error.sys_errno);
+  return opened;
 }
 
 }  // namespace kvd

@@ -1,13 +1,23 @@
 // An embedded depot as its users see it: the public API over a real node and store.
 #include "kvdepot/embed.h"
 
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <span>
+#include <system_error>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -102,6 +112,50 @@ TEST_F(EmbedTest, WhatWasStoredIsThereWhenTheDirectoryIsOpenedAgain) {
   EXPECT_TRUE(memory_ == original);
 }
 
+// Turns over a bit of the first slab with these bytes in the pool of an embedded depot of this process.
+bool flip_in_pool(std::span<const std::byte> slab) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    if (!std::filesystem::read_symlink(entry.path(), ignored).string().starts_with("/memfd:kvdepot-pool")) continue;
+    const int fd = std::stoi(entry.path().filename());
+    std::vector<std::byte> page(slab.size());
+    for (off_t at = 0; ::pread(fd, page.data(), page.size(), at) == static_cast<ssize_t>(page.size()); at += 4096) {
+      if (!std::ranges::equal(page, slab)) continue;
+      page[5] ^= std::byte{1};
+      return ::pwrite(fd, &page[5], 1, at + 5) == 1;
+    }
+  }
+  return false;
+}
+
+TEST_F(EmbedTest, ARecordThatWentBadInThePoolIsStoredAnew) {
+  const auto client = open_any("file://" + dir_ + "?pool=64MiB");
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  const Handles handles = prepare(**client);
+  const std::vector<std::byte> original = memory_;
+  EXPECT_EQ(put(**client, handles, AckLevel::kPooled).failed_keys, 0U);
+  ASSERT_TRUE(flip_in_pool(std::span(original).subspan(kSlab, kSlab)));  // layer 0 of key 1
+  EXPECT_EQ(get(**client, handles).failed_keys, kKeys - 1) << "the rest of the prefix is useless";
+  EXPECT_EQ(get(**client, handles).failed_keys, kKeys - 1) << "it is gone";
+  EXPECT_EQ((*client)->stats().corrupt_slabs, 1U) << "and not given out again";
+  memory_ = original;
+  EXPECT_EQ(put(**client, handles, AckLevel::kPooled).failed_keys, 0U);
+  EXPECT_EQ(get(**client, handles).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+}
+
+TEST_F(EmbedTest, ARecordThatWentBadInThePoolIsReadFromFlash) {
+  const auto client = open_any(address());
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  const Handles handles = prepare(**client);
+  const std::vector<std::byte> original = memory_;
+  EXPECT_EQ(put(**client, handles, AckLevel::kWritten).failed_keys, 0U);
+  ASSERT_TRUE(flip_in_pool(std::span(original).subspan(kSlab, kSlab)));
+  EXPECT_EQ(get(**client, handles).failed_keys, kKeys - 1);
+  EXPECT_EQ(get(**client, handles).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+}
+
 TEST_F(EmbedTest, AnotherClientAttachesToTheOwner) {
   const auto owner = open_any(address());
   ASSERT_TRUE(owner.has_value()) << owner.error().what;
@@ -119,6 +173,25 @@ TEST_F(EmbedTest, ASecondOwnerIsRefusedAndToldWhatToDo) {
   EXPECT_EQ(second.error().code, Code::kBusy);
   EXPECT_NE(std::string_view(second.error().what).find("kvdepot serve"), std::string_view::npos);
   EXPECT_EQ(put(**owner, prepare(**owner), AckLevel::kPooled).code, Code::kOk) << "the owner is undisturbed";
+}
+
+// A child that never calls exec has copies of all descriptors.
+TEST_F(EmbedTest, AForkedChildDoesNotKeepTheDirectory) {
+  pid_t child = -1;
+  {
+    const auto owner = open_any(address());
+    ASSERT_TRUE(owner.has_value()) << owner.error().what;
+    child = ::fork();
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;) ::pause();
+    }
+    EXPECT_EQ(put(**owner, prepare(**owner), AckLevel::kPooled).code, Code::kOk) << "the owner is undisturbed";
+  }
+  const auto again = open_any(address());
+  EXPECT_TRUE(again.has_value()) << again.error().what;
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST_F(EmbedTest, OfTwoThatOpenAtOnceOneOwnsTheDirectory) {
@@ -164,9 +237,61 @@ TEST_F(EmbedTest, BadAddressesAreRefused) {
     ASSERT_FALSE(client.has_value()) << bad;
     EXPECT_EQ(client.error().code, Code::kInvalid) << bad;
   }
-  const auto client = open_any("file:///nonexistent/parent/dir");
-  ASSERT_FALSE(client.has_value());
-  EXPECT_EQ(client.error().code, Code::kIo);
+}
+
+// One line with the path, what is wrong and what to do, as the server says it.
+TEST_F(EmbedTest, TellsWhyItCannotOpen) {
+  const auto reason = [](const std::string& depot, Code code) {
+    std::string why;
+    const auto client = open_any(depot, {}, &why);
+    EXPECT_FALSE(client.has_value()) << depot;
+    if (!client) {
+      EXPECT_EQ(client.error().code, code) << depot;
+    }
+    return why;
+  };
+  const auto has = [](const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; };
+  std::string why = reason("file:///nonexistent/parent/dir", Code::kIo);
+  EXPECT_TRUE(has(why, "/nonexistent/parent/dir: cannot be created") && has(why, "parent")) << why;
+  why = reason("file://" + dir_ + "?pool=1MiB", Code::kInvalid);
+  EXPECT_TRUE(has(why, "64 MiB")) << why;
+  why = reason("file://" + dir_ + "?pool=64MiB&flash=1MiB", Code::kInvalid);
+  EXPECT_TRUE(has(why, "too small") && has(why, "are needed")) << why;
+  why = reason("file://" + dir_ + "?size=1GiB", Code::kInvalid);
+  EXPECT_TRUE(has(why, "pool=SIZE")) << why;
+  std::filesystem::remove_all(dir_);
+  std::filesystem::create_directory(dir_);
+  std::ofstream(dir_ + "/thesis.tex") << "do not lose me";
+  why = reason(address(), Code::kInvalid);
+  EXPECT_TRUE(has(why, "thesis.tex") && has(why, "empty directory")) << why;
+}
+
+TEST_F(EmbedTest, WarningsOfTheDepotAreHeard) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  OpenOptions options;
+  options.on_warning = [&](std::string_view line) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(line);
+  };
+  const auto client = open_any(address(), options);
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  const int stranger = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::ranges::copy(dir_ + "/kvdepot.sock", name.sun_path);
+  ASSERT_EQ(::connect(stranger, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+  ASSERT_EQ(::write(stranger, "hello there", 11), 11);  // another protocol: its connection is closed, with a warning
+  char answer[16];
+  while (::read(stranger, answer, sizeof answer) > 0) {
+  }
+  ::close(stranger);
+  const auto heard = [&] {
+    const std::lock_guard lock(mutex);
+    return std::ranges::any_of(lines, [](const std::string& line) { return line.find("protocol") != line.npos; });
+  };
+  for (int i = 0; i < 500 && !heard(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(heard());
 }
 
 }  // namespace

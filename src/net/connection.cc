@@ -27,7 +27,8 @@ Connection::Connection(io::Loop& loop, MessageHandler& handler, NetCounters& cou
       socket_(std::move(socket)),
       watch_(loop, [this](std::uint32_t ready) { on_ready(ready); }),
       stall_timer_(loop, [this] { on_stall_timer(); }),
-      closed_timer_(loop, [this] { on_closed_timer(); }) {
+      closed_timer_(loop, [this] { on_closed_timer(); }),
+      resume_timer_(loop, [this] { on_ready(io::Watch::kRead); }) {
   KVD_CHECK(socket_.ok());
 }
 
@@ -58,6 +59,7 @@ void Connection::close(const Error& why) {
   why_closed_ = why;
   watch_.stop();
   stall_timer_.disarm();
+  resume_timer_.disarm();
   if (options_.shaper != nullptr) options_.shaper->leave(*this);
   socket_.reset();
   drop_queue();
@@ -82,7 +84,7 @@ void Connection::on_closed_timer() {
 void Connection::update_interest() {
   if (state_ == State::kClosed || watch_.fd() < 0) return;
   std::uint32_t interest = io::Watch::kNone;
-  if (state_ == State::kOpen) interest |= io::Watch::kRead;
+  if (state_ == State::kOpen && !paused_) interest |= io::Watch::kRead;
   if (socket_full_ && !queue_.empty()) interest |= io::Watch::kWrite;
   if (const Status set = watch_.set(interest); !set) return close(set.error());
   watch_for_stall();
@@ -91,14 +93,14 @@ void Connection::update_interest() {
 // Arms the stall timer when somebody waits for the peer. It is not moved at every byte: when it fires, it looks.
 void Connection::watch_for_stall() {
   if (state_ != State::kOpen || stall_timer_.armed() || options_.stall_limit == Duration::max()) return;
-  const bool within_message = part_ != Part::kHeader || ahead_at_ != ahead_end_;
+  const bool within_message = !paused_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
   if (socket_full_ || within_message) stall_timer_.arm_in(options_.stall_limit);
 }
 
 void Connection::on_stall_timer() {
   if (state_ == State::kFlushing) return close(why_closed_);
   Time next = kNever;
-  const bool within_message = part_ != Part::kHeader || ahead_at_ != ahead_end_;
+  const bool within_message = !paused_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
   if (socket_full_) next = after(last_sent_, options_.stall_limit);
   if (within_message) next = std::min(next, after(last_received_, options_.stall_limit));
   if (next == kNever) return;

@@ -20,6 +20,9 @@
 // them pile up does not read. A peer that makes no progress for options.stall_limit while bytes wait for it, or within
 // a message, is cut.
 //
+// Turns: a connection leaves the loop to others after a millisecond of receiving or of sending, at the next message or
+// system call, and goes on in the next turn.
+//
 // Ending: close(), a protocol violation, an error of the socket and the peer's hang-up all end in on_closed(), called
 // once, from the loop, as the last thing done with the object: the handler may destroy the connection there. Destroying
 // it earlier is fine outside its callbacks; on_closed() does not come then.
@@ -36,8 +39,8 @@
 
 #include "base/bytes.h"
 #include "base/result.h"
-#include "io/fd.h"
 #include "io/loop.h"
+#include "io/private_fd.h"
 #include "net/counters.h"
 #include "net/shaper.h"
 #include "wire/header.h"
@@ -78,10 +81,12 @@ class MessageHandler {
 
 struct ConnectionOptions {
   std::size_t queue_bytes_high = std::size_t{8} << 20;  // congested() from here; two send calls' worth
-  std::size_t owned_bytes_max = std::size_t{16} << 20;  // headers and metas queued; beyond: cut
-  std::size_t meta_bytes_max = wire::kMetaBytesMax;     // a longer meta ends the connection
-  Duration stall_limit = std::chrono::seconds(30);      // Duration::max() = never
-  Shaper* shaper = nullptr;                             // borrowed: bounds the rate of bodies sent; may be null
+  // Headers and metas queued. Beyond it no message is taken until half of them have gone out: requests that come faster
+  // than their replies are read wait. What is queued beyond it all the same, for other reasons: cut.
+  std::size_t owned_bytes_max = std::size_t{16} << 20;
+  std::size_t meta_bytes_max = wire::kMetaBytesMax;  // a longer meta ends the connection
+  Duration stall_limit = std::chrono::seconds(30);   // Duration::max() = never
+  Shaper* shaper = nullptr;                          // borrowed: bounds the rate of bodies sent; may be null
 };
 
 // A message on its way out.
@@ -191,10 +196,11 @@ class Connection final : private ShaperUser {
   MessageHandler& handler_;
   NetCounters& counters_;
   ConnectionOptions options_;
-  io::UniqueFd socket_;
+  io::PrivateFd socket_;  // or a forked child would keep the peer from seeing its end
   io::Watch watch_;
   io::Timer stall_timer_;
   io::Timer closed_timer_;
+  io::Timer resume_timer_;
   State state_ = State::kOpen;
   Error why_closed_{};
   bool told_closed_ = false;
@@ -211,6 +217,9 @@ class Connection final : private ShaperUser {
   std::uint64_t payload_left_ = 0;
   std::unique_ptr<std::byte[]> discard_;  // where bytes without a place go; made when first needed
   Time last_received_{};
+  bool paused_ = false;  // nothing is received or taken until replies have gone out
+  Time turn_end_{};      // when others have their turn
+  bool yielded_ = false;
 
   // Sending.
   std::deque<Queued> queue_;

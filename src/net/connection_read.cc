@@ -20,6 +20,7 @@ constexpr std::size_t kMetaKeepBytes = std::size_t{256} << 10;
 constexpr std::size_t kPiecesMax = 1024;                        // IOV_MAX on Linux
 constexpr std::size_t kReceiveBytesMax = std::size_t{4} << 20;  // per call; loopback saturates from 1 MiB on
 constexpr std::size_t kEventBytesMax = std::size_t{16} << 20;   // per turn of the loop, so that others get theirs
+constexpr Duration kTurnMax = std::chrono::milliseconds(1);     // engines give up on a depot that is silent for 100
 
 // Shortens a list of pieces to `bytes_max`; returns how many are left and their bytes.
 std::size_t clip(std::span<iovec> pieces, std::size_t bytes_max, std::size_t& bytes) {
@@ -38,16 +39,22 @@ std::size_t clip(std::span<iovec> pieces, std::size_t bytes_max, std::size_t& by
 void Connection::read_some() {
   if (ahead_ == nullptr) ahead_ = std::make_unique<std::byte[]>(kAheadBytes);
   std::size_t budget = kEventBytesMax;
+  paused_ = yielded_ = false;
+  resume_timer_.disarm();
+  turn_end_ = after(loop_.now(), kTurnMax);
   for (bool more = true; more && state_ == State::kOpen;) {
     if (const Status consumed = consume(); !consumed) {
       violate(consumed.error());
       break;
     }
-    if (state_ != State::kOpen || budget == 0) break;
+    if (state_ != State::kOpen || paused_ || yielded_ || budget == 0) break;
     const std::size_t got = receive();
     more = got > 0;
     budget -= std::min(budget, got);
+    if (more && loop_.now() >= turn_end_) yielded_ = true;
+    if (yielded_) break;
   }
+  if (yielded_ && state_ == State::kOpen) resume_timer_.arm(loop_.now());  // no readiness tells of the read-ahead
   update_interest();
 }
 
@@ -125,9 +132,12 @@ void Connection::landed(std::size_t bytes) {
   --in_callback_;
 }
 
-// Works through the read-ahead, message by message, until it holds no complete part any more.
+// Works through the read-ahead, message by message, until it holds no complete part any more, until the replies of what
+// it held are too many, or until others have their turn.
 Status Connection::consume() {
   for (bool more = true; more && state_ == State::kOpen;) {
+    paused_ = part_ == Part::kHeader && owned_bytes_ > options_.owned_bytes_max;
+    if (paused_) break;
     Status taken;
     switch (part_) {
       case Part::kHeader: taken = take_header(more); break;
@@ -135,6 +145,8 @@ Status Connection::consume() {
       case Part::kPayload: taken = take_payload(more); break;
     }
     if (!taken) return taken;
+    yielded_ = part_ == Part::kHeader && ahead_at_ != ahead_end_ && loop_.now() >= turn_end_;
+    if (yielded_) break;
   }
   // Room for a whole header behind what is left; in the other parts nothing is left.
   if (ahead_at_ > 0) {

@@ -17,6 +17,10 @@ constexpr std::size_t kPiecesMax = 1024;                       // IOV_MAX on Lin
 constexpr std::size_t kSendBytesMax = std::size_t{4} << 20;    // per call: tcp_wmem's usual maximum
 constexpr std::size_t kFlushBytesMax = std::size_t{16} << 20;  // per turn of the loop, so that others get theirs
 
+constexpr Duration kTurnMax = std::chrono::milliseconds(1);
+
+constexpr int kFarewellReadsMax = 64;  // 256 KiB: a request to the wrong protocol
+
 constexpr std::array<std::byte, 65536> kZeros{};
 
 }  // namespace
@@ -40,14 +44,17 @@ void Connection::flush() {
   if (flushing_ || state_ == State::kClosed) return;
   flushing_ = true;
   std::size_t budget = kFlushBytesMax;
+  const Time turn_end = after(loop_.now(), kTurnMax);
   do {
     while (flush_some(budget)) {
+      if (loop_.now() >= turn_end) budget = 0;
     }
   } while (tell_drained());
   flushing_ = false;
   tokens_ = 0;
   if (state_ == State::kClosed) return;
-  if (owned_bytes_ > options_.owned_bytes_max) {
+  if (paused_ && owned_bytes_ <= options_.owned_bytes_max / 2) resume_timer_.arm(loop_.now());
+  if (owned_bytes_ > options_.owned_bytes_max * (paused_ ? 2 : 1)) {
     counters_.stalled.add();
     return close(Error{Code::kNoSpace, 0, "the peer does not read its replies"});
   }
@@ -55,7 +62,7 @@ void Connection::flush() {
     // The peer sees the last message and then the end, and not a reset because of bytes that nobody read.
     ::shutdown(socket_.get(), SHUT_WR);
     std::array<std::byte, 4096> rest;
-    while (::recv(socket_.get(), rest.data(), rest.size(), MSG_DONTWAIT) > 0) {
+    for (int i = 0; i < kFarewellReadsMax && ::recv(socket_.get(), rest.data(), rest.size(), MSG_DONTWAIT) > 0; ++i) {
     }
     return close(why_closed_);
   }

@@ -184,6 +184,25 @@ TEST_F(ConnectionTest, SmallMessagesTravelTogether) {
   EXPECT_EQ(other_->counters.messages_in.value(), 20U);
 }
 
+// What takes long to answer, asked many times over by one peer, does not keep the loop from the others.
+TEST_F(ConnectionTest, AConnectionLeavesTheLoopToOthers) {
+  Buffer stream;
+  for (std::uint64_t id = 1; id <= 20; ++id) {
+    const Buffer ping = wire::frame({.request_id = id}, wire::Ping{});
+    stream.insert(stream.end(), ping.begin(), ping.end());
+  }
+  open();
+  peer_->on_request = [&] {
+    for (const Time until = loop_->now() + Millis(2); loop_->now() < until;) {
+    }
+  };
+  write_all(far_.get(), stream);
+  loop_->run_once(Millis(100));
+  EXPECT_GE(peer_->received.size(), 1U);
+  EXPECT_LE(peer_->received.size(), 2U);  // its readiness and a timer of the same turn
+  EXPECT_TRUE(until([&] { return peer_->received.size() == 20; }));
+}
+
 TEST_F(ConnectionTest, ALargeBodyArrivesUnchanged) {
   open_both();
   other_->piece_bytes = 98304;
@@ -399,6 +418,42 @@ TEST_F(SendTest, AnIdleConnectionIsNotAStalledOne) {
   later.arm_in(std::chrono::milliseconds(10));
   ASSERT_TRUE(until([&] { return !later.armed(); }));
   EXPECT_FALSE(peer_->closed);
+}
+
+// A request is small, its reply may not be: many that come at once must not be answered all at once.
+TEST_F(SendTest, RepliesToManyRequestsAreBoundedAsTheyAreMade) {
+  constexpr std::size_t kRequests = 200;
+  constexpr std::size_t kReply = std::size_t{64} << 10;
+  for (const bool reads : {false, true}) {
+    SCOPED_TRACE(reads);
+    open({.owned_bytes_max = 4 * kReply, .stall_limit = reads ? Duration::max() : Millis(100)});
+    std::size_t replies = 0;
+    std::size_t most = 0;
+    peer_->on_request = [&] {
+      ++replies;
+      peer_->connection->send({.head = Buffer(kReply), .body = {}, .on_done = {}});
+      most = std::max(most, peer_->connection->queued_bytes());
+    };
+    Buffer requests;
+    for (std::size_t i = 0; i < kRequests; ++i) {
+      const Buffer one = wire::frame({.request_id = 1 + i}, wire::Ping{});
+      requests.insert(requests.end(), one.begin(), one.end());
+    }
+    write_all(far_.get(), requests);
+    std::size_t got = 0;
+    Buffer sink(std::size_t{1} << 20);
+    EXPECT_TRUE(until([&] {
+      for (ssize_t n = 1; reads && n > 0; got += n > 0 ? static_cast<std::size_t>(n) : 0)
+        n = ::recv(far_.get(), sink.data(), sink.size(), MSG_DONTWAIT);
+      return reads ? got == kRequests * kReply : peer_->closed.has_value();
+    }));
+    EXPECT_LE(most, 5 * kReply);
+    if (reads) {
+      EXPECT_EQ(replies, kRequests);
+    } else {
+      EXPECT_EQ(peer_->closed->code, Code::kTimeout);
+    }
+  }
 }
 
 TEST_F(SendTest, UnreadRepliesAreBounded) {

@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
-#include "io/fd.h"
 #include "io/loop.h"
+#include "io/private_fd.h"
 #include "net/address.h"
 
 namespace kvd::net {
@@ -37,8 +37,8 @@ class Listener {
   void accept_some();
 
   Address address_;
-  io::UniqueFd name_lock_;  // of a unix socket
-  io::UniqueFd socket_;
+  io::PrivateFd name_lock_;  // of a unix socket
+  io::PrivateFd socket_;
   io::Watch watch_;
   io::Timer resume_;  // accepting rests for a moment when there are no descriptors left
   OnAccept on_accept_;

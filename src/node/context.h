@@ -8,6 +8,7 @@
 #include "io/loop.h"
 #include "net/connection.h"
 #include "node/budget.h"
+#include "node/checker.h"
 #include "node/counters.h"
 #include "node/leases.h"
 #include "node/options.h"
@@ -24,6 +25,7 @@ struct NodeContext {
   net::NetCounters& net;
   net::Shaper* shaper;  // null = reads are not slowed down
   Leases& leases;
+  Checker& checker;
   Budget& pinned;      // bytes of the pool that GETs may pin: all records of a GET, from its start to its end
   Budget& unfinished;  // records being put
   Budget& op_keys;     // keys of unfinished operations, each some 300 bytes of bookkeeping

@@ -1,6 +1,7 @@
 #include "node/get_op.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -11,6 +12,7 @@ namespace {
 constexpr std::uint64_t kMessageBytes = std::uint64_t{2} << 20;  // loopback saturates from 1 MiB a call on
 constexpr std::uint64_t kReadBytes = std::uint64_t{256} << 10;   // I/O of a record that a device likes (storage.md 4)
 constexpr std::uint64_t kFirstReadBytes = std::uint64_t{64} << 10;  // the first group is small: it is waited for
+constexpr std::uint64_t kTableBytes = 4096;                         // what a stretch of layers takes beside them
 constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 20;     // read ahead: 20 ms of a 3 GB/s device
 constexpr std::size_t kPiecesMax = 4096;                            // slabs of a message that holds several layers
 
@@ -28,6 +30,7 @@ GetOp::GetOp(NodeContext& context, Budget& connection_pins, const Request& reque
       keys_(std::move(keys)),
       on_progress_(std::move(on_progress)),
       failed_(keys_->count()),
+      window_max_(kWindowBytes),
       next_read_(request.layer_first),
       next_layer_(request.layer_first) {
   KVD_CHECK(request.layer_end > request.layer_first);
@@ -60,33 +63,58 @@ void GetOp::advance() {
 // has been touched then.
 bool GetOp::ask_pool() {
   const std::size_t count = keys_->count();
-  std::vector<Tier> tiers(count);
-  std::uint64_t present = 0;
+  std::vector<Tier> tiers(count, Tier::kNone);
   for (std::size_t key = 0; key < count; ++key) {
     tiers[key] = context_.store.lookup(request_.ns, keys_->id(key));
-    if (tiers[key] != Tier::kNone)
-      ++present;
-    else if (request_.stop_at_first_failure)
-      break;
+    if (tiers[key] == Tier::kNone && request_.stop_at_first_failure) break;
   }
-  if (present > 0) {
-    // Not taken and given back: that would wake those who wait for the first of the two budgets, and they this one.
-    const std::uint64_t bytes = present * request_.record_bytes;
-    if (!connection_pins_.has_room(bytes) || !context_.pinned.has_room(bytes)) return false;
-    connection_share_ = connection_pins_.take(bytes);
-    share_ = context_.pinned.take(bytes);
-  }
+  if (!take_share(tiers)) return false;
   started_ = true;
   records_.resize(count);
+  std::uint64_t pins_left = streams_ ? window_max_ : std::numeric_limits<std::uint64_t>::max();
   for (std::size_t key = 0; key < count; ++key) {
     if (failed_.has(key)) continue;
-    if (tiers[key] == Tier::kFlash) {
+    const bool passes = tiers[key] == Tier::kPool && pins_left < request_.record_bytes;
+    if (tiers[key] == Tier::kFlash || passes) {
       flash_keys_.push_back(key);
-    } else {  // absent ones too: the store counts the miss
-      start(records_[key], key, request_.layer_first, request_.layer_end, records_pending_);
+      continue;
     }
+    if (tiers[key] == Tier::kPool) pins_left -= request_.record_bytes;
+    // Absent ones too: the store counts the miss.
+    start(records_[key], key, request_.layer_first, request_.layer_end, records_pending_);
   }
   return true;
+}
+
+// Takes what the records need of the budgets, all of it or nothing.
+bool GetOp::take_share(const std::vector<Tier>& tiers) {
+  const auto absent = static_cast<std::size_t>(std::ranges::count(tiers, Tier::kNone));
+  if (absent == tiers.size()) return true;
+  std::uint64_t bytes = (tiers.size() - absent) * request_.record_bytes;
+  const std::uint64_t bytes_max = std::min(connection_pins_.bytes_max(), context_.pinned.bytes_max());
+  const auto flash_bytes = static_cast<std::uint64_t>(std::ranges::count(tiers, Tier::kFlash)) * request_.record_bytes;
+  const std::uint64_t room = context_.store.room_bytes();
+  // Images of the size of records leave holes between what others hold: they are not asked to fill all of the room.
+  streams_ = flash_bytes > 0 && (bytes > bytes_max || flash_bytes > room / 4 * 3);
+  if (streams_) bytes = std::min(bytes, bytes_max);
+  window_max_ = streams_ ? std::min({kWindowBytes, bytes_max / 2, room / 8 * 3}) : kWindowBytes;
+  // Not taken and given back: that would wake those who wait for the first of the two budgets, and they this one.
+  if (!connection_pins_.has_room(bytes) || !context_.pinned.has_room(bytes)) return false;
+  connection_share_ = connection_pins_.take(bytes);
+  share_ = context_.pinned.take(bytes);
+  return true;
+}
+
+// How many layers the next group has. One that streams leaves room for a second group while it is being sent.
+std::uint16_t GetOp::group_layers() const {
+  const std::uint64_t io_bytes = next_read_ == request_.layer_first ? kFirstReadBytes : kReadBytes;
+  std::uint64_t layers = layers_for(io_bytes, request_.slab_stride);
+  if (streams_) {
+    const std::uint64_t record_bytes = window_max_ / 2 / flash_keys_.size();
+    const std::uint64_t fit = record_bytes > kTableBytes ? (record_bytes - kTableBytes) / request_.slab_stride : 0;
+    layers = std::clamp<std::uint64_t>(fit, 1, layers);
+  }
+  return static_cast<std::uint16_t>(std::min<std::uint64_t>(layers, request_.layer_end - next_read_));
 }
 
 // Starts to read the next group of layers. False when there is none, or the window is full.
@@ -94,11 +122,9 @@ bool GetOp::ask_group() {
   if (next_read_ >= request_.layer_end || failed_.left() == 0) return false;
   std::erase_if(flash_keys_, [this](std::size_t key) { return failed_.has(key); });
   if (flash_keys_.empty()) return false;
-  const std::uint64_t io_bytes = next_read_ == request_.layer_first ? kFirstReadBytes : kReadBytes;
-  const auto layers = std::min<std::uint16_t>(layers_for(io_bytes, request_.slab_stride),
-                                              static_cast<std::uint16_t>(request_.layer_end - next_read_));
-  const std::uint64_t bytes = std::uint64_t{layers} * request_.slab_stride * flash_keys_.size();
-  if (window_bytes_ != 0 && window_bytes_ + bytes > kWindowBytes) return false;
+  const std::uint16_t layers = group_layers();
+  const std::uint64_t bytes = (std::uint64_t{layers} * request_.slab_stride + kTableBytes) * flash_keys_.size();
+  if (window_bytes_ != 0 && window_bytes_ + bytes > window_max_) return false;
   auto group = std::make_shared<Group>();
   group->first = next_read_;
   group->end = next_read_ = static_cast<std::uint16_t>(next_read_ + layers);
@@ -125,6 +151,7 @@ void GetOp::start(Fetch& fetch, std::size_t key, std::uint16_t first, std::uint1
   fetch.get.layer_first = first;
   fetch.get.layer_count = static_cast<std::uint16_t>(end - first);
   fetch.get.deadline = request_.deadline;
+  fetch.get.passing = streams_ && &pending != &records_pending_;
   fetch.get.on_done = [this, &fetch, &pending](Result<store::RecordView> result) {
     --pending;
     arrived(fetch, std::move(result));

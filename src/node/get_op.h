@@ -6,6 +6,10 @@
 // are taken from one budget before the first is touched: a GET that waits for the budget holds nothing, and who holds a
 // share never waits for more.
 //
+// A GET of more than its budget, or with more on flash than the pool has room for, streams: it pins records of the
+// pool, first keys first, for half of the budget, and all others pass through the other half, a group of layers at a
+// time. So a prefix larger than the pool is delivered whole, as long as one layer of all its records fits.
+//
 // Owned by its session, and by the messages it has queued: memory stays pinned until the last of them is in the socket.
 // Belongs to the node's loop.
 #pragma once
@@ -80,6 +84,8 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   };
 
   bool ask_pool();
+  bool take_share(const std::vector<Tier>& tiers);
+  [[nodiscard]] std::uint16_t group_layers() const;
   bool ask_group();
   void start(Fetch& fetch, std::size_t key, std::uint16_t first, std::uint16_t end, std::size_t& pending);
   void arrived(Fetch& fetch, Result<store::RecordView> result);
@@ -103,6 +109,8 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   std::vector<Fetch> records_;  // by key; of records that were in the pool
   Budget::Share connection_share_, share_;
   std::size_t records_pending_ = 0;
+  bool streams_ = false;                       // groups keep nothing in the pool
+  std::uint64_t window_max_;                   // bytes of groups that may be read ahead
   std::vector<std::size_t> flash_keys_;        // keys that are read in groups
   std::deque<std::shared_ptr<Group>> groups_;  // read or being read, not yet wholly in messages
   std::uint64_t window_bytes_ = 0;             // of groups that are not yet sent

@@ -177,7 +177,8 @@ TEST_F(GetPut, ASlabThatIsNotWhatItsSenderSaysFailsItsKeyAlone) {
   const auto put = wire::decode<wire::PutReply>(reply.header, reply.meta);
   ASSERT_TRUE(put.has_value());
   EXPECT_EQ(std::to_integer<int>(put->failed[0]), 0b010);
-  EXPECT_EQ(rig->stat("node", "put_corrupt"), 1U);
+  EXPECT_EQ(put->why, Code::kCorrupt);
+  EXPECT_TRUE(rig->until([&] { return rig->stat("node", "put_corrupt") == 1; }));
   EXPECT_EQ(get(0, 3).failed, (std::vector<bool>{false, true, false}));
   EXPECT_TRUE(clean());
 }
@@ -225,6 +226,30 @@ TEST_F(GetPut, ACancelledPutLeavesNoTrace) {
   EXPECT_EQ(reply.header.status, Code::kCancelled);
   client->send(records.put_head(id, 0, 4, 2, 3), records.put_body(0, 4, 2, 3));  // was under way: dropped
   EXPECT_EQ(get(0, 4).failed, std::vector<bool>(4, true));
+  EXPECT_TRUE(clean());
+}
+
+// A client that cancels in the middle of a message fills it up with zeros (net::Connection::abandon); its CANCEL comes
+// behind them, which may be after the answer.
+TEST_F(GetPut, ACancelledPutIsNotCorrupt) {
+  start();
+  for (const std::uint32_t layers : {2U, 3U}) {
+    const std::uint64_t id = client->new_id();
+    client->send(records.put(id, ns, 0, 4));
+    auto body = records.put_body(0, 4, 0, layers);
+    std::fill(body.end() - 4096, body.end(), std::byte{0});
+    client->send(records.put_head(id, 0, 4, 0, layers), body);
+    client->send(wire::frame({.request_id = id}, wire::Cancel{}));
+    EXPECT_EQ(client->next().header.status, layers == 2 ? Code::kCancelled : Code::kOk);
+  }
+  EXPECT_EQ(get(0, 4).failed, (std::vector<bool>{false, false, false, true}));
+  // One that is really damaged shows that the time to count has passed.
+  const std::uint64_t id = client->new_id();
+  client->send(records.put(id, ns, 8, 1));
+  client->send(records.put_head(id, 8, 1, 0, 3), std::vector<std::byte>(3 * 4096));
+  client->next();
+  EXPECT_TRUE(rig->until([&] { return rig->stat("node", "put_corrupt") > 0; }));
+  EXPECT_EQ(rig->stat("node", "put_corrupt"), 1U);
   EXPECT_TRUE(clean());
 }
 
@@ -303,6 +328,8 @@ TEST_F(GetPut, UnfinishedPutsAreBounded) {
   ASSERT_TRUE(put.has_value());
   EXPECT_GE(wire::count_bits(put->failed), 18U);
   EXPECT_LE(wire::count_bits(put->failed), 21U);
+  EXPECT_EQ(put->why, Code::kBusy);
+  EXPECT_NE(put->reason.find("share of the pool"), std::string_view::npos);
   client->vanish();
   EXPECT_TRUE(clean());
 }
@@ -423,6 +450,47 @@ TEST_F(GetPut, RecordsOnFlashComeBackAfterARestart) {
   EXPECT_EQ(mixed.failed, expected);
   expect_records(mixed, records, 8, 4, 0, 6);
   EXPECT_TRUE(clean());
+}
+
+// The head of the prefix has gone to flash, as it was put first; its tail is in the pool, which is too small for both.
+TEST_F(GetPut, APrefixLargerThanThePoolStreams) {
+  records = Records(small_namespace(8, 131072));  // 1 MiB and a page each, in a pool of 64 MiB
+  NodeOptions options = test_options();
+  options.store.flash_bytes = std::uint64_t{256} << 20;
+  start(options, true);
+  for (std::size_t first = 0; first < 96; first += 8) {
+    ASSERT_TRUE(rig->put_all(records, first, 8, AckLevel::kWritten));
+  }
+  ASSERT_GT(rig->stat("store", "pool_evictions"), 30U);
+  for (int round = 0; round < 2; ++round) {
+    const std::uint64_t pool_hits = rig->stat("store", "pool_hits");
+    expect_records(get(0, 96, true), records, 0, 96, 0, 8);
+    EXPECT_GT(rig->stat("store", "pool_hits"), pool_hits);  // what is in the pool is not read again
+    EXPECT_TRUE(clean());
+  }
+  expect_records(get(10, 80, true, 3, 4), records, 10, 80, 3, 7);
+  EXPECT_LE(rig->stat("store", "pool_bytes_used"), std::uint64_t{64} << 20);
+  EXPECT_TRUE(clean());
+}
+
+// It would fit, but other clients hold so much that whole records do not: their layers pass through what is left.
+TEST_F(GetPut, APrefixFromFlashFitsBesideLeases) {
+  records = Records(small_namespace(8, 131072));
+  NodeOptions options = test_options();
+  options.store.pinned_percent_max = 90;
+  options.store.flash_bytes = std::uint64_t{256} << 20;
+  start(options, true);
+  for (std::size_t first = 0; first < 80; first += 8) {
+    ASSERT_TRUE(rig->put_all(records, first, 8, AckLevel::kWritten));
+  }
+  const auto other = rig->connect();
+  const std::uint32_t other_ns = other->open(records.ns());
+  const auto keys = Records::keys(20, 60);
+  const wire::Match match{
+      .ns = other_ns, .lease_ms = 60'000, .blocks = 60, .shards = {0}, .groups = {0}, .keys = {keys, 16, true}};
+  ASSERT_EQ(other->call(wire::frame({.request_id = other->new_id()}, match)).header.status, Code::kOk);
+  ASSERT_GT(rig->stat("store", "pool_bytes_pinned"), std::uint64_t{50} << 20);
+  expect_records(get(0, 16, true), records, 0, 16, 0, 8);  // 16 of at most 7 that fit beside them
 }
 
 // The second PUT receives nothing and is not complete either: it waits for a level that the first did not ask for.

@@ -85,6 +85,7 @@ class NodeImpl final : public Node {
   Budget unfinished_;
   Budget op_keys_;
   std::unique_ptr<Leases> leases_;
+  std::unique_ptr<Checker> checker_;
   std::unique_ptr<NodeContext> context_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Session>> sessions_;
   std::uint64_t next_session_ = 1;
@@ -164,6 +165,7 @@ void NodeImpl::make_context() {
     shaper_ = std::make_unique<net::Shaper>(loop_, options_.shape_read_bytes_per_s);
   }
   leases_ = std::make_unique<Leases>(loop_, *store_, counters_, options_.limits.leases_max);
+  checker_ = std::make_unique<Checker>(loop_, *store_);
   context_.reset(new NodeContext{.loop = loop_,
                                  .log = log_,
                                  .store = *store_,
@@ -172,6 +174,7 @@ void NodeImpl::make_context() {
                                  .net = net_,
                                  .shaper = shaper_.get(),
                                  .leases = *leases_,
+                                 .checker = *checker_,
                                  .pinned = pinned_,
                                  .unfinished = unfinished_,
                                  .op_keys = op_keys_,

@@ -38,13 +38,13 @@ void PutOp::begin() {
   ++unacknowledged_;  // keeps complete() false until every key has been looked at
   for (std::size_t key = 0; key < keys_->count(); ++key) {
     Record& record = records_[key];
-    if (!reserve(record)) {
-      fail_key(key);
+    if (const Status reserved = reserve(record); !reserved) {
+      fail_key(key, reserved.error());
       continue;
     }
     Result<store::PutHandle> begun = context_.store.begin_put(request_.ns, keys_->id(key), keys_->foreign(key));
     if (!begun) {
-      fail_key(key);
+      fail_key(key, begun.error());
     } else if (*begun) {
       record.handle = std::move(*begun);
       record.row = receiving_++;
@@ -58,10 +58,12 @@ void PutOp::begin() {
   acknowledged(keys_->count(), {});
 }
 
-bool PutOp::reserve(Record& record) {
+Status PutOp::reserve(Record& record) {
   record.connection_share = connection_unfinished_.take(request_.shape.record_bytes());
-  if (record.connection_share) record.share = context_.unfinished.take(request_.shape.record_bytes());
-  return static_cast<bool>(record.share);
+  if (!record.connection_share) return fail(Code::kBusy, "PUTs under way hold this connection's share of the pool");
+  record.share = context_.unfinished.take(request_.shape.record_bytes());
+  if (!record.share) return fail(Code::kBusy, "PUTs under way hold their share of the pool");
+  return {};
 }
 
 // A record that is here already counts when it has reached the level that this PUT asks for.
@@ -132,8 +134,8 @@ void PutOp::slab_landed() {
   const std::uint64_t found = block::slab_checksum(record.handle.seed(), static_cast<std::uint32_t>(layer),
                                                    slab.first(request_.shape.slab_bytes));
   if (found == checksum(key, layer)) return;
-  context_.counters.put_corrupt.add();
-  fail_key(key);
+  ++corrupt_slabs_;
+  fail_key(key, {Code::kCorrupt, 0, "a slab was not what its checksum says when it arrived"});
 }
 
 void PutOp::end_message() {
@@ -161,12 +163,12 @@ void PutOp::publish() {
 void PutOp::acknowledged(std::size_t key, Status result) {
   --unacknowledged_;
   if (aborted_) return;
-  if (!result) fail_key(key);
+  if (!result) fail_key(key, result.error());
   if (complete() && on_done_) std::exchange(on_done_, nullptr)();
 }
 
-void PutOp::fail_key(std::size_t key) {
-  failed_.add(key);
+void PutOp::fail_key(std::size_t key, const Error& why) {
+  if (failed_.add(key) && first_failure_.code == Code::kOk) first_failure_ = why;
   drop(key);
 }
 

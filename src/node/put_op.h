@@ -51,6 +51,10 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   // All layers are in (or nothing of them is needed) and acknowledged.
   [[nodiscard]] bool complete() const noexcept { return receiving_ == 0 && unacknowledged_ == 0; }
   [[nodiscard]] const FailedKeys& failed() const noexcept { return failed_; }
+  // Why the first key that failed did, in time; kOk when none has.
+  [[nodiscard]] const Error& first_failure() const noexcept { return first_failure_; }
+  // Slabs that were not what their checksums say.
+  [[nodiscard]] std::uint64_t corrupt_slabs() const noexcept { return corrupt_slabs_; }
   [[nodiscard]] const Request& request() const noexcept { return request_; }
   [[nodiscard]] std::size_t keys() const noexcept { return keys_->count(); }
 
@@ -65,9 +69,9 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   void await_present(std::size_t key);
   void publish();
   void acknowledged(std::size_t key, Status result);
-  void fail_key(std::size_t key);
+  void fail_key(std::size_t key, const Error& why);
   void drop(std::size_t key);
-  [[nodiscard]] bool reserve(Record& record);
+  [[nodiscard]] Status reserve(Record& record);
   [[nodiscard]] std::uint64_t& checksum(std::size_t key, std::size_t layer) {
     return checksums_[records_[key].row * request_.shape.layers + layer];
   }
@@ -83,6 +87,8 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   std::size_t receiving_ = 0;             // records with a handle
   std::size_t unacknowledged_ = 0;        // published ones
   std::uint16_t layers_in_ = 0;
+  Error first_failure_{.code = Code::kOk};
+  std::uint64_t corrupt_slabs_ = 0;
   bool aborted_ = false;
 
   // The message being received: slabs in layer order, all keys of a layer together.

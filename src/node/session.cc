@@ -13,6 +13,7 @@ namespace kvd::node {
 namespace {
 
 constexpr std::size_t kHelloBytesMax = 1024;
+constexpr std::size_t kRemovedAtOnce = 4096;  // records: 1 ms of the loop at 210 ns each
 
 // For browsers, curl and probes that were pointed at the wrong port.
 constexpr std::string_view kHttpAnswer =
@@ -48,6 +49,8 @@ Session::Session(NodeContext& context, std::uint64_t number, io::UniqueFd socket
       unfinished_(context.unfinished.bytes_max() / 100 * context.limits.connection_percent_max),
       handshake_timer_(context.loop, [this] { close(Error{Code::kTimeout, 0, "no HELLO came"}); }),
       pump_timer_(context.loop, [this] { pump(); }),
+      doubt_timer_(context.loop, [this] { count_corrupt(); }),
+      remove_timer_(context.loop, [this] { remove_next(); }),
       connection_(std::make_unique<net::Connection>(context.loop, static_cast<net::MessageHandler&>(*this), context.net,
                                                     std::move(socket), connection_options(context))) {
   pins_.on_room = [this] { schedule_pump(); };
@@ -58,6 +61,7 @@ Session::~Session() {
   for (RunningGet& get : gets_) get.op->abort();
   for (auto& [id, put] : puts_) put.op->abort();
   context_.counters.ops.sub(gets_.size() + puts_.size());
+  for (const Doubt& doubt : doubts_) context_.counters.put_corrupt.add(doubt.slabs);
   context_.leases.release_all(number_);
 }
 
@@ -100,6 +104,8 @@ Status Session::on_request(const wire::Header& header, Bytes meta) {
     case Opcode::kUnpin: return on_unpin(header, meta);
     case Opcode::kStats: return on_stats(header, meta);
     case Opcode::kPing: return on_ping(header, meta);
+    case Opcode::kCheck: return on_check(header, meta);
+    case Opcode::kClose: return on_close(header, meta);
     default: return fail(Code::kCorrupt, "an unknown request");
   }
 }
@@ -134,20 +140,31 @@ Status Session::on_open(const wire::Header& header, Bytes meta) {
   if (const Status checked = block::check_namespace(open->ns); !checked) return refuse(header, checked.error());
   const Result<store::NamespaceHandle> handle = context_.store.open_namespace(open->ns);
   if (!handle) return refuse(header, handle.error());
-  auto at = std::ranges::find(namespaces_, *handle);
+  auto use = std::make_shared<const NamespaceUse>(context_.store, *handle);
+  auto at = std::ranges::find_if(namespaces_, [&](const auto& known) { return known && known->handle() == *handle; });
   if (at == namespaces_.end()) {
-    if (namespaces_.size() >= context_.limits.namespaces_max) {
-      return refuse(header, {Code::kNoSpace, 0, "too many namespaces on this connection"});
+    at = std::ranges::find_if(namespaces_, [](const auto& known) { return known == nullptr; });
+    if (at == namespaces_.end() && namespaces_.size() >= context_.limits.namespaces_max) {
+      return refuse(header, {Code::kNoSpace, 0, "too many namespaces are open on this connection: close some"});
     }
-    at = namespaces_.insert(at, *handle);
+    if (at == namespaces_.end()) at = namespaces_.emplace(at);
+    *at = std::move(use);
   }
   return reply(header, wire::OpenReply{static_cast<std::uint32_t>(at - namespaces_.begin())});
+}
+
+// Requests under way have their own share of the namespace.
+Status Session::on_close(const wire::Header& header, Bytes meta) {
+  const Result<wire::Close> request = wire::decode<wire::Close>(header, meta);
+  if (!request) return fail(request.error());
+  if (request->ns < namespaces_.size()) namespaces_[request->ns].reset();
+  return {};
 }
 
 Status Session::on_remove(const wire::Header& header, Bytes meta) {
   const Result<wire::Remove> remove = wire::decode<wire::Remove>(header, meta);
   if (!remove) return undecodable(header, remove.error());
-  const Result<store::NamespaceHandle> ns = handle_of(remove->ns);
+  const Result<SharedNamespace> ns = namespace_of(remove->ns);
   if (!ns) return refuse(header, ns.error());
   if (remove->shards.size() * remove->keys.count() > context_.limits.lookups_max) {
     return refuse(header, {Code::kInvalid, 0, "too many shards x keys in one request"});
@@ -155,21 +172,48 @@ Status Session::on_remove(const wire::Header& header, Bytes meta) {
   if (removals_ >= context_.limits.ops_max) {
     return refuse(header, {Code::kBusy, 0, "too many unfinished requests on this connection"});
   }
+  Budget::Share share = context_.op_keys.take(remove->keys.count());
+  if (!share) return refuse(header, {Code::kBusy, 0, "too many keys are being moved"});
   context_.counters.requests_remove.add();
-  const block::NamespaceHash& hash = context_.store.namespace_hash(*ns);
-  const std::size_t blocks = remove->keys.count() / remove->groups.size();
-  std::uint32_t removed = 0;
-  for (std::size_t i = 0; i < remove->keys.count(); ++i) {
-    const Key key = block::key_at(hash, remove->keys, i);
-    const std::uint16_t group = remove->groups[i / blocks];
-    for (const std::uint16_t shard : remove->shards) removed += context_.store.remove(*ns, {key, shard, group});
-  }
-  // Also when none was here: an earlier REMOVE of them may not be written yet.
+  RunningRemove running{.header = header,
+                        .ns = *ns,
+                        .keys = {},
+                        .shards = remove->shards,
+                        .groups = remove->groups,
+                        .share = std::move(share)};
+  const block::NamespaceHash& hash = context_.store.namespace_hash((*ns)->handle());
+  running.keys.reserve(remove->keys.count());
+  for (std::size_t i = 0; i < remove->keys.count(); ++i) running.keys.push_back(block::key_at(hash, remove->keys, i));
   ++removals_;
-  context_.store.await_removals([self = std::weak_ptr(self_), header, removed](Status written) {
-    if (const auto session = self.lock()) (*session)->removal_written(header, removed, written);
-  });
+  removes_.push_back(std::move(running));
+  if (removes_.size() == 1) remove_next();
   return {};
+}
+
+// A slice of its records; true when none is left.
+bool Session::remove_some(RunningRemove& remove) {
+  const std::size_t blocks = remove.keys.size() / remove.groups.size();
+  for (std::size_t lookups = 0; remove.next < remove.keys.size() && lookups < kRemovedAtOnce; ++remove.next) {
+    const std::uint16_t group = remove.groups[remove.next / blocks];
+    for (const std::uint16_t shard : remove.shards) {
+      remove.removed += context_.store.remove(remove.ns->handle(), {remove.keys[remove.next], shard, group});
+    }
+    lookups += remove.shards.size();
+  }
+  return remove.next == remove.keys.size();
+}
+
+// Also told when none was here: an earlier REMOVE of them may not be written yet.
+void Session::remove_next() {
+  if (remove_some(removes_.front())) {
+    const RunningRemove done = std::move(removes_.front());
+    removes_.pop_front();
+    context_.store.await_removals(
+        [self = std::weak_ptr(self_), header = done.header, removed = done.removed](Status written) {
+          if (const auto session = self.lock()) (*session)->removal_written(header, removed, written);
+        });
+  }
+  if (!removes_.empty()) remove_timer_.arm(context_.loop.now());
 }
 
 void Session::removal_written(const wire::Header& request, std::uint32_t removed, const Status& written) {
@@ -203,11 +247,36 @@ Status Session::on_cancel(const wire::Header& header, Bytes meta) {
   const Error why{Code::kCancelled, 0, "cancelled by the client"};
   end_get(header.request_id, why);
   end_put(header.request_id, why);
+  forget_corrupt(header.request_id);
+  return {};
+}
+
+// Has no answer, so what cannot be served is left.
+Status Session::on_check(const wire::Header& header, Bytes meta) {
+  const Result<wire::Check> check = wire::decode<wire::Check>(header, meta);
+  if (!check && check.error().code != Code::kInvalid) return fail(check.error());
+  if (!check) return {};
+  const Result<SharedNamespace> ns = namespace_of(check->ns);
+  const GroupSchema* const schema = ns ? context_.store.schema((*ns)->handle(), check->group) : nullptr;
+  if (schema == nullptr) return {};
+  const std::uint64_t bytes = block::shape_of(*schema, !check->keys.native).record_bytes();
+  Checker::AtOnce at_once;
+  for (std::size_t i = 0; i < check->keys.count(); ++i) {
+    const Key key = block::key_at(context_.store.namespace_hash((*ns)->handle()), check->keys, i);
+    context_.checker.report(*ns, {key, check->shard, check->group}, bytes, at_once);
+  }
   return {};
 }
 
 Result<store::NamespaceHandle> Session::handle_of(std::uint32_t ns) const {
-  if (ns >= namespaces_.size()) return fail(Code::kNotFound, "no such namespace on this connection: OPEN it first");
+  const Result<SharedNamespace> use = namespace_of(ns);
+  if (!use) return fail(use.error());
+  return (*use)->handle();
+}
+
+Result<SharedNamespace> Session::namespace_of(std::uint32_t ns) const {
+  if (ns >= namespaces_.size() || namespaces_[ns] == nullptr)
+    return fail(Code::kNotFound, "no such namespace on this connection: OPEN it first");
   return namespaces_[ns];
 }
 

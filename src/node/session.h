@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "net/connection.h"
 #include "node/context.h"
 #include "node/get_op.h"
+#include "node/namespace_use.h"
 #include "node/put_op.h"
 #include "wire/message.h"
 
@@ -46,6 +48,7 @@ class Session final : private net::MessageHandler {
  private:
   // A GET or PUT with what the session keeps about it.
   struct RunningGet {
+    SharedNamespace ns;
     std::shared_ptr<GetOp> op;  // also held by the messages it has queued
     Budget::Share keys;
     std::unique_ptr<io::Timer> deadline;
@@ -53,11 +56,22 @@ class Session final : private net::MessageHandler {
     Time arrived{};
   };
   struct RunningPut {
+    SharedNamespace ns;
     std::shared_ptr<PutOp> op;  // also held by acknowledgements that the store owes
     Budget::Share keys;
     std::unique_ptr<io::Timer> deadline;
     bool idle_limited = false;  // the timer is the limit between two messages
     Time arrived{};
+  };
+  // A REMOVE on its way. Its records go a slice at a time, each in a turn of the loop of its own.
+  struct RunningRemove {
+    wire::Header header;
+    SharedNamespace ns;
+    std::vector<Key> keys;
+    std::vector<std::uint16_t> shards, groups;
+    Budget::Share share;   // of the node's bookkeeping
+    std::size_t next = 0;  // key that is removed next
+    std::uint32_t removed = 0;
   };
 
   // net::MessageHandler
@@ -73,13 +87,18 @@ class Session final : private net::MessageHandler {
   Status on_hello(const wire::Header& header, Bytes meta);
   Status on_request(const wire::Header& header, Bytes meta);
   Status on_open(const wire::Header& header, Bytes meta);
+  Status on_close(const wire::Header& header, Bytes meta);
   Status on_remove(const wire::Header& header, Bytes meta);
+  bool remove_some(RunningRemove& remove);
+  void remove_next();
   void removal_written(const wire::Header& request, std::uint32_t removed, const Status& written);
   Status on_unpin(const wire::Header& header, Bytes meta);
   Status on_stats(const wire::Header& header, Bytes meta);
   Status on_ping(const wire::Header& header, Bytes meta);
   Status on_cancel(const wire::Header& header, Bytes meta);
+  Status on_check(const wire::Header& header, Bytes meta);
   Result<store::NamespaceHandle> handle_of(std::uint32_t ns) const;
+  Result<SharedNamespace> namespace_of(std::uint32_t ns) const;
   template <class M>
   Status reply(const wire::Header& request, const M& message, std::uint32_t items = 0);
   Status refuse(const wire::Header& request, const Error& why);
@@ -104,13 +123,23 @@ class Session final : private net::MessageHandler {
   void finish_put(std::uint64_t id);
   void end_put(std::uint64_t id, const Error& why);
   void touch_put(RunningPut& put);
+  void count_corrupt();
+  void forget_corrupt(std::uint64_t id);
+
+  // Slabs of a PUT that was answered and were not what their checksums say: counted a moment later, as a client that
+  // cancels a PUT in the middle of a message fills the message up with zeros, and its CANCEL comes behind them.
+  struct Doubt {
+    std::uint64_t put = 0;
+    std::uint64_t slabs = 0;
+    Time until{};
+  };
 
   NodeContext& context_;
   const std::uint64_t number_;
   OnClosed on_closed_;
   std::string peer_name_ = "unnamed";
   bool greeted_ = false;
-  std::vector<store::NamespaceHandle> namespaces_;  // by the handle that the client knows
+  std::vector<SharedNamespace> namespaces_;  // by the handle that the client knows; null = closed
 
   Budget pins_;        // of the node's `pinned`
   Budget unfinished_;  // of the node's `unfinished`
@@ -119,6 +148,10 @@ class Session final : private net::MessageHandler {
   std::list<RunningGet> gets_;  // in order of arrival: the first one that can send goes first
   std::unordered_map<std::uint64_t, std::list<RunningGet>::iterator> gets_by_id_;
   std::unordered_map<std::uint64_t, RunningPut> puts_;
+  std::deque<Doubt> doubts_;  // in order of time
+  io::Timer doubt_timer_;
+  std::deque<RunningRemove> removes_;
+  io::Timer remove_timer_;
   std::size_t removals_ = 0;  // REMOVEs that are answered when they are written
   std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // what the store calls back finds it gone
   std::uint64_t receiving_put_ = 0;              // whose PUT data is coming in now; 0 = nobody's: it is discarded

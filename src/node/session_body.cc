@@ -9,6 +9,8 @@
 namespace kvd::node {
 namespace {
 
+constexpr Duration kDoubt = std::chrono::milliseconds(250);  // a CANCEL is queued at once, behind a few bodies
+
 Time deadline_of(const wire::Header& header, Time now) {
   return header.deadline_ms == 0 ? kNever : after(now, Millis(header.deadline_ms));
 }
@@ -42,9 +44,10 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
   if (Status checked = check_op(header); !checked) return checked;
   const Result<wire::Get> get = wire::decode<wire::Get>(header, meta);
   if (!get) return undecodable(header, get.error());
-  const Result<store::NamespaceHandle> ns = handle_of(get->ns);
-  if (!ns) return refuse(header, ns.error());
-  const GroupSchema* const schema = context_.store.schema(*ns, get->group);
+  Result<SharedNamespace> use = namespace_of(get->ns);
+  if (!use) return refuse(header, use.error());
+  const store::NamespaceHandle ns = (*use)->handle();
+  const GroupSchema* const schema = context_.store.schema(ns, get->group);
   if (schema == nullptr) return refuse(header, {Code::kInvalid, 0, "the namespace has no such group"});
   const int layers = header.layer_count == 0 ? schema->layers - header.layer_first : header.layer_count;
   if (layers <= 0 || header.layer_first + layers > schema->layers) {
@@ -55,7 +58,7 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
 
   const block::RecordShape shape = block::shape_of(*schema, !get->keys.native);
   const GetOp::Request request{.id = header.request_id,
-                               .ns = *ns,
+                               .ns = ns,
                                .slab_bytes = shape.slab_bytes,
                                .slab_stride = shape.slab_stride,
                                .record_bytes = static_cast<std::uint32_t>(shape.record_bytes()),
@@ -63,8 +66,9 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
                                .layer_end = static_cast<std::uint16_t>(header.layer_first + layers),
                                .stop_at_first_failure = get->stop_at_first_failure,
                                .deadline = deadline_of(header, now)};
-  auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(*ns), get->keys, get->shard, get->group);
+  auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(ns), get->keys, get->shard, get->group);
   RunningGet running{
+      .ns = std::move(*use),
       .op = std::make_shared<GetOp>(context_, pins_, request, std::move(keys), [this] { schedule_pump(); }),
       .keys = std::move(*share),
       .deadline = nullptr,
@@ -153,18 +157,20 @@ Status Session::on_put(const wire::Header& header, Bytes meta) {
   if (Status checked = check_op(header); !checked) return checked;
   const Result<wire::Put> put = wire::decode<wire::Put>(header, meta);
   if (!put) return undecodable(header, put.error());
-  const Result<store::NamespaceHandle> ns = handle_of(put->ns);
-  if (!ns) return refuse(header, ns.error());
-  const GroupSchema* const schema = context_.store.schema(*ns, put->group);
+  Result<SharedNamespace> use = namespace_of(put->ns);
+  if (!use) return refuse(header, use.error());
+  const store::NamespaceHandle ns = (*use)->handle();
+  const GroupSchema* const schema = context_.store.schema(ns, put->group);
   if (schema == nullptr) return refuse(header, {Code::kInvalid, 0, "the namespace has no such group"});
   Result<Budget::Share> share = admit(header);
   if (!share) return refuse(header, share.error());
 
   const std::uint64_t id = header.request_id;
   const PutOp::Request request{
-      .id = id, .ns = *ns, .shape = block::shape_of(*schema, !put->keys.native), .ack = put->ack};
-  auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(*ns), put->keys, put->shard, put->group);
-  RunningPut running{.op = std::make_shared<PutOp>(context_, unfinished_, request, std::move(keys),
+      .id = id, .ns = ns, .shape = block::shape_of(*schema, !put->keys.native), .ack = put->ack};
+  auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(ns), put->keys, put->shard, put->group);
+  RunningPut running{.ns = std::move(*use),
+                     .op = std::make_shared<PutOp>(context_, unfinished_, request, std::move(keys),
                                                    [this, id] {
                                                      finish_put(id);
                                                      connection_->flush();
@@ -239,9 +245,27 @@ void Session::finish_put(std::uint64_t id) {
   counters.keys_put.add(failed.left());
   counters.keys_put_failed.add(failed.failed());
   counters.put_us.record_us(micros(context_.loop.now() - put.arrived));
+  if (put.op->corrupt_slabs() > 0) {
+    doubts_.push_back({id, put.op->corrupt_slabs(), after(context_.loop.now(), kDoubt)});
+    if (!doubt_timer_.armed()) doubt_timer_.arm(doubts_.front().until);
+  }
   const wire::Header header{
       .flags = wire::kFlagLast, .request_id = id, .items = static_cast<std::uint32_t>(put.op->keys())};
-  connection_->send({.head = wire::frame(header, wire::PutReply{failed.bitmap()}), .body = {}, .on_done = {}});
+  const Error& why = put.op->first_failure();
+  const wire::PutReply answer{.failed = failed.bitmap(), .why = why.code, .reason = why.what};
+  connection_->send({.head = wire::frame(header, answer), .body = {}, .on_done = {}});
+}
+
+// No CANCEL came behind them: they went bad on their way, or at their sender.
+void Session::count_corrupt() {
+  for (; !doubts_.empty() && doubts_.front().until <= context_.loop.now(); doubts_.pop_front()) {
+    context_.counters.put_corrupt.add(doubts_.front().slabs);
+  }
+  if (!doubts_.empty()) doubt_timer_.arm(doubts_.front().until);
+}
+
+void Session::forget_corrupt(std::uint64_t id) {
+  std::erase_if(doubts_, [id](const Doubt& doubt) { return doubt.put == id; });
 }
 
 void Session::end_put(std::uint64_t id, const Error& why) {

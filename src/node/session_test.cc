@@ -158,6 +158,10 @@ TEST(Session, NamespacesOfAConnectionAreBounded) {
   client->open(ns);
   ns.fingerprint = "c";
   EXPECT_EQ(client->call(wire::frame({.request_id = 9}, wire::Open{ns})).header.status, Code::kNoSpace);
+  client->send(wire::frame({.request_id = 10}, wire::Close{0}));
+  EXPECT_EQ(client->open(ns), 0U) << "a handle that was given back";
+  const Received reply = client->call(wire::frame({.request_id = 11}, wire::Unpin{1}));
+  EXPECT_EQ(reply.header.status, Code::kNotFound) << "CLOSE has no answer";
 }
 
 TEST(Session, ConnectionsAreBounded) {
@@ -183,6 +187,27 @@ TEST(Session, StatsAreJson) {
   EXPECT_EQ(json.at("node").at("connections"), 1);
   EXPECT_TRUE(json.at("store").contains("dirty_bytes"));
   EXPECT_TRUE(json.at("net").contains("send_calls"));
+}
+
+// Six removals of 65,536 records each go in slices: what another client asks comes in between.
+TEST(Session, RemovalsLeaveTheLoopToOtherClients) {
+  Rig rig;
+  auto client = rig.connect();
+  auto other = rig.connect();
+  const std::uint32_t ns = client->open(small_namespace());
+  const auto keys = Records::keys(0, 4096);
+  wire::Remove remove{.ns = ns, .shards = {}, .groups = {0}, .keys = {keys, 16, true}};
+  for (std::uint16_t shard = 0; shard < 16; ++shard) remove.shards.push_back(shard);
+  const std::size_t before = client->peer().received.size();
+  for (int i = 0; i < 6; ++i) client->send(wire::frame({.request_id = client->new_id()}, remove));
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "requests_remove") > 0; }));
+  EXPECT_EQ(other->call(wire::frame({.request_id = 9}, wire::Ping{})).header.opcode, wire::Opcode::kPingReply);
+  EXPECT_EQ(client->peer().received.size(), before);
+  EXPECT_TRUE(rig.until([&] { return client->peer().received.size() == before + 6; }));
+  for (std::size_t i = before; i < client->peer().received.size(); ++i) {
+    EXPECT_EQ(client->peer().received[i].header.status, Code::kOk);
+  }
+  EXPECT_EQ(rig.stat("node", "op_keys"), 0U);
 }
 
 TEST(Session, APeerThatDoesNotReadItsRepliesIsCut) {

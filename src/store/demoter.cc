@@ -17,7 +17,7 @@ Demoter::Demoter(Flash& flash, Pool& pool, LogWriter& writer, Evictor& evictor, 
       last_activity_(flash.loop.now()),
       pump_(flash.loop, [this] { pump(); }),
       acks_(flash.loop, [this] { tell_acks(); }) {
-  syncs_.on_failure([this] { flush_failed(); });
+  syncs_.on_flush([this] { flash_.tombstones.flush_begins(); }, [this](bool ok) { flushed(ok); });
   writer_.on_frame([this](Frame& frame, const Status& status) { frame_done(frame, status); });
 }
 
@@ -39,12 +39,12 @@ void Demoter::uncount(const PoolRecord& record) {
   if (dirty_bytes_ < pool_.bytes() / 4) pressure_ = false;
 }
 
-void Demoter::forget(PoolRecord& record) {
+void Demoter::forget(PoolRecord& record, const Status& why) {
   if (record.state != PoolRecord::State::kDirty) return;
   if (urgent_.holds(record)) urgent_.erase(record);
   if (waiting_.holds(record)) waiting_.erase(record);
   uncount(record);
-  take_acks(record, fail(Code::kCancelled, "the record was removed"));
+  take_acks(record, why);
 }
 
 void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack) {
@@ -57,7 +57,7 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
     // copies the older one must not outlive a removal of the younger.
     if (unsafe) {
       flash_.index.erase(record.key.hash, record.place.segment, record.place.offset);
-      flash_.tombstones.add({record.key, flash_.put_seq_next++, record.place.segment, record.place.generation});
+      flash_.bury(record.key, record.place.segment, record.place.generation);
     }
     record.put_seq = flash_.put_seq_next++;
     record.published = flash_.loop.now();
@@ -78,9 +78,15 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
   syncs_.request(std::move(on_ack));
 }
 
-void Demoter::flush_failed() {
+void Demoter::flushed(bool ok) {
+  if (ok) {
+    flash_.tombstones.flushed();
+    return evictor_.tombstones_durable();
+  }
   flash_.segments.flush_failed();
+  flash_.tombstones.flush_failed();
   writer_.roll();  // behind a frame that is lost a scan finds nothing
+  kick();
 }
 
 void Demoter::await_removals(std::move_only_function<void(Status)> on_ack) {
@@ -186,14 +192,15 @@ void Demoter::fill(Frame& frame) {
 
 void Demoter::frame_done(Frame& frame, const Status& status) {
   const OpenSegment& segment = frame.segment();
+  // Where a flush has failed meanwhile, a scan may not come as far as this frame.
+  const bool reachable = status && !flash_.segments.at(segment.id).unflushed;
   for (const Tombstone& tombstone : frame.tombstones()) {
-    if (status) flash_.tombstones.written(tombstone, segment.id, segment.generation);
-    if (!status) flash_.tombstones.failed(tombstone);
+    if (reachable) flash_.tombstones.written(tombstone, segment.id, segment.generation);
+    if (!reachable) flash_.tombstones.failed(tombstone);
   }
-  if (status && !frame.tombstones().empty()) {
+  if (reachable && !frame.tombstones().empty()) {
     flash_.stats.tombstones.add(frame.tombstones().size());
     syncs_.request([](Status) {});  // a removal is to outlive a power loss without anybody asking
-    evictor_.tombstones_written();
   }
   const auto records = frame.records();
   for (std::size_t i = 0; i < records.size(); ++i) {
@@ -203,7 +210,7 @@ void Demoter::frame_done(Frame& frame, const Status& status) {
       if (status) {
         record_written(record, frame.place(i));
       } else {
-        record_failed(record);
+        record_failed(record, frame.place(i));
       }
     }
     pool_.release(record);
@@ -220,7 +227,7 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   while (!inserted && evictor_.make_index_room_now()) inserted = flash_.index.insert(record.key.hash, entry);
   if (!inserted) {
     // Unfindable on flash: a tombstone keeps it from coming back at the next start after a removal.
-    flash_.tombstones.add({record.key, flash_.put_seq_next++, place.segment, place.generation});
+    flash_.bury(record.key, place.segment, place.generation);
     return give_up(record);
   }
   record.place = place;
@@ -229,7 +236,11 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   take_acks(record, {});
 }
 
-void Demoter::record_failed(PoolRecord& record) {
+// The frame may be on the medium all the same, and as long as its segment has no footer a scan would find it there. So
+// the failed copy is buried, and what is written from now on is newer than that.
+void Demoter::record_failed(PoolRecord& record, const FlashPlace& place) {
+  flash_.bury(record.key, place.segment, place.generation);
+  record.put_seq = flash_.put_seq_next++;
   record.place = {};
   if (++record.write_failures > 1 || !flash_.health.on()) return give_up(record);
   urgent_.push_front(record);

@@ -5,7 +5,9 @@
 // drain. Otherwise reads come first. Records that somebody waits for overtake the others and share frames and flushes;
 // so do removals, whose tombstones come first in every frame.
 // A record whose frame failed is appended once more, elsewhere; then it stays in DRAM only and its puts end with kIo.
-// After a failed flush the open segment is closed, and a put that asks for `synced` appends its record anew.
+// What failed may be on the medium all the same, so it gets a tombstone: a later removal holds for it, too.
+// After a failed flush the open segment is closed, tombstones that were not flushed before are written again, and a put
+// that asks for `synced` appends its record anew.
 // Belongs to the store's loop; acknowledgements come from the loop.
 #pragma once
 
@@ -39,8 +41,8 @@ class Demoter {
 
   // A record was published as dirty.
   void add(PoolRecord& record);
-  // It was removed before it was written: its waiting puts end with kCancelled.
-  void forget(PoolRecord& record);
+  // It was removed before it was written: its waiting puts end with `why`.
+  void forget(PoolRecord& record, const Status& why);
   // Calls `on_ack` when `record`, which is published, has reached `level`, or never can; from inside when it has.
   void acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack);
 
@@ -71,11 +73,11 @@ class Demoter {
   void fill(Frame& frame);
   void frame_done(Frame& frame, const Status& status);
   void record_written(PoolRecord& record, const FlashPlace& place);
-  void record_failed(PoolRecord& record);
+  void record_failed(PoolRecord& record, const FlashPlace& place);
   void give_up(PoolRecord& record);
   void take_acks(PoolRecord& record, const Status& status);
   void take_removals();
-  void flush_failed();
+  void flushed(bool ok);
   void tell_acks();
   void uncount(const PoolRecord& record);
 

@@ -77,15 +77,15 @@ Status make_directory(const std::string& dir, Log& log, std::string& why) {
   return {};
 }
 
-std::string holder_of(int lock) {
+}  // namespace
+
+std::string lock_holder(int lock) {
   char text[32] = {};
   const ssize_t got = ::pread(lock, text, sizeof text - 1, 0);
   const std::string_view digits(text, got > 0 ? static_cast<std::size_t>(got) : 0);
   const auto end = digits.find_first_not_of("0123456789");
   return digits.empty() || end == 0 ? "another process" : fmt::format("process {}", digits.substr(0, end));
 }
-
-}  // namespace
 
 Result<StoreDirectory> StoreDirectory::open(const std::string& dir, Log& log, std::string& why) {
   if (dir.empty()) {
@@ -107,7 +107,7 @@ Result<StoreDirectory> StoreDirectory::open(const std::string& dir, Log& log, st
       return fail(Code::kIo, "locking the store's directory", error);
     }
     why = fmt::format("{}: is in use by {}: stop it, connect to it, or give another directory", dir,
-                      holder_of(lock.get()));
+                      lock_holder(lock.get()));
     return fail(Code::kBusy, "another process holds the store's directory");
   }
   // For the message above; the lock itself does not depend on it.

@@ -1,14 +1,14 @@
 // StoreDirectory: the directory of a store, checked, private (0700) and locked for one process.
 //
 // Control path: opening blocks on the file system. The lock is an exclusive flock on LOCK, held until destruction; the
-// kernel drops it when the process dies, so a crash never leaves a stale one.
+// kernel drops it when the process dies, so a crash never leaves a stale one; forked children do not keep it.
 #pragma once
 
 #include <string>
 
 #include "base/log.h"
 #include "base/result.h"
-#include "io/fd.h"
+#include "io/private_fd.h"
 
 namespace kvd::store {
 
@@ -26,7 +26,10 @@ class StoreDirectory {
   StoreDirectory(std::string path, io::UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
 
   std::string path_;
-  io::UniqueFd lock_;
+  io::PrivateFd lock_;
 };
+
+// Who holds a lock file, as its content says: "process 4711", or "another process". `lock` is open for reading.
+std::string lock_holder(int lock);
 
 }  // namespace kvd::store

@@ -62,11 +62,11 @@ bool Evictor::make_index_room_now() {
   return tasks_.size() > before && make_index_room_now();
 }
 
-void Evictor::evict(std::uint32_t segment) {
+void Evictor::evict(std::uint32_t segment, bool retire) {
   flash_.segments.start_eviction_of(segment);
   flash_.stats.segments_evicted.add();
   Task& task = add_task(segment, true);
-  task.retire = segment >= flash_.volume.segments_wanted();
+  task.retire = retire;
   read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
 }
 
@@ -157,27 +157,19 @@ void Evictor::index_clean(Task& task) {
   flash_.update_gauges();
   task.step = Task::Step::kTombstones;
   flash_.tombstones.carry_from(task.segment);
-  if (flash_.tombstones.carried(task.segment) == 0) {
-    task.step = Task::Step::kReaders;
-    return check_readers(task);
-  }
-  if (on_progress_) on_progress_();
+  if (flash_.tombstones.carried(task.segment) > 0 && on_progress_) on_progress_();
+  check_tombstones(task);
 }
 
-void Evictor::tombstones_written() {
+void Evictor::tombstones_durable() {
   for (std::size_t i = 0; i < tasks_.size(); ++i)
     if (tasks_[i]->step == Task::Step::kTombstones) check_tombstones(*tasks_[i]);
 }
 
 void Evictor::check_tombstones(Task& task) {
   if (flash_.tombstones.carried(task.segment) > 0) return;
-  // They must survive a power loss before the header that ends their old copies does.
-  task.step = Task::Step::kFlush;
-  syncs_.request([this, &task](Status status) {
-    if (!status) return retry(task, Task::Step::kTombstones);
-    task.step = Task::Step::kReaders;
-    check_readers(task);
-  });
+  task.step = Task::Step::kReaders;
+  check_readers(task);
 }
 
 void Evictor::reader_gone(std::uint32_t segment) {
@@ -205,14 +197,15 @@ void Evictor::write_header(Task& task) {
   encode_segment_header(task.buffer.span(), flash_.volume.seeds(), header, flash_.segments.recent(kRecentMax));
   submit(task, io::DiskOp::Kind::kWrite, flash_.volume.offset_of(task.segment), kPageBytes,
          [this, &task](Status status) {
-           if (!status) return retry(task, Task::Step::kHeader);
-           syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task, Task::Step::kHeader); });
+           if (!status) return retry(task);
+           syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task); });
          });
 }
 
 void Evictor::finish(Task& task) {
   failures_ = 0;
   flash_.tombstones.forget(task.segment);
+  flash_.release_namespaces(task.segment);
   if (task.retire) {
     flash_.segments.at(task.segment).generation = task.new_generation;
     flash_.segments.at(task.segment).state = SegmentState::kRetired;
@@ -220,15 +213,15 @@ void Evictor::finish(Task& task) {
     flash_.segments.ready(task.segment, task.new_generation);
   }
   std::erase_if(tasks_, [&](const auto& other) { return other.get() == &task; });
+  tombstones_durable();  // others may have carried tombstones of this segment, which nothing needs any more
   maintain();
   if (on_progress_) on_progress_();
 }
 
 // The segment stays given up. Its header may or may not be the new one, so it counts as living until a write succeeds.
-void Evictor::retry(Task& task, Task::Step again) {
+void Evictor::retry(Task& task) {
   flash_.log.warn(fmt::format("store: segment {} could not be prepared; trying again", task.segment));
   task.step = Task::Step::kRetry;
-  task.again = again;
   if (++failures_ >= kFailuresMax) return flash_.health.turn_off("no segment can be prepared");
   if (!retry_.armed()) retry_.arm_in(kRetryDelay);
 }
@@ -238,7 +231,7 @@ void Evictor::retry_all() {
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     Task& task = *tasks_[i];
     if (task.step != Task::Step::kRetry) continue;
-    task.again == Task::Step::kTombstones ? check_tombstones(task) : write_header(task);
+    write_header(task);
   }
 }
 

@@ -41,11 +41,11 @@ class Evictor {
   bool make_index_room_now();
   // Sealed segments to give up as soon as may be, a few at a time: recovery had no room for their records.
   void give_up(std::vector<std::uint32_t> segments) { surplus_ = std::move(segments); }
-  // Gives up this segment, which must be sealed; for good when its number is to disappear from the volume.
-  void evict(std::uint32_t segment);
-  // A load has ended that read from `segment`; tombstones were written.
+  // Gives up this segment, which must be sealed; `retire`: for good, its number is to disappear from the volume.
+  void evict(std::uint32_t segment, bool retire = false);
+  // A load has ended that read from `segment`; tombstones became durable.
   void reader_gone(std::uint32_t segment);
-  void tombstones_written();
+  void tombstones_durable();
 
   [[nodiscard]] bool idle() const noexcept { return tasks_.empty(); }
   // Segments whose old content is unfindable, but could come back after a crash, and which held a record with this
@@ -54,9 +54,8 @@ class Evictor {
 
  private:
   struct Task {
-    enum class Step : std::uint8_t { kFooter, kSweep, kTombstones, kFlush, kReaders, kHeader, kRetry };
+    enum class Step : std::uint8_t { kFooter, kSweep, kTombstones, kReaders, kHeader, kRetry };
     Step step = Step::kHeader;
-    Step again = Step::kHeader;  // what a retry repeats: this or kTombstones
     std::uint32_t segment = 0;
     bool evicts = false;  // it held something
     bool content_known = false;
@@ -82,7 +81,7 @@ class Evictor {
   void check_readers(Task& task);
   void write_header(Task& task);
   void finish(Task& task);
-  void retry(Task& task, Task::Step again);
+  void retry(Task& task);
   void retry_all();
 
   Flash& flash_;

@@ -1,5 +1,8 @@
 #include "store/flash.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace kvd::store {
 
 void Flash::submit(io::DiskOp& op) {
@@ -25,6 +28,22 @@ void Flash::fail_refused() {
     auto done = std::move(op->on_done);
     done(status);
   }
+}
+
+void Flash::hold_namespace(std::uint32_t segment, NamespaceHandle ns) {
+  auto& held = segment_namespaces_[segment];
+  if (std::ranges::find(held, ns) != held.end()) return;
+  held.push_back(ns);
+  namespaces.hold(ns);
+}
+
+void Flash::release_namespaces(std::uint32_t segment) {
+  for (const NamespaceHandle ns : std::exchange(segment_namespaces_[segment], {})) namespaces.release(ns);
+}
+
+void Flash::bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation) {
+  hold_namespace(segment, key.ns);
+  tombstones.add({key, put_seq_next++, segment, generation});
 }
 
 }  // namespace kvd::store

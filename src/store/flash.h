@@ -33,6 +33,7 @@ struct Flash {
         segments(volume.segments(), policy::make_segment_lru(volume.segments())),
         tombstones(segments),
         health(loop, log, volume.disk()),
+        segment_namespaces_(segments.count()),
         refused_timer_(loop, [this] { fail_refused(); }) {}
   Flash(const Flash&) = delete;
   Flash& operator=(const Flash&) = delete;
@@ -57,6 +58,12 @@ struct Flash {
     stats.flash_records.set(index.size());
     stats.segments_free.set(segments.count() - segments.occupied());
   }
+  // Segment `segment` holds something of a namespace, or a tombstone names it there: it stays known until the segment
+  // is given up.
+  void hold_namespace(std::uint32_t segment, NamespaceHandle ns);
+  void release_namespaces(std::uint32_t segment);
+  // Notes that the record of this key in a segment of this generation is removed, for as long as that lives.
+  void bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation);
   // Submits `op`; its on_done comes from the loop in every case, also when the disk refuses it. Watches over its time,
   // counts its errors and bytes.
   void submit(io::DiskOp& op);
@@ -76,6 +83,7 @@ struct Flash {
  private:
   void fail_refused();
 
+  std::vector<std::vector<NamespaceHandle>> segment_namespaces_;
   std::vector<std::pair<io::DiskOp*, Status>> refused_;
   io::Timer refused_timer_;
 };

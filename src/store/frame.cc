@@ -23,6 +23,7 @@ void Frame::reset(OpenSegment& segment, const Namespaces& namespaces) {
   tombstones_.clear();
   descriptors_.clear();
   buffers_.clear();
+  new_namespaces_.clear();
   first_schema_ = segment.content.schemas.size();
   first_namespace_ = segment.content.namespaces.size();
   payload_pages_ = 0;
@@ -81,6 +82,7 @@ bool Frame::add(Descriptor descriptor, const RecordKey& key, std::uint32_t image
     segment_->namespace_at[key.ns] = static_cast<std::uint16_t>(content.namespaces.size());
     content.namespaces.push_back(info.name);
     segment_->usage.emplace_back();
+    new_namespaces_.push_back(key.ns);
   }
   descriptor.key_hi = key.id.key.hi;
   descriptor.key_lo = key.id.key.lo;

@@ -78,6 +78,8 @@ class Frame {
   [[nodiscard]] std::span<const Tombstone> tombstones() const noexcept { return tombstones_; }
   [[nodiscard]] std::span<const Descriptor> descriptors() const noexcept { return descriptors_; }
   [[nodiscard]] OpenSegment& segment() const noexcept { return *segment_; }
+  // Namespaces that it is the first of its segment to use.
+  [[nodiscard]] std::span<const NamespaceHandle> new_namespaces() const noexcept { return new_namespaces_; }
   // Where record i lies, once laid out.
   [[nodiscard]] FlashPlace place(std::size_t i) const noexcept;
   // Enters this frame's descriptors into its segment's content: the frame has completed.
@@ -98,7 +100,8 @@ class Frame {
   std::vector<iovec> buffers_;
   std::vector<PoolRecord*> records_;
   std::vector<Tombstone> tombstones_;
-  std::vector<Descriptor> descriptors_;                 // of the tombstones, then of the records
+  std::vector<Descriptor> descriptors_;  // of the tombstones, then of the records
+  std::vector<NamespaceHandle> new_namespaces_;
   std::size_t first_schema_ = 0, first_namespace_ = 0;  // of the entries that are new in this frame
   std::uint32_t payload_pages_ = 0;
   std::uint32_t end_page_ = 0;

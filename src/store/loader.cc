@@ -25,20 +25,39 @@ Loader::Loader(Flash& flash, Pool& pool, Evictor& evictor, bool verify)
     : flash_(flash),
       pool_(pool),
       evictor_(evictor),
-      verify_(verify),
+      verify_slabs_(verify),
+      verify_(flash.loop, [this] { take_all_landed(); }),
       deliver_(flash.loop, [this] { deliver(); }),
       pump_(flash.loop, [this] { pump(); }) {
-  for (Op& op : ops_) free_ops_.push_back(&op);
+  landed_.reserve(kOpsMax * kPartsMax);
+  taking_.reserve(kOpsMax * kPartsMax);
+  for (Op& op : ops_) {
+    op.parts.reserve(kPartsMax);
+    op.buffers.reserve(2 * kPartsMax);
+    free_ops_.push_back(&op);
+  }
 }
 
 // ---- Queueing and submitting ----
 
-void Loader::begin(PoolRecord& record, const FlashPlace& place) {
+// Nothing of it is here yet.
+void Loader::expect(PoolRecord& record, const FlashPlace& place) {
   record.place = place;
   record.load = std::make_unique<PoolRecord::Load>();
   record.load->table_valid = record.shape->table_bytes == 0;
   if (record.load->table_valid) record.checksums = {&record.own_checksum, 1};
+}
+
+void Loader::begin(PoolRecord& record, const FlashPlace& place) {
+  expect(record, place);
   pool_.publish(record, PoolRecord::State::kClean);
+}
+
+void Loader::pass(Get& get, PoolRecord& image, const FlashPlace& place) {
+  expect(image, place);
+  image.load->passing = true;
+  wait(get, image);     // holds it
+  pool_.detach(image);  // until the get has let go of it
 }
 
 void Loader::wait(Get& get, PoolRecord& record) {
@@ -96,67 +115,117 @@ void Loader::pump() {
     auto& queue = demanded_.empty() ? promoted_ : demanded_;
     PoolRecord* record = queue.pop_front();
     if (record == nullptr) return;
-    if (submit_next(*record)) queue.push_back(*record);
+    Op& op = *free_ops_.back();
+    free_ops_.pop_back();
+    op.parts.clear();
+    op.buffers.clear();
+    Extent extent = next_extent(*record);
+    op.op.offset = extent.begin;
+    for (;;) {
+      add_part(op, *record, extent);
+      const std::uint64_t end = extent.begin + extent.bytes;
+      record = queue.front();
+      if (record == nullptr) break;
+      extent = next_extent(*record);
+      if (!joins(op, end, *record, extent)) break;
+      if (extent.begin > end) op.buffers.push_back({op.gap.data(), extent.begin - end});
+      queue.erase(*record);
+    }
+    for (const Part& part : op.parts)
+      if (part.record->load->wanted.any()) queue.push_back(*part.record);
+    submit(op);
   }
 }
 
-// One read of the record: the table with the first layers when they are wanted together, as they lie together. Returns
-// whether more is left to submit.
-bool Loader::submit_next(PoolRecord& record) {
-  PoolRecord::Load& load = *record.load;
+// The table with the first layers when they are wanted together, as they lie together.
+Loader::Extent Loader::next_extent(const PoolRecord& record) const {
+  const PoolRecord::Load& load = *record.load;
   const block::RecordShape& shape = *record.shape;
-  Op& op = *free_ops_.back();
-  free_ops_.pop_back();
-  op.record = &record;
-  op.table = std::exchange(load.table_wanted, false);
-  op.first = next_layer(load.wanted, 0, shape.layers);
-  op.count = 0;
-  if (!op.table || op.first == 0) {
-    const std::uint32_t limit = std::min(op.first + layers_per_read(shape), shape.layers);
-    for (std::uint32_t layer = op.first; layer < limit && load.wanted[layer]; ++layer, ++op.count) {
-      load.wanted.reset(layer);
-      load.pending.set(layer);
-    }
+  Extent extent;
+  extent.table = load.table_wanted;
+  extent.first = next_layer(load.wanted, 0, shape.layers);
+  if (!extent.table || extent.first == 0) {
+    const std::uint32_t limit = std::min(extent.first + layers_per_read(shape), shape.layers);
+    while (extent.first + extent.count < limit && load.wanted[extent.first + extent.count]) ++extent.count;
   }
-  load.table_pending = load.table_pending || op.table;
-  const std::size_t begin = op.table ? 0 : shape.slab_offset(op.first);
-  const std::size_t end = op.count == 0 ? shape.table_bytes : shape.slab_offset(op.first + op.count);
-  op.buffer = {record.image + begin, end - begin};
-  op.op.kind = io::DiskOp::Kind::kRead;
-  op.op.offset = flash_.volume.offset_of(record.place.segment, record.place.offset) + begin;
-  op.op.buffers = {&op.buffer, 1};
-  op.op.on_done = [this, &op](Status status) { completed(op, status); };
+  const std::size_t begin = extent.table ? 0 : shape.slab_offset(extent.first);
+  const std::size_t end = extent.count == 0 ? shape.table_bytes : shape.slab_offset(extent.first + extent.count);
+  extent.begin = flash_.volume.offset_of(record.place.segment, record.place.offset) + begin;
+  extent.bytes = end - begin;
+  return extent;
+}
+
+// What is read for the second time is read alone: an error in one record must not count against another.
+bool Loader::joins(const Op& op, std::uint64_t end, const PoolRecord& record, const Extent& extent) const {
+  const PoolRecord& first = *op.parts.front().record;
+  return extent.begin >= end && extent.begin - end <= kGapBytes &&
+         extent.begin + extent.bytes - op.op.offset <= kMergedBytes && op.parts.size() < kPartsMax &&
+         record.place.segment == first.place.segment && !record.load->retried && !first.load->retried;
+}
+
+void Loader::add_part(Op& op, PoolRecord& record, const Extent& extent) {
+  PoolRecord::Load& load = *record.load;
+  for (std::uint32_t layer = extent.first; layer < extent.first + extent.count; ++layer) {
+    load.wanted.reset(layer);
+    load.pending.set(layer);
+  }
+  if (extent.table) {
+    load.table_wanted = false;
+    load.table_pending = true;
+  }
+  op.buffers.push_back({extent.table ? record.image : record.slab(extent.first), extent.bytes});
+  op.parts.push_back({&record, extent});
   pool_.hold(record);
+}
+
+void Loader::submit(Op& op) {
+  op.op.kind = io::DiskOp::Kind::kRead;
+  op.op.buffers = op.buffers;
+  op.op.on_done = [this, &op](Status status) { completed(op, status); };
   flash_.submit(op.op);
-  return load.wanted.any();
 }
 
 // ---- Completion and verification ----
 
+// Verification takes time that the device would wait for: first it gets its next operations, at the end of this turn of
+// the loop, then what has landed is looked at.
 void Loader::completed(Op& op, const Status& status) {
-  PoolRecord& record = *op.record;
-  PoolRecord::Load& load = *record.load;  // stays while anything is pending
+  for (const Part& part : op.parts) landed_.push_back({part, status});
   free_ops_.push_back(&op);
+  pump();
+  if (!verify_.armed()) verify_.arm(flash_.loop.now());
+}
+
+void Loader::take_all_landed() {
+  taking_.swap(landed_);
+  for (const Landed& landed : taking_) take(landed.part, landed.status);
+  taking_.clear();
+  start_promotions();
+  pump();
+  deliver();
+}
+
+void Loader::take(const Part& part, const Status& status) {
+  PoolRecord& record = *part.record;
+  PoolRecord::Load& load = *record.load;  // stays while anything is pending
   LayerSet layers;
-  for (std::uint32_t layer = op.first; layer < op.first + op.count; ++layer) layers.set(layer);
+  for (std::uint32_t layer = part.extent.first; layer < part.extent.first + part.extent.count; ++layer)
+    layers.set(layer);
   load.pending &= ~layers;
-  if (op.table) load.table_pending = false;
-  if (record.state == PoolRecord::State::kDetached) {
+  if (part.extent.table) load.table_pending = false;
+  if (record.state == PoolRecord::State::kDetached && !load.passing) {
     if (!load.busy()) deactivate(record);
   } else {
     bool alive = true;
     if (!status) {
-      alive = read_again(record, op.table, layers, Code::kIo);
+      alive = read_again(record, part.extent.table, layers, Code::kIo);
     } else {
       load.landed |= layers;
-      alive = (!op.table || take_table(record)) && take_landed(record);
+      alive = (!part.extent.table || take_table(record)) && take_landed(record);
     }
     if (alive) progress(record);
   }
   pool_.release(record);
-  start_promotions();
-  pump();
-  deliver();
 }
 
 bool Loader::take_table(PoolRecord& record) {
@@ -187,10 +256,10 @@ bool Loader::take_landed(PoolRecord& record) {
     load.landed.reset(layer);
     if (record.shape->table_bytes == 0) {
       record.own_checksum = block::slab_checksum(record.seed, layer, record.payload(layer));
-      bad[layer] = verify_ && static_cast<std::uint32_t>(record.own_checksum) != record.place.checksum;
+      bad[layer] = verify_slabs_ && static_cast<std::uint32_t>(record.own_checksum) != record.place.checksum;
     } else {
       bad[layer] =
-          verify_ && block::slab_checksum(record.seed, layer, record.payload(layer)) != record.checksums[layer];
+          verify_slabs_ && block::slab_checksum(record.seed, layer, record.payload(layer)) != record.checksums[layer];
     }
     load.valid[layer] = !bad[layer];
   }

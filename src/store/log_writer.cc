@@ -35,6 +35,7 @@ void LogWriter::give_back(Frame& frame) {
 
 void LogWriter::submit(Frame& frame) {
   frame.lay_out(flash_);
+  for (const NamespaceHandle ns : frame.new_namespaces()) flash_.hold_namespace(current_->id, ns);
   current_->in_flight.push_back(&frame);
   if (in_flight_++ == 0) {
     frames_done_seen_ = frames_done_;
@@ -112,7 +113,7 @@ void LogWriter::write_footer(Closing& closing) {
   flash_.submit(closing.op);
 }
 
-// A footer that could not be written costs a scan at the next start, nothing else.
+// A footer that could not be written costs a scan at the next start; frames that failed are buried already (Demoter).
 void LogWriter::sealed(const Closing& closing, const Status& status) {
   const OpenSegment& segment = *closing.segment;
   if (!status)

@@ -3,6 +3,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "base/check.h"
 
 namespace kvd::store {
 namespace {
@@ -32,9 +35,28 @@ std::uint64_t record_hash(const block::NamespaceHash& ns, const block::RecordId&
 
 NamespaceHandle Namespaces::find_or_add(const NamespaceName& name) {
   const auto hash = block::hash_namespace(name.tenant, as_bytes(name.fingerprint));
-  const auto [at, added] = by_hash_.try_emplace(hash, static_cast<NamespaceHandle>(entries_.size()));
-  if (added) entries_.push_back({name, hash, {}, false});
+  const auto [at, added] = by_hash_.try_emplace(hash, 0);
+  if (!added) return at->second;
+  if (free_.empty()) {
+    free_.push_back(static_cast<NamespaceHandle>(entries_.size()));
+    entries_.emplace_back();
+  }
+  at->second = free_.back();
+  free_.pop_back();
+  NamespaceInfo& entry = entries_[at->second];
+  entry.name = name;
+  entry.hash = hash;
+  entry.known = true;
   return at->second;
+}
+
+// Nobody names it any more.
+void Namespaces::forget_unused(NamespaceHandle handle) {
+  NamespaceInfo& entry = entries_[handle];
+  if (entry.users > 0 || entry.holds > 0) return;
+  by_hash_.erase(entry.hash);
+  entry = NamespaceInfo();
+  free_.push_back(handle);
 }
 
 Result<NamespaceHandle> Namespaces::open(const Namespace& ns) {
@@ -47,34 +69,54 @@ Result<NamespaceHandle> Namespaces::open(const Namespace& ns) {
   }
   std::ranges::sort(groups, {}, [](const GroupInfo& info) { return info.schema.group; });
 
-  // What is open stays open; a new one must not be noted when there is no room for it.
-  const bool noted = by_hash_.contains(block::hash_namespace(ns.tenant, as_bytes(ns.fingerprint)));
-  if (!noted && opened_ == kOpenedMax) return fail(Code::kNoSpace, "65,535 namespaces are open");
-  const NamespaceHandle handle = find_or_add({ns.tenant, ns.fingerprint});
-  NamespaceInfo& entry = entries_[handle];
-  const bool equal = std::ranges::all_of(groups, [&](const GroupInfo& info) {
-    const GroupInfo* known = entry.group(info.schema.group);
-    return known == nullptr ? !entry.opened : known->schema == info.schema;
-  });
-  // What flash holds counts, too: removals of its records must stay writable for as long as their segments live.
-  const bool covers = std::ranges::all_of(entry.groups, [&](const GroupInfo& known) {
-    return std::ranges::any_of(groups, [&](const auto& info) { return info.schema.group == known.schema.group; });
-  });
+  const auto noted = by_hash_.find(block::hash_namespace(ns.tenant, as_bytes(ns.fingerprint)));
+  const NamespaceInfo* const before = noted == by_hash_.end() ? nullptr : &entries_[noted->second];
+  const bool open_already = before != nullptr && before->users > 0;
+  // What is open stays as it is. What flash or pool hold of it counts, too: removals must stay writable for as long as
+  // the segments live.
+  const bool equal = before == nullptr || std::ranges::all_of(groups, [&](const GroupInfo& info) {
+                       const GroupInfo* known = before->group(info.schema.group);
+                       return known == nullptr ? !open_already : known->schema == info.schema;
+                     });
+  const bool covers =
+      before == nullptr || std::ranges::all_of(before->groups, [&](const GroupInfo& known) {
+        return std::ranges::any_of(groups, [&](const auto& info) { return info.schema.group == known.schema.group; });
+      });
   if (!equal || !covers)
     return fail(Code::kInvalid, "this namespace is stored with another schema: give it another fingerprint");
-  if (entry.opened) return handle;
-  if (opened_ == kOpenedMax) return fail(Code::kNoSpace, "65,535 namespaces are open");
-  entry.groups = std::move(groups);
-  entry.opened = true;
+  if (!open_already && opened_ == kOpenedMax) return fail(Code::kNoSpace, "65,535 namespaces are open: close some");
+  const NamespaceHandle handle = find_or_add({ns.tenant, ns.fingerprint});
+  NamespaceInfo& entry = entries_[handle];
+  if (entry.users++ > 0) return handle;
   ++opened_;
+  for (GroupInfo& info : groups)
+    if (entry.group(info.schema.group) == nullptr) entry.groups.push_back(std::move(info));
   return handle;
+}
+
+void Namespaces::close(NamespaceHandle handle) {
+  KVD_CHECK(opened(handle));
+  if (--entries_[handle].users > 0) return;
+  --opened_;
+  forget_unused(handle);
 }
 
 NamespaceHandle Namespaces::learn(const NamespaceName& name, const GroupSchema& schema) {
   const NamespaceHandle handle = find_or_add(name);
   NamespaceInfo& entry = entries_[handle];
-  if (!entry.opened && entry.group(schema.group) == nullptr) entry.groups.push_back(group_info(schema));
+  if (entry.users == 0 && entry.group(schema.group) == nullptr) entry.groups.push_back(group_info(schema));
   return handle;
+}
+
+void Namespaces::hold(NamespaceHandle handle) {
+  KVD_CHECK(known(handle));
+  ++entries_[handle].holds;
+}
+
+void Namespaces::release(NamespaceHandle handle) {
+  KVD_CHECK(known(handle) && entries_[handle].holds > 0);
+  --entries_[handle].holds;
+  forget_unused(handle);
 }
 
 }  // namespace kvd::store

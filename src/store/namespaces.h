@@ -1,7 +1,9 @@
 // Namespaces: every namespace this store knows, opened by callers or found on flash, with the shapes of its records.
 //
-// One owner, no locking. An entry and its shapes keep their addresses once opened. Handles count from 0. At most
-// 65,535 are opened; those found on flash are bounded by what flash holds.
+// An entry stays, with its handle and the addresses of its shapes, while somebody has it open (at most 65,535 are) or
+// holds it: a record in the pool, a segment with something of it or with a tombstone that names it. So those that
+// nobody has open are bounded by what pool and flash hold. Then it is forgotten, and another namespace gets its handle.
+// One owner, no locking.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +33,10 @@ struct GroupInfo {
 struct NamespaceInfo {
   NamespaceName name;
   block::NamespaceHash hash;
-  std::vector<GroupInfo> groups;
-  bool opened = false;
+  std::deque<GroupInfo> groups;
+  std::uint32_t users = 0;  // that have it open
+  std::uint32_t holds = 0;
+  bool known = false;
 
   [[nodiscard]] const GroupInfo* group(std::uint16_t number) const noexcept;
 };
@@ -50,19 +54,28 @@ std::uint64_t record_hash(const block::NamespaceHash& ns, const block::RecordId&
 class Namespaces {
  public:
   static constexpr std::size_t kOpenedMax = 65'535;
+  static constexpr NamespaceHandle kNone = UINT32_MAX;
 
   // `record_bytes_max`: the largest record this store can hold.
   explicit Namespaces(std::uint64_t record_bytes_max) : record_bytes_max_(record_bytes_max) {}
 
-  // Opens a namespace; the same handle for an equal one. kInvalid: bad names or geometry, a record too large for this
-  // store, or known here with another schema (also: without a group of which flash holds something); kNoSpace: too
-  // many.
+  // Opens a namespace, until close(); the same handle for an equal one that is known. kInvalid: bad names or geometry,
+  // a record too large for this store, or known here with another schema (also: without a group of which flash holds
+  // something); kNoSpace: too many.
   Result<NamespaceHandle> open(const Namespace& ns);
-  // Notes a namespace found on flash with one of its groups, and returns its handle. An opened one is left as it is.
+  void close(NamespaceHandle handle);
+  // Notes a namespace found on flash with one of its groups, and returns its handle, which is to be held at once. An
+  // opened one is left as it is.
   NamespaceHandle learn(const NamespaceName& name, const GroupSchema& schema);
+  void hold(NamespaceHandle handle);
+  void release(NamespaceHandle handle);
 
-  [[nodiscard]] bool known(NamespaceHandle handle) const noexcept { return handle < entries_.size(); }
-  [[nodiscard]] bool opened(NamespaceHandle handle) const noexcept { return known(handle) && entries_[handle].opened; }
+  [[nodiscard]] bool known(NamespaceHandle handle) const noexcept {
+    return handle < entries_.size() && entries_[handle].known;
+  }
+  [[nodiscard]] bool opened(NamespaceHandle handle) const noexcept {
+    return known(handle) && entries_[handle].users > 0;
+  }
   // Requires known(handle).
   [[nodiscard]] const NamespaceInfo& at(NamespaceHandle handle) const noexcept { return entries_[handle]; }
   [[nodiscard]] RecordKey key_of(NamespaceHandle handle, const block::RecordId& id) const noexcept {
@@ -71,9 +84,11 @@ class Namespaces {
 
  private:
   NamespaceHandle find_or_add(const NamespaceName& name);
+  void forget_unused(NamespaceHandle handle);
 
   std::uint64_t record_bytes_max_;
   std::deque<NamespaceInfo> entries_;
+  std::vector<NamespaceHandle> free_;  // of entries that are not known
   std::map<block::NamespaceHash, NamespaceHandle> by_hash_;
   std::size_t opened_ = 0;
 };

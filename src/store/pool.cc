@@ -7,9 +7,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
+#include <system_error>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "block/checksum.h"
+#include "store/pool_memory.h"
 
 namespace kvd::store {
 namespace {
@@ -17,6 +22,14 @@ namespace {
 constexpr std::size_t kChunkRecords = 256;
 constexpr std::uint64_t kBytesPerBucket = 64 << 10;  // of the table: records are mostly larger, chains stay short
 constexpr std::uint64_t kPrefaultBytes = std::uint64_t{32} << 20;
+// What looking for room may cost in one turn of the loop: 4,096 steps from record to record are about 0.2 ms.
+constexpr std::size_t kVictimsMax = 32;   // oldest records whose neighbourhood is looked at
+constexpr std::size_t kLooksMax = 4096;   // steps around them, and again steps by place
+constexpr std::uint64_t kEvictedMax = 4;  // times what is wanted
+
+std::uint32_t page_of(const PoolRecord& record) noexcept {
+  return static_cast<std::uint32_t>(record.pool_offset / kPageBytes);
+}
 
 }  // namespace
 
@@ -25,13 +38,13 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
   RecordView view;
   view.pin = Pin(&record);
   view.first_slab = record.slab(first);
-  view.pool_offset = record.pool_offset + record.shape->slab_offset(first);
+  view.pool_offset = record.pool_offset + record.shape->slab_offset(first - record.layer_base);
   view.slab_stride = record.shape->slab_stride;
   view.checksums = record.checksums.subspan(first, count);
   return view;
 }
 
-Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, bool prefault, StoreStats& stats) {
+Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces) {
   KVD_CHECK(bytes > 0 && is_aligned(bytes, kPageBytes));
   const int fd = ::memfd_create("kvdepot-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return fail(Code::kNoSpace, "creating the pool's memory file", errno);
@@ -42,7 +55,7 @@ Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, bool prefault, S
   }
   // A peer that maps the file can then rely on its size.
   ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  void* base = map_pool(fd, bytes);
   if (base == MAP_FAILED) {
     const int error = errno;
     ::close(fd);
@@ -51,16 +64,15 @@ Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, bool prefault, S
   ::madvise(base, bytes, MADV_HUGEPAGE);  // wishes: no harm where the kernel grants none
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
-  auto pool = std::unique_ptr<Pool>(new Pool(fd, static_cast<std::byte*>(base), bytes, stats));
-  if (prefault) pool->toucher_ = std::jthread([p = pool.get()](const std::stop_token& stop) { p->prefault(stop); });
-  return pool;
+  return std::unique_ptr<Pool>(new Pool(fd, static_cast<std::byte*>(base), bytes, stats, namespaces));
 }
 
-Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats)
+Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces)
     : fd_(fd),
       base_(base),
       bytes_(bytes),
       stats_(stats),
+      namespaces_(namespaces),
       allocator_(static_cast<std::uint32_t>(bytes / kPageBytes)),
       table_(std::bit_ceil(std::clamp<std::uint64_t>(bytes / kBytesPerBucket, 1024, std::uint64_t{1} << 24))) {}
 
@@ -70,31 +82,136 @@ Pool::~Pool() {
   ::close(fd_);
 }
 
+void Pool::prefault(Log& log) {
+  toucher_ = std::jthread([this, &log](const std::stop_token& stop) { touch_pages(stop, log); });
+}
+
 // Populating for writing changes no byte, so it may run beside puts and reads.
-void Pool::prefault(const std::stop_token& stop) const {
-#ifndef MADV_POPULATE_WRITE
-  constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14
-#endif
-  for (std::uint64_t at = 0; at < bytes_ && !stop.stop_requested(); at += kPrefaultBytes)
-    if (::madvise(base_ + at, std::min(kPrefaultBytes, bytes_ - at), MADV_POPULATE_WRITE) != 0) return;
+void Pool::touch_pages(const std::stop_token& stop, Log& log) const {
+  for (std::uint64_t at = 0; at < bytes_ && !stop.stop_requested(); at += kPrefaultBytes) {
+    if (populate_pool(base_ + at, std::min(kPrefaultBytes, bytes_ - at))) continue;
+    const int error = errno;
+    if (error == EINTR) {
+      at -= kPrefaultBytes;  // once more
+      continue;
+    }
+    if (error != EINVAL)  // which is a kernel that cannot: puts touch the pages
+      log.warn(
+          fmt::format("pool: only {} of {} MiB could be had from the kernel ({}): there is less memory than the "
+                      "pool needs, and the depot may be killed when it fills: use a smaller pool",
+                      at >> 20, bytes_ >> 20, std::generic_category().message(error)));
+    return;
+  }
 }
 
 std::uint64_t Pool::used_bytes() const noexcept {
   return std::uint64_t{allocator_.pages() - allocator_.free_pages()} * kPageBytes;
 }
 
+// ---- Eviction ----
+
 bool Pool::make_room(std::uint32_t pages) {
-  while (allocator_.largest_free() < pages) {
-    PoolRecord* victim = clean_.front();
-    if (victim == nullptr) return false;
-    stats_.pool_evictions.add();
-    detach(*victim);
+  if (allocator_.largest_free() >= pages) return true;
+  std::size_t looks = kLooksMax;
+  std::optional<Stretch> stretch;
+  const PoolRecord* oldest = clean_.front();
+  for (std::size_t i = 0; i < kVictimsMax && oldest != nullptr && !stretch; ++i) {
+    stretch = best_around(*oldest, pages, looks);
+    oldest = clean_.after(*oldest);
   }
+  if (!stretch && !clean_.empty()) stretch = next_by_place(pages);
+  if (!stretch) return false;
+  evict(*stretch);
+  KVD_CHECK(allocator_.largest_free() >= pages);
   return true;
 }
 
+// Pages that are free when the records from `begin` up to and with `last` are gone, holes on both sides included.
+std::uint32_t Pool::room_of(Places::iterator begin, Places::iterator last) const noexcept {
+  const std::uint32_t from = begin == by_place_.begin() ? 0 : std::prev(begin)->first + std::prev(begin)->second->pages;
+  const auto after = std::next(last);
+  return (after == by_place_.end() ? allocator_.pages() : after->first) - from;
+}
+
+Pool::Stretch Pool::stretch_of(Places::iterator begin, Places::iterator last, std::size_t& looks) noexcept {
+  Stretch stretch{.begin = begin, .end = std::next(last), .pages = 0, .newest = 0};
+  for (auto at = begin; at != stretch.end; ++at) {
+    stretch.pages += at->second->pages;
+    stretch.newest = std::max(stretch.newest, at->second->used_at);
+    looks -= std::min<std::size_t>(looks, 1);
+  }
+  return stretch;
+}
+
+bool Pool::cheap(const Stretch& stretch, std::uint32_t pages) noexcept {
+  return stretch.pages <= kEvictedMax * std::uint64_t{pages} || std::next(stretch.begin) == stretch.end;
+}
+
+// Of the stretches around `victim` that make room, as short as they may be, the one that was left alone for longest.
+std::optional<Pool::Stretch> Pool::best_around(const PoolRecord& victim, std::uint32_t pages, std::size_t& looks) {
+  const auto middle = by_place_.find(page_of(victim));
+  auto begin = middle;
+  for (; looks > 0 && room_of(begin, middle) < pages && begin != by_place_.begin(); --looks, --begin)
+    if (!may_go(*std::prev(begin)->second)) break;
+  std::optional<Stretch> best;
+  for (auto last = begin; looks > 0;) {  // the window [begin, last] moves over the victim
+    --looks;
+    while (begin != last && begin != middle && room_of(std::next(begin), last) >= pages) ++begin;
+    if (last->first >= middle->first && room_of(begin, last) >= pages) {
+      const Stretch found = stretch_of(begin, last, looks);
+      if (cheap(found, pages) && (!best || found.newest < best->newest)) best = found;
+      if (begin == middle) break;
+      ++begin;
+    } else if (++last == by_place_.end() || !may_go(*last->second)) {
+      break;
+    }
+  }
+  return best;
+}
+
+// The first stretch that makes room, from where the last search ended; the whole pool is searched in several calls.
+std::optional<Pool::Stretch> Pool::next_by_place(std::uint32_t pages) {
+  const std::size_t enough = std::max<std::size_t>(kLooksMax, 2 * std::size_t{pages});
+  const std::size_t looks_max = std::min(enough, 2 * by_place_.size());
+  auto last = by_place_.lower_bound(sweep_at_);
+  std::optional<Places::iterator> begin;
+  std::size_t ignored = 0;
+  for (std::size_t looks = 0; looks < looks_max; ++looks, ++last) {
+    if (last == by_place_.end()) {
+      last = by_place_.begin();
+      begin.reset();
+    }
+    if (!may_go(*last->second)) {
+      begin.reset();
+      continue;
+    }
+    if (!begin) {
+      begin = last;
+      sweep_at_ = last->first;
+    }
+    while (*begin != last && room_of(std::next(*begin), last) >= pages) ++*begin;
+    if (room_of(*begin, last) < pages) continue;
+    if (const Stretch found = stretch_of(*begin, last, ignored); cheap(found, pages)) return found;
+  }
+  if (!begin) sweep_at_ = last == by_place_.end() ? 0 : last->first;
+  return std::nullopt;
+}
+
+void Pool::evict(const Stretch& stretch) {
+  for (auto at = stretch.begin; at != stretch.end;) {
+    PoolRecord& record = *(at++)->second;
+    stats_.pool_evictions.add();
+    detach(record);
+  }
+}
+
 PoolRecord* Pool::allocate(const RecordKey& key, const block::RecordShape& shape) {
-  const auto pages = static_cast<std::uint32_t>(shape.record_bytes() / kPageBytes);
+  return allocate(key, shape, 0, shape.layers);
+}
+
+PoolRecord* Pool::allocate(const RecordKey& key, const block::RecordShape& shape, std::uint32_t layer_first,
+                           std::uint32_t layer_count) {
+  const auto pages = static_cast<std::uint32_t>(shape.slab_offset(layer_count) / kPageBytes);
   if (!make_room(pages)) return nullptr;
   const std::uint32_t first = *allocator_.allocate(pages);
   if (free_records_.empty()) {
@@ -109,9 +226,12 @@ PoolRecord* Pool::allocate(const RecordKey& key, const block::RecordShape& shape
   record.shape = &shape;
   record.seed = block::record_seed(key.id, shape);
   record.pages = pages;
+  record.layer_base = layer_first;
   record.pool_offset = std::uint64_t{first} * kPageBytes;
   record.image = base_ + record.pool_offset;
   record.state = PoolRecord::State::kWriting;
+  by_place_.emplace(first, &record);
+  if (key.ns != Namespaces::kNone) namespaces_.hold(key.ns);
   stats_.pool_bytes_used.set(used_bytes());
   return &record;
 }
@@ -165,6 +285,7 @@ void Pool::touch(PoolRecord& record) {
   if (!clean_.holds(record)) return;
   clean_.erase(record);
   clean_.push_back(record);
+  record.used_at = ++uses_;
 }
 
 void Pool::pin(PoolRecord& record) noexcept {
@@ -191,18 +312,27 @@ void Pool::release(PoolRecord& record) noexcept {
 
 void Pool::settle(PoolRecord& record) noexcept {
   const bool evictable = record.state == PoolRecord::State::kClean && !record.referenced();
-  if (evictable && !clean_.holds(record)) clean_.push_back(record);
-  if (!evictable && clean_.holds(record)) clean_.erase(record);
+  if (evictable && !clean_.holds(record)) {
+    clean_.push_back(record);
+    clean_bytes_ += record.bytes();
+    record.used_at = ++uses_;
+  }
+  if (!evictable && clean_.holds(record)) {
+    clean_.erase(record);
+    clean_bytes_ -= record.bytes();
+  }
   if (record.state == PoolRecord::State::kDetached && !record.referenced()) free_record(record);
 }
 
 void Pool::free_record(PoolRecord& record) noexcept {
   KVD_CHECK(record.link.list == nullptr && record.acks.empty());
-  allocator_.free(static_cast<std::uint32_t>(record.pool_offset / kPageBytes), record.pages);
+  allocator_.free(page_of(record), record.pages);
+  by_place_.erase(page_of(record));
   record.state = PoolRecord::State::kFree;
   record.load.reset();
   free_records_.push_back(&record);
   stats_.pool_bytes_used.set(used_bytes());
+  if (record.key.ns != Namespaces::kNone) namespaces_.release(record.key.ns);
 }
 
 }  // namespace kvd::store

@@ -1,12 +1,16 @@
 // Pool: the DRAM tier. One memfd mapping of fixed size, cut into record images by PageAllocator; the table of records
-// that are in it; and the order in which clean ones leave it (least recently used first).
+// that are in it; and the order in which clean ones leave it: least recently used first, as far as place allows. Room
+// for a record is one stretch of addresses, so the neighbours of an old record go with it, and no others.
 //
 // One owner, one thread (a thread of its own touches the pages in the background after create()). The memory is
-// pool_bytes for images plus about 350 bytes per record that is in the pool at once; nothing grows beyond that.
+// pool_bytes for images plus about 420 bytes per record that is in the pool at once; nothing grows beyond that.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <memory_resource>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -25,9 +29,10 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
 
 class Pool {
  public:
-  // Takes `bytes` (a multiple of 4 KiB) of memory. `prefault` touches it in the background, so that neither puts nor
-  // the first requests pay for page faults. kNoSpace: the kernel has not that much.
-  static Result<std::unique_ptr<Pool>> create(std::uint64_t bytes, bool prefault, StoreStats& stats);
+  // Maps `bytes` (a multiple of 4 KiB). The kernel gives pages as they are touched, by the puts unless prefault() was
+  // faster. A pool larger than the memory that is left is not refused here (kvdepot serve warns of it, and prefault()
+  // does). kNoSpace: no descriptor or address space.
+  static Result<std::unique_ptr<Pool>> create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -36,10 +41,21 @@ class Pool {
   [[nodiscard]] std::byte* base() const noexcept { return base_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;
+  // Free, or taken by records that may be evicted.
+  [[nodiscard]] std::uint64_t room_bytes() const noexcept { return bytes_ - used_bytes() + clean_bytes_; }
+
+  // Touches all pages in the background from now on, so that neither puts nor gets pay for page faults. Warns in `log`,
+  // which outlives the pool, when the kernel has no page to give: a later put may then end the process. Once.
+  void prefault(Log& log);
 
   // A record with an image of its own in state kWriting, not in the table; clean records are evicted to make room.
-  // Null when there is none. A record that is given up before publish() goes back with detach().
+  // Null when there is none. A record that is given up before publish() goes back with detach(). Until it is freed it
+  // holds its namespace, unless that is Namespaces::kNone.
   PoolRecord* allocate(const RecordKey& key, const block::RecordShape& shape);
+  // The same with room for the table page and the layers [layer_first, layer_first + layer_count) only: never to be
+  // published.
+  PoolRecord* allocate(const RecordKey& key, const block::RecordShape& shape, std::uint32_t layer_first,
+                       std::uint32_t layer_count);
 
   // The published record of this key, or null.
   [[nodiscard]] PoolRecord* find(const RecordKey& key) const noexcept;
@@ -59,12 +75,27 @@ class Pool {
   void hold(PoolRecord& record) noexcept;
   void release(PoolRecord& record) noexcept;  // of a hold; may free the record
 
-  // Evicts clean records until the largest free extent holds `pages`; false when that cannot be had.
+  // Evicts clean records that lie side by side until the largest free extent holds `pages`: no more than four times as
+  // many pages, or one record. False when no such stretch was found; nothing has been evicted then.
   bool make_room(std::uint32_t pages);
 
  private:
-  Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats);
-  void prefault(const std::stop_token& stop) const;
+  Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces);
+  void touch_pages(const std::stop_token& stop, Log& log) const;
+  // Records by their first page. A stretch of them from `begin` up to but without `end` is evicted together.
+  using Places = std::pmr::map<std::uint32_t, PoolRecord*>;
+  struct Stretch {
+    Places::iterator begin, end;
+    std::uint32_t pages = 0;   // evicted
+    std::uint64_t newest = 0;  // last use of the one that was used last
+  };
+  [[nodiscard]] bool may_go(const PoolRecord& record) const noexcept { return clean_.holds(record); }
+  static Stretch stretch_of(Places::iterator begin, Places::iterator last, std::size_t& looks) noexcept;
+  static bool cheap(const Stretch& stretch, std::uint32_t pages) noexcept;
+  [[nodiscard]] std::uint32_t room_of(Places::iterator begin, Places::iterator last) const noexcept;
+  std::optional<Stretch> best_around(const PoolRecord& victim, std::uint32_t pages, std::size_t& looks);
+  std::optional<Stretch> next_by_place(std::uint32_t pages);
+  void evict(const Stretch& stretch);
   void settle(PoolRecord& record) noexcept;  // after a change of state or references: the right list, or freed
   void free_record(PoolRecord& record) noexcept;
   void unlink_from_table(PoolRecord& record) noexcept;
@@ -74,12 +105,18 @@ class Pool {
   std::byte* base_;
   std::uint64_t bytes_;
   StoreStats& stats_;
+  Namespaces& namespaces_;
   PageAllocator allocator_;
   std::vector<PoolRecord*> table_;  // chained through hash_next
   std::vector<std::unique_ptr<PoolRecord[]>> chunks_;
   std::vector<PoolRecord*> free_records_;
   List<PoolRecord, &PoolRecord::link> clean_;  // unreferenced clean records, front = next to be evicted
-  std::jthread toucher_;                       // last: stops before the mapping goes
+  std::uint64_t clean_bytes_ = 0;              // of the records in it
+  std::pmr::unsynchronized_pool_resource nodes_;
+  Places by_place_{&nodes_};    // all records that have pages
+  std::uint32_t sweep_at_ = 0;  // where the next search by place goes on
+  std::uint64_t uses_ = 0;      // stamps of recency
+  std::jthread toucher_;        // last: stops before the mapping goes
 };
 
 }  // namespace kvd::store

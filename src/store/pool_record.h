@@ -4,6 +4,7 @@
 //   kWriting --publish--> kDirty --its frame is written--> kClean     (a record read from flash starts as kClean)
 //   any --remove, drop--> kDetached --last pin and hold gone--> freed
 //
+// A passing image has room for the table page and some layers only, for one get: it is kDetached from the start.
 // Only a kClean record without pins and holds can be evicted; without a flash tier, kDirty does not exist.
 #pragma once
 
@@ -65,6 +66,7 @@ class PoolRecord {
     bool whole = false;                   // promoted: read to the end whether or not somebody waits
     bool retried = false;                 // a checksum has failed once and the bytes are read again
     bool active = false;                  // holds the record, and its segment as a reader
+    bool passing = false;                 // belongs to one get, is in no table, and is freed with the get's pin
     List<Waiter, &Waiter::link> waiters;  // gets that wait for layers
     [[nodiscard]] bool busy() const noexcept {
       return wanted.any() || pending.any() || landed.any() || table_wanted || table_pending;
@@ -82,13 +84,15 @@ class PoolRecord {
   std::byte* image = nullptr;
   std::uint64_t pool_offset = 0;
   std::uint32_t pages = 0;
+  std::uint32_t layer_base = 0;  // the first layer that the image has room for; not 0 in a passing one only
   State state = State::kFree;
   bool in_frame = false;  // its image is being written to flash
   bool urgent = false;    // somebody waits for it to be written
   std::uint8_t write_failures = 0;
-  std::uint32_t pins = 0;    // outside references
-  std::uint32_t leases = 0;  // of these, leases
-  std::uint32_t holds = 0;   // the store's own: I/O on its pages, gets that wait
+  std::uint32_t pins = 0;     // outside references
+  std::uint32_t leases = 0;   // of these, leases
+  std::uint32_t holds = 0;    // the store's own: I/O on its pages, gets that wait
+  std::uint64_t used_at = 0;  // grows with each use: its place in the order of eviction
   std::uint64_t put_seq = 0;
   Time published{};
   FlashPlace place;
@@ -107,7 +111,9 @@ class PoolRecord {
   [[nodiscard]] bool referenced() const noexcept { return pins > 0 || holds > 0; }
   [[nodiscard]] bool published_now() const noexcept { return state == State::kDirty || state == State::kClean; }
   [[nodiscard]] bool has(std::uint32_t first, std::uint32_t count) const noexcept;
-  [[nodiscard]] std::byte* slab(std::uint32_t layer) const noexcept { return image + shape->slab_offset(layer); }
+  [[nodiscard]] std::byte* slab(std::uint32_t layer) const noexcept {
+    return image + shape->slab_offset(layer - layer_base);
+  }
   [[nodiscard]] MutableBytes payload(std::uint32_t layer) const noexcept { return {slab(layer), shape->slab_bytes}; }
   [[nodiscard]] MutableBytes table_page() const noexcept { return {image, shape->table_bytes}; }
 };

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "block/checksum.h"
 #include "store/aligned_buffer.h"
 #include "store/blocking_disk.h"
 
@@ -135,54 +134,36 @@ Status Recovery::read_headers(std::vector<Use>& uses) {
   return {};
 }
 
+ReadSegment Recovery::reader_of(const Use& use) {
+  return [this, start = flash_.volume.offset_of(use.segment)](std::uint64_t offset, MutableBytes to) {
+    return BlockingDisk(flash_.loop, flash_.volume.disk()).read(start + offset, to);
+  };
+}
+
+SegmentUse Recovery::whole(const Use& use) const {
+  return {use.segment, use.generation, flash_.volume.segment_bytes()};
+}
+
 Result<Footer> Recovery::read_footer(const Use& use) {
-  BlockingDisk disk(flash_.loop, flash_.volume.disk());
-  const std::uint64_t end = flash_.volume.offset_of(use.segment) + flash_.volume.segment_bytes();
-  std::size_t bytes = std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes());
-  for (;;) {
-    const AlignedBuffer tail(bytes);
-    if (auto status = disk.read(end - bytes, tail.span()); !status) return fail(status.error());
-    const auto trailer = peek_footer(tail.span(), use.segment, use.generation, flash_.volume.segment_bytes());
-    if (!trailer) return fail(trailer.error());
-    if (trailer->footer_bytes <= bytes)
-      return parse_footer(Bytes(tail.span()).last(trailer->footer_bytes), flash_.volume.seeds(), *trailer);
-    bytes = trailer->footer_bytes;
-  }
+  return store::read_footer(reader_of(use), flash_.volume.seeds(), whole(use));
 }
 
 // ---- Segments without a footer ----
 
 Footer Recovery::scan(const Use& use) {
-  BlockingDisk disk(flash_.loop, flash_.volume.disk());
-  const std::uint32_t pages = flash_.volume.segment_pages();
   Footer footer;
   SegmentContent read;           // everything the frames say
   std::vector<Descriptor> good;  // of these, what verifies
-  FrameExpected expected{use.generation, use.segment, 0, 0};
-  const AlignedBuffer area(kDescriptorAreaMax);
-  std::uint32_t page = 1;
-  while (page < pages) {
-    expected.pages_left = pages - page;
-    const std::size_t bytes = std::min<std::size_t>(kDescriptorAreaMax, std::size_t{expected.pages_left} * kPageBytes);
-    const std::size_t first = read.descriptors.size();
-    const auto read_frame = [&]() -> Result<FrameHead> {
-      if (auto status = disk.read(flash_.volume.offset_of(use.segment, page), area.first(bytes)); !status)
-        return fail(status.error());
-      return parse_frame(area.first(bytes), flash_.volume.seeds(), expected, read);
-    };
-    auto head = read_frame();
-    if (!head) head = read_frame();
-    if (!head) break;
-    verify_frame(use, *head, first, page, read, good);
-    page += head->descriptor_bytes / 4096 + head->payload_pages;
-    ++expected.frame_seq;
-  }
+  const auto verify = [&](const FrameHead& head, std::uint32_t page, std::size_t first) {
+    verify_frame(use, head, first, page, read, good);
+  };
+  const auto [frames, end] = walk_frames(reader_of(use), flash_.volume.seeds(), whole(use), UINT32_MAX, read, verify);
   read.descriptors = std::move(good);
   footer.content = std::move(read);
   footer.trailer.segment = use.segment;
   footer.trailer.generation = use.generation;
-  footer.trailer.frames = expected.frame_seq;
-  footer.trailer.data_pages = page;
+  footer.trailer.frames = frames;
+  footer.trailer.data_pages = end;
   return footer;
 }
 
@@ -207,19 +188,12 @@ bool Recovery::record_verifies(const Use& use, const Descriptor& d, const Segmen
                         block::shape_of(content.schemas[d.schema], false)};
   const block::RecordShape& shape = *group.shape_of_pages(d.length / 4096);
   RecordKey key;
+  key.ns = Namespaces::kNone;
   key.id = {d.key(), d.shard, group.schema.group};
   PoolRecord* image = pool_.allocate(key, shape);
   if (image == nullptr) return false;  // larger than the pool: it could not be served either
-  BlockingDisk disk(flash_.loop, flash_.volume.disk());
-  bool ok = disk.read(flash_.volume.offset_of(use.segment, d.offset), {image->image, image->bytes()}).has_value();
-  if (ok && shape.table_bytes == 0) {
-    ok = block::slab_checksum(image->seed, 0, image->payload(0)) == d.checksum;
-  } else if (ok) {
-    const auto table = block::decode_table(image->table_page(), image->seed, shape);
-    ok = table && table->checksum == d.checksum;
-    for (std::uint32_t layer = 0; ok && layer < shape.layers; ++layer)
-      ok = block::slab_checksum(image->seed, layer, image->payload(layer)) == table->slabs[layer];
-  }
+  const bool ok = reader_of(use)(std::uint64_t{d.offset} * kPageBytes, {image->image, image->bytes()}).has_value() &&
+                  check_record({image->image, image->bytes()}, d, content).has_value();
   pool_.detach(*image);
   return ok;
 }
@@ -253,6 +227,7 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
   const SegmentContent& content = footer.content;
   auto& seqs = seqs_[use.segment];
   bool room = true;
+  std::vector<bool> held(content.namespaces.size());
   for (const Descriptor& d : content.descriptors) {
     flash_.put_seq_next = std::max(flash_.put_seq_next, d.put_seq + 1);
     if (!servable(d, content, footer.trailer.data_pages)) {
@@ -260,6 +235,8 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
       continue;
     }
     const NamespaceHandle ns = flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]);
+    if (!held[d.name_space]) flash_.hold_namespace(use.segment, ns);
+    held[d.name_space] = true;
     const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
     if (d.tombstone()) {
       if (d.offset < flash_.segments.count())
@@ -309,7 +286,10 @@ void Recovery::apply_tombstones() {
   std::ranges::sort(tombstones_, {}, order);
   const auto rest = std::ranges::unique(tombstones_, same);
   tombstones_.erase(rest.begin(), rest.end());
-  for (const Tombstone& tombstone : tombstones_) flash_.tombstones.restore(tombstone);
+  for (const Tombstone& tombstone : tombstones_) {
+    flash_.hold_namespace(tombstone.segment, tombstone.key.ns);
+    flash_.tombstones.restore(tombstone);
+  }
 }
 
 }  // namespace kvd::store

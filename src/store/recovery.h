@@ -16,6 +16,7 @@
 #include "store/evictor.h"
 #include "store/flash.h"
 #include "store/pool.h"
+#include "store/segment_scan.h"
 
 namespace kvd::store {
 
@@ -46,6 +47,8 @@ class Recovery {
   Status read_headers(std::vector<Use>& uses);
   // Sorts segments by when they go: as they were used, as far as the newest header tells, else by age.
   void sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const;
+  [[nodiscard]] ReadSegment reader_of(const Use& use);
+  [[nodiscard]] SegmentUse whole(const Use& use) const;
   Result<Footer> read_footer(const Use& use);
   Footer scan(const Use& use);
   void verify_frame(const Use& use, const FrameHead& head, std::size_t first_descriptor, std::uint32_t first_page,

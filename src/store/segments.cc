@@ -39,9 +39,15 @@ std::optional<std::uint32_t> Segments::start_preparing() {
   return static_cast<std::uint32_t>(free - segments_.begin());
 }
 
-void Segments::retire_from(std::uint32_t first) {
+void Segments::retire_from(std::uint32_t first, std::optional<std::uint32_t> lent) {
   for (std::uint32_t i = first; i < count(); ++i)
-    if (segments_[i].state == SegmentState::kFree) segments_[i].state = SegmentState::kRetired;
+    if (segments_[i].state == SegmentState::kFree && i != lent) segments_[i].state = SegmentState::kRetired;
+}
+
+void Segments::retire_ready(std::uint32_t segment) {
+  KVD_CHECK(segments_[segment].state == SegmentState::kReady && ready_.size() > 1);
+  std::erase(ready_, segment);
+  segments_[segment].state = SegmentState::kRetired;
 }
 
 void Segments::flush_failed() {

@@ -60,8 +60,10 @@ class Segments {
   // A kFree segment becomes kPreparing; empty when there is none.
   std::optional<std::uint32_t> start_preparing();
 
-  // Free segments from `first` on are never used again: the store shrinks.
-  void retire_from(std::uint32_t first);
+  // Free segments from `first` on, but for `lent`, are never used again: the store shrinks.
+  void retire_from(std::uint32_t first, std::optional<std::uint32_t> lent);
+  // The same for one that is kReady and another one is, too.
+  void retire_ready(std::uint32_t segment);
 
   // A flush has failed: see Segment::unflushed.
   void flush_failed();

@@ -43,7 +43,7 @@ struct StoreOptions {
   bool small_sizes = false;                              // tests: no lower limits on pool, flash and segments
 };
 
-// A namespace opened on this store; small, valid until close. Handles of equal namespaces are equal.
+// A namespace opened on this store; small, valid until close_namespace(). Handles of equal namespaces are equal.
 using NamespaceHandle = std::uint32_t;
 
 class Store;
@@ -87,6 +87,9 @@ struct Get {
   std::uint16_t layer_first = 0;
   std::uint16_t layer_count = 0;  // 0 = all from layer_first on
   Time deadline = kNever;
+  // Takes no more of the pool than these layers and a page, for as long as the view lives: for a get of many records
+  // that do not fit into the pool together. What is in the pool is copied, what is on flash is not kept.
+  bool passing = false;
   std::move_only_function<void(Result<RecordView>)> on_done;
   void* internal = nullptr;  // the store's, null when idle
 };
@@ -134,14 +137,20 @@ class Store {
   // kBusy from here on.
   virtual void drain(Time deadline, std::move_only_function<void()> on_done) = 0;
 
-  // kInvalid when the same tenant and fingerprint are known here with another schema; kNoSpace past 65,535 of them.
+  // kInvalid when the same tenant and fingerprint are known here with another schema; kNoSpace when 65,535 are open.
   virtual Result<NamespaceHandle> open_namespace(const Namespace& ns) = 0;
+  // Once for each open_namespace(). With the last one the handle may come to name another namespace; records stay. Puts
+  // and gets that are under way go on, but no call may name the handle any more.
+  virtual void close_namespace(NamespaceHandle ns) = 0;
   [[nodiscard]] virtual const block::NamespaceHash& namespace_hash(NamespaceHandle ns) const = 0;
   // Null when the namespace has no such group.
   [[nodiscard]] virtual const GroupSchema* schema(NamespaceHandle ns, std::uint16_t group) const = 0;
 
   // Where a record would be served from; no side effects on recency.
   [[nodiscard]] virtual Tier lookup(NamespaceHandle ns, const block::RecordId& id) const = 0;
+  // Bytes of the pool that new images may have now: free, or taken by records that may be evicted. Other images in
+  // between may keep a large one from getting them.
+  [[nodiscard]] virtual std::uint64_t room_bytes() const noexcept = 0;
   // Starts `get`. See Get for how it ends. cancel() of a started get ends it now with kCancelled (from inside).
   virtual void start_get(Get& get) = 0;
   virtual void cancel(Get& get) = 0;
@@ -163,6 +172,10 @@ class Store {
   // (from inside when it has), or with kIo / kNotFound when it cannot.
   virtual void await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
                      std::move_only_function<void(Status)> on_ack) = 0;
+
+  // Verifies the record's image in the pool, as far as it is there (as long as hashing it takes), and drops an image
+  // that is damaged: what flash holds of the record serves from then on. True when it was dropped.
+  virtual bool check(NamespaceHandle ns, const block::RecordId& id) = 0;
 
   // Removes a record from every tier; true when it was present. Until its tombstone is written a crash may bring it
   // back: see await_removals().

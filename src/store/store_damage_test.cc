@@ -1,6 +1,7 @@
 // Damage at rest: bits are turned over all through a populated store, and wrong bytes must never be given out. The same
 // sweep without verification gives some, which shows that it hits what it must.
 #include <algorithm>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -105,6 +106,34 @@ TEST_F(DamageTest, ManyFlippedBitsAtOnceGiveNoWrongBytes) {
   }
 }
 
+// Records that pass through a buffer on their way from flash are verified like all others, and forgotten when damaged.
+TEST_F(DamageTest, PassingGetsGiveNoWrongBytesEither) {
+  fill();
+  kit_.passing = true;
+  const auto pages = used_pages();
+  std::uint64_t missed = 0;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    Random random(seed);
+    const Outcome outcome = damaged([&](io::SimDrive& drive) {
+      for (int i = 0; i < 60; ++i) {
+        const std::uint64_t page = pages[random.below(pages.size())];
+        if (page < kHeadBytes) continue;
+        drive.flip_bit(page + random.below(kPageBytes), static_cast<unsigned>(random.below(8)));
+      }
+    });
+    EXPECT_EQ(outcome.wrong, 0u);
+    EXPECT_EQ(outcome.right + outcome.missed, kRecords);
+    missed += outcome.missed;
+    for (std::uint64_t n = 0; n < kRecords; ++n) {
+      if (kit_.get(n) == 0) {
+        EXPECT_EQ(kit_.lookup(n), Tier::kNone) << n;
+      }
+    }
+    EXPECT_EQ(kit_.stats().pool_bytes_used.value(), 0u);
+  }
+  EXPECT_GT(missed, 20u);
+}
+
 TEST_F(DamageTest, WithoutVerificationTheSameSweepGivesWrongBytes) {
   kit_.options.verify = false;
   fill();
@@ -165,6 +194,78 @@ TEST_F(DamageTest, OneValidSuperblockIsEnough) {
     for (std::uint64_t copy = 0; copy < 3; ++copy) drive.flip_bit(copy * kSuperblockStride + 100, 0);
   });
   EXPECT_EQ(outcome.right, kRecords);
+}
+
+// ---- In the pool ----
+
+class PoolDamageTest : public ::testing::Test {
+ protected:
+  bool check(std::uint64_t n) { return kit_.store->check(kit_.ns, id_of(n)); }
+  StoreKit kit_;
+};
+
+TEST_F(PoolDamageTest, ASoundRecordStays) {
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  ASSERT_TRUE(kit_.put(1));
+  EXPECT_FALSE(check(1));
+  EXPECT_FALSE(check(2)) << "there is none";
+  kit_.settle();
+  EXPECT_FALSE(check(1));
+  ASSERT_TRUE(kit_.reopen());
+  EXPECT_FALSE(check(1)) << "not in the pool";
+  EXPECT_EQ(kit_.get(1, 1, 1), 1u);
+  EXPECT_FALSE(check(1)) << "one layer of it is";
+  EXPECT_EQ(kit_.get(1), 1u);
+  EXPECT_EQ(kit_.stats().corrupt.value(), 0u);
+}
+
+TEST_F(PoolDamageTest, ADamagedRecordThatIsNowhereElseCanBePutAgain) {
+  kit_.options.flash_bytes = 0;
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  ASSERT_TRUE(kit_.put(1, 1));
+  ASSERT_TRUE(kit_.flip_in_pool(1, 2));
+  EXPECT_TRUE(check(1));
+  EXPECT_EQ(kit_.stats().corrupt.value(), 1u);
+  EXPECT_EQ(kit_.get(1), 0u);
+  ASSERT_TRUE(kit_.put(1, 2));
+  EXPECT_EQ(kit_.get(1), 2u);
+  EXPECT_EQ(kit_.stats().pool_records.value(), 1u);
+}
+
+TEST_F(PoolDamageTest, WhatFlashHoldsServesInstead) {
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kWritten));
+  ASSERT_TRUE(kit_.flip_in_pool(1, 0));
+  EXPECT_TRUE(check(1));
+  EXPECT_EQ(kit_.lookup(1), Tier::kFlash);
+  EXPECT_EQ(kit_.get(1), 1u);
+}
+
+// The damage came before the record was written: neither copy is good, and a restart brings nothing back.
+TEST_F(PoolDamageTest, ADirtyRecordIsDroppedAndItsPutSaysSo) {
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kWritten));
+  kit_.drive().stall(1, Millis(50));
+  ASSERT_TRUE(kit_.put(1, 1));
+  std::optional<Code> code;
+  kit_.store->await(kit_.ns, id_of(1), AckLevel::kWritten,
+                    [&](Status status) { code = status ? Code::kOk : status.error().code; });
+  kit_.loop.run_for(Millis(10));  // its frame is on the way: from here on no byte of it may change
+  EXPECT_FALSE(code.has_value());
+  EXPECT_FALSE(check(1));
+  kit_.loop.run_for(Millis(200));
+  EXPECT_EQ(code, Code::kOk);
+
+  ASSERT_TRUE(kit_.put(2, 1));
+  ASSERT_TRUE(kit_.flip_in_pool(2, 3));
+  code.reset();
+  kit_.store->await(kit_.ns, id_of(2), AckLevel::kWritten,
+                    [&](Status status) { code = status ? Code::kOk : status.error().code; });
+  EXPECT_TRUE(check(2));
+  kit_.loop.run_for(Millis(200));
+  EXPECT_EQ(code, Code::kCorrupt);
+  ASSERT_TRUE(kit_.reopen());
+  EXPECT_EQ(kit_.lookup(2), Tier::kNone);
 }
 
 }  // namespace

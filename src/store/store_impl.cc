@@ -109,14 +109,38 @@ void StoreImpl::start_get(Get& get) {
   const RecordKey key = namespaces_->key_of(get.ns, get.id);
   PoolRecord* record = find_usable(key);
   if (record == nullptr) return get_from_flash(get, key, *group);
+  const bool here = record->has(get.layer_first, get.layer_count);
+  // An image that somebody is loading is waited for, one with holes that nobody fills is not worth its room.
+  if (get.passing && !here && !record->load->active) return get_from_flash(get, key, *group);
   const bool known = record->load == nullptr || record->load->table_valid;
   if (known && !std::ranges::equal(record->foreign, get.foreign))
     return finish_get(get, fail(Code::kNotFound, "another foreign key has this hash"));
   used(*record);
-  if (!record->has(get.layer_first, get.layer_count)) return tier_->loader.wait(get, *record);
+  if (!here) return tier_->loader.wait(get, *record);
   stats_.pool_hits.add();
   stats_.bytes_got.add(std::uint64_t{get.layer_count} * record->shape->slab_bytes);
-  finish_get(get, view_of(*record, get.layer_first, get.layer_count));
+  RecordView view;
+  if (get.passing) view = copy_of(*record, get.layer_first, get.layer_count);
+  if (!view.pin) view = view_of(*record, get.layer_first, get.layer_count);
+  finish_get(get, std::move(view));
+}
+
+RecordView StoreImpl::copy_of(PoolRecord& record, std::uint32_t first, std::uint32_t count) {
+  const Pin pin(&record);  // or it might be evicted for its copy
+  PoolRecord* copy = pool_->allocate(record.key, *record.shape, first, count);
+  if (copy == nullptr) return {};
+  const block::RecordShape& shape = *record.shape;
+  std::memcpy(copy->slab(first), record.slab(first), std::size_t{count} * shape.slab_stride);
+  copy->own_checksum = record.own_checksum;
+  copy->checksums = {&copy->own_checksum, 1};
+  if (shape.table_bytes > 0) {  // its checksums lie in the table page
+    std::memcpy(copy->image, record.image, shape.table_bytes);
+    const auto at = std::as_bytes(record.checksums).data() - record.image;
+    copy->checksums = {reinterpret_cast<const std::uint64_t*>(copy->image + at), record.checksums.size()};
+  }
+  RecordView view = view_of(*copy, first, count);
+  pool_->detach(*copy);
+  return view;
 }
 
 void StoreImpl::get_from_flash(Get& get, const RecordKey& key, const GroupInfo& group) {
@@ -124,9 +148,12 @@ void StoreImpl::get_from_flash(Get& get, const RecordKey& key, const GroupInfo& 
   const block::RecordShape& shape = get.foreign.empty() ? group.native : group.foreign;
   if (!found || found->pages != shape.record_bytes() / kPageBytes)
     return finish_get(get, fail(Code::kNotFound, "no such record"));
-  PoolRecord* record = begin_load(key, shape, *found);
-  if (record == nullptr) return finish_get(get, fail(Code::kBusy, "no room in the pool"));
-  tier_->loader.wait(get, *record);
+  PoolRecord* record = get.passing ? nullptr : begin_load(key, shape, *found);
+  if (record != nullptr) return tier_->loader.wait(get, *record);
+  PoolRecord* image = pool_->allocate(key, shape, get.layer_first, get.layer_count);
+  if (image != nullptr) return tier_->loader.pass(get, *image, found->place);
+  tier_->demoter.pressure();
+  finish_get(get, fail(Code::kBusy, "no room in the pool"));
 }
 
 PoolRecord* StoreImpl::begin_load(const RecordKey& key, const block::RecordShape& shape, const Flash::Found& found) {
@@ -154,6 +181,8 @@ void StoreImpl::promote(NamespaceHandle ns, const block::RecordId& id) {
 }
 
 PoolRecord* StoreImpl::start_promotion(const RecordKey& key) {
+  // It has waited: its namespace may be closed, and the handle another one's.
+  if (!namespaces_->opened(key.ns) || namespaces_->key_of(key.ns, key.id).hash != key.hash) return nullptr;
   if (PoolRecord* record = find_usable(key)) return record;
   const auto found = find_on_flash(key);
   const GroupInfo* group = group_of(key.ns, key.id.group);
@@ -276,22 +305,60 @@ void StoreImpl::await(NamespaceHandle ns, const block::RecordId& id, AckLevel le
   tier_->syncs.request(std::move(on_ack));
 }
 
+// ---- Damage ----
+
+bool StoreImpl::sound(const PoolRecord& record) {
+  if (record.shape->table_bytes > 0 && (record.load == nullptr || record.load->table_valid)) {
+    const auto table = block::decode_table(record.table_page(), record.seed, *record.shape);
+    if (!table || table->checksum != record.own_checksum) return false;
+  }
+  for (std::uint32_t layer = 0; layer < record.shape->layers; ++layer)
+    if (record.has(layer, 1) &&
+        block::slab_checksum(record.seed, layer, record.payload(layer)) != record.checksums[layer])
+      return false;
+  return true;
+}
+
+bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
+  if (group_of(ns, id.group) == nullptr) return false;
+  PoolRecord* record = pool_->find(namespaces_->key_of(ns, id));
+  if (record == nullptr || sound(*record)) return false;
+  stats_.corrupt.add();
+  if (tier_ != nullptr) {
+    const Status why = fail(Code::kCorrupt, "the record went bad in the pool");
+    if (record->in_frame) bury(record->key, record->place);  // what is being written is no better
+    tier_->demoter.forget(*record, why);
+    tier_->loader.abandon(*record, why);
+  }
+  pool_->detach(*record);
+  return true;
+}
+
 // ---- Removal ----
 
 // Notes that the record at `place` is removed, for as long as its segment lives.
 void StoreImpl::bury(const RecordKey& key, const FlashPlace& place) {
   Flash& flash = tier_->flash;
   flash.index.erase(key.hash, place.segment, place.offset);
-  flash.tombstones.add({key, flash.put_seq_next++, place.segment, place.generation});
+  flash.bury(key, place.segment, place.generation);
   tier_->demoter.kick();
+}
+
+// Its place may have been given to another record since; then there is nothing to forget.
+void StoreImpl::forget_passing(const PoolRecord& image) {
+  const auto found = find_on_flash(image.key);
+  if (found && found->place.segment == image.place.segment && found->place.offset == image.place.offset &&
+      found->place.generation == image.place.generation)
+    bury(image.key, image.place);
 }
 
 // Takes a published record out of pool and index.
 void StoreImpl::forget_record(PoolRecord& record) {
+  if (record.load != nullptr && record.load->passing) return forget_passing(record);
   if (tier_ != nullptr) {
     if (record.in_frame || (record.state == PoolRecord::State::kClean && tier_->flash.backs(record.place)))
       bury(record.key, record.place);
-    tier_->demoter.forget(record);
+    tier_->demoter.forget(record, fail(Code::kCancelled, "the record was removed"));
     tier_->loader.abandon(record, fail(Code::kNotFound, "the record was removed"));
   }
   pool_->detach(record);
@@ -313,7 +380,7 @@ bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
     // A segment that is being given up would bring the record back if the machine stopped now.
     for (const std::uint32_t segment : tier_->evictor.being_evicted(key.hash)) {
       Flash& flash = tier_->flash;
-      flash.tombstones.add({key, flash.put_seq_next++, segment, flash.segments.at(segment).generation});
+      flash.bury(key, segment, flash.segments.at(segment).generation);
       tier_->demoter.kick();
     }
   }
@@ -353,8 +420,10 @@ void StoreImpl::check_drain() {
     }
     if (drain.rolled && !drain.syncing && tier_->writer.idle()) {
       drain.syncing = true;
-      tier_->syncs.request([this](Status) {
-        if (drain_ != nullptr) drain_->synced = true;
+      tier_->syncs.request([this](Status status) {
+        if (drain_ == nullptr) return;
+        drain_->synced = status.has_value();
+        if (!status) drain_->rolled = drain_->syncing = false;  // what it may have lost is dirty again
       });
     }
     drain.timer.arm_in(Millis(2));

@@ -48,9 +48,11 @@ class StoreImpl final : public Store {
 
   void drain(Time deadline, std::move_only_function<void()> on_done) override;
   Result<NamespaceHandle> open_namespace(const Namespace& ns) override { return namespaces_->open(ns); }
+  void close_namespace(NamespaceHandle ns) override { namespaces_->close(ns); }
   [[nodiscard]] const block::NamespaceHash& namespace_hash(NamespaceHandle ns) const override;
   [[nodiscard]] const GroupSchema* schema(NamespaceHandle ns, std::uint16_t group) const override;
   [[nodiscard]] Tier lookup(NamespaceHandle ns, const block::RecordId& id) const override;
+  [[nodiscard]] std::uint64_t room_bytes() const noexcept override { return pool_->room_bytes(); }
   void start_get(Get& get) override;
   void cancel(Get& get) override;
   void promote(NamespaceHandle ns, const block::RecordId& id) override;
@@ -61,6 +63,7 @@ class StoreImpl final : public Store {
                     std::move_only_function<void(Status)> on_ack) override;
   void await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
              std::move_only_function<void(Status)> on_ack) override;
+  bool check(NamespaceHandle ns, const block::RecordId& id) override;
   bool remove(NamespaceHandle ns, const block::RecordId& id) override;
   void await_removals(std::move_only_function<void(Status)> on_ack) override;
   [[nodiscard]] int pool_fd() const noexcept override { return pool_->fd(); }
@@ -83,8 +86,12 @@ class StoreImpl final : public Store {
   Status open_pool(std::string& why);
   Status open_flash(io::DiskFactory& disks, std::string& why);
   Status shrink(std::string& why);
+  [[nodiscard]] std::optional<std::uint32_t> segment_to_lend() const;
+  void retire(std::uint32_t segment);
   [[nodiscard]] const GroupInfo* group_of(NamespaceHandle ns, std::uint16_t group) const noexcept;
   [[nodiscard]] std::optional<Flash::Found> find_on_flash(const RecordKey& key) const noexcept;
+  // Whether what is here of a record is what was put.
+  [[nodiscard]] static bool sound(const PoolRecord& record);
   // Whether a record in the pool can serve all its layers, from there or with what is still on flash.
   [[nodiscard]] bool usable(const PoolRecord& record) const noexcept;
   // The record of this key in the pool; one that is incomplete and has lost its place on flash is dropped.
@@ -93,6 +100,10 @@ class StoreImpl final : public Store {
   PoolRecord* begin_load(const RecordKey& key, const block::RecordShape& shape, const Flash::Found& found);
   PoolRecord* start_promotion(const RecordKey& key);
   void get_from_flash(Get& get, const RecordKey& key, const GroupInfo& group);
+  // A copy of layers that are in the pool; an empty view when there is no room for it.
+  RecordView copy_of(PoolRecord& record, std::uint32_t first, std::uint32_t count);
+  // A record on flash that failed verification while it was passing.
+  void forget_passing(const PoolRecord& image);
   void used(PoolRecord& record);
   void finish_get(Get& get, Result<RecordView> result);
   void forget_record(PoolRecord& record);

@@ -93,13 +93,14 @@ Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
 }
 
 Status StoreImpl::open_pool(std::string& why) {
-  auto pool = Pool::create(options_.pool_bytes, options_.prefault, stats_);
+  auto pool = Pool::create(options_.pool_bytes, stats_, *namespaces_);
   if (!pool) {
     why = fmt::format("pool of {} MiB: {} (error {}): ask for a smaller pool", options_.pool_bytes >> 20,
                       pool.error().what, pool.error().sys_errno);
     return fail(pool.error());
   }
   pool_ = std::move(*pool);
+  if (options_.prefault) pool_->prefault(log_);
   return {};
 }
 
@@ -152,6 +153,36 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   return {};
 }
 
+// Shrinking: what takes the tombstones of the first segments to be given up when none is free among those that stay:
+// one that goes, which lends itself until the others have gone. A free one, else one with nothing to carry, of which
+// there always is one: a store keeps a segment free, and a crash while that is filled leaves copies in it.
+std::optional<std::uint32_t> StoreImpl::segment_to_lend() const {
+  const Flash& flash = tier_->flash;
+  for (std::uint32_t s = 0; s < flash.segments.count(); ++s) {
+    if (flash.segments.at(s).state != SegmentState::kFree) continue;
+    return s < flash.volume.segments_wanted() ? std::nullopt : std::optional(s);
+  }
+  for (std::uint32_t s = flash.segments.count(); s-- > 0;)
+    if (flash.segments.at(s).state == SegmentState::kSealed && !flash.tombstones.holds_for_others(s)) return s;
+  return std::nullopt;
+}
+
+// Gives a segment up for good.
+void StoreImpl::retire(std::uint32_t segment) {
+  Flash& flash = tier_->flash;
+  while (flash.health.on() && flash.segments.at(segment).state != SegmentState::kRetired) {
+    const SegmentState state = flash.segments.at(segment).state;
+    if (state == SegmentState::kSealed) tier_->evictor.evict(segment, true);
+    if (state == SegmentState::kReady && flash.segments.ready_count() > 1) {
+      flash.segments.retire_ready(segment);
+      tier_->evictor.maintain();
+      return;
+    }
+    if (state == SegmentState::kOpen && flash.segments.ready_count() > 0) tier_->writer.roll();
+    loop_.run_once(Duration::max());
+  }
+}
+
 // The store was opened smaller than it is: segments beyond the new size are given up, as in eviction, then cut off.
 Status StoreImpl::shrink(std::string& why) {
   Flash& flash = tier_->flash;
@@ -159,13 +190,14 @@ Status StoreImpl::shrink(std::string& why) {
                         flash.volume.segments_wanted()));
   tier_->demoter.flush_always();
   const std::uint32_t wanted = flash.volume.segments_wanted();
-  flash.segments.retire_from(wanted);
+  const auto lent = segment_to_lend();
+  flash.segments.retire_from(wanted, lent);
   for (std::uint32_t s = wanted; s < flash.segments.count(); ++s) flash.segments.exclude(s);
+  if (lent && flash.segments.at(*lent).state == SegmentState::kSealed) tier_->evictor.evict(*lent);
   tier_->evictor.maintain();
-  for (std::uint32_t s = wanted; s < flash.segments.count(); ++s) {
-    if (flash.segments.at(s).state == SegmentState::kSealed) tier_->evictor.evict(s);
-    while (flash.health.on() && flash.segments.at(s).state != SegmentState::kRetired) loop_.run_once(Duration::max());
-  }
+  for (std::uint32_t s = wanted; s < flash.segments.count(); ++s)
+    if (s != lent) retire(s);
+  if (lent && *lent >= wanted) retire(*lent);
   tier_->demoter.flush_always(false);
   const auto shrunk = flash.health.on() ? flash.volume.shrink(loop_, log_) : fail(Code::kIo, "the flash tier is off");
   if (shrunk) return {};

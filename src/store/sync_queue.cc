@@ -12,6 +12,7 @@ void SyncQueue::request(Done done) {
 void SyncQueue::start() {
   running_ = true;
   finishing_ = std::exchange(waiting_, {});
+  if (begins_) begins_();
   op_.kind = io::DiskOp::Kind::kSync;
   op_.on_done = [this](Status status) { finish(status); };
   flash_.submit(op_);
@@ -20,7 +21,7 @@ void SyncQueue::start() {
 void SyncQueue::finish(Status status) {
   std::vector<Done> done = std::exchange(finishing_, {});
   running_ = false;
-  if (!status && on_failure_) on_failure_();
+  if (ends_) ends_(status.has_value());
   if (!waiting_.empty()) start();
   for (auto& callback : done) callback(status);
 }

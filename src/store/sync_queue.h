@@ -18,8 +18,12 @@ class SyncQueue {
 
   explicit SyncQueue(Flash& flash) : flash_(flash) {}
 
-  // Called when a flush has failed, before those that waited for it are told. Must not request one.
-  void on_failure(std::function<void()> callback) { on_failure_ = std::move(callback); }
+  // Called when a flush is submitted, and when it has ended, before those that waited for it are told. Must not request
+  // one.
+  void on_flush(std::function<void()> begins, std::function<void(bool ok)> ends) {
+    begins_ = std::move(begins);
+    ends_ = std::move(ends);
+  }
   // Calls `done` from the loop when everything that had completed before this call is durable, or with kIo. A failed
   // flush is never repeated on its own: the kernel may have dropped the pages it could not write.
   void request(Done done);
@@ -31,7 +35,8 @@ class SyncQueue {
   Flash& flash_;
   io::DiskOp op_;
   bool running_ = false;
-  std::function<void()> on_failure_;
+  std::function<void()> begins_;
+  std::function<void(bool)> ends_;
   std::vector<Done> waiting_;    // for the next flush
   std::vector<Done> finishing_;  // for the one that runs
 };

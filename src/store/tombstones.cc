@@ -30,49 +30,88 @@ Tombstone Tombstones::take_pending() {
   return tombstone;
 }
 
+// It is on flash, or has nothing to name any more.
+void Tombstones::written_or_gone(const Tombstone& tombstone) {
+  unwritten_.erase(tombstone.put_seq);
+  if (tombstone.from == UINT32_MAX) return;
+  KVD_CHECK(carry_pending_ > 0);
+  --carry_pending_;
+}
+
 void Tombstones::done_carrying(Tombstone& tombstone) {
   if (tombstone.from == UINT32_MAX) return;
   KVD_CHECK(carried_[tombstone.from] > 0);
   --carried_[tombstone.from];
-  --carried_total_;
   tombstone.from = UINT32_MAX;
 }
 
 void Tombstones::written(Tombstone tombstone, std::uint32_t holder, std::uint64_t holder_generation) {
-  done_carrying(tombstone);
-  unwritten_.erase(tombstone.put_seq);
-  if (obsolete(tombstone)) return;
+  written_or_gone(tombstone);
+  if (obsolete(tombstone)) return done_carrying(tombstone);
   tombstone.holder = holder;
   tombstone.holder_generation = holder_generation;
-  live_.push_back(tombstone);
+  unflushed_.push_back({tombstone, order_next_++});
 }
 
 void Tombstones::failed(const Tombstone& tombstone) {
   Tombstone again = tombstone;
   if (!obsolete(again)) return pending_.push_front(again);
-  unwritten_.erase(again.put_seq);
+  written_or_gone(again);
   done_carrying(again);
 }
 
+void Tombstones::flushed() {
+  const auto end = std::ranges::find_if(unflushed_, [&](const Unflushed& u) { return u.order >= flushing_; });
+  for (auto at = unflushed_.begin(); at != end; ++at) {
+    done_carrying(at->tombstone);
+    live_.push_back(at->tombstone);
+  }
+  unflushed_.erase(unflushed_.begin(), end);
+}
+
+void Tombstones::flush_failed() {
+  for (Unflushed& u : unflushed_) {
+    u.tombstone.holder_generation = 0;
+    if (u.tombstone.from != UINT32_MAX) ++carry_pending_;
+    pending_.push_back(u.tombstone);
+  }
+  unflushed_.clear();
+}
+
+// Whether `tombstone` lies in `segment` and does not end with it.
+bool Tombstones::carries(const Tombstone& tombstone, std::uint32_t segment) const {
+  return tombstone.holder == segment && tombstone.holder_generation == segments_.at(segment).generation &&
+         tombstone.segment != segment;
+}
+
+bool Tombstones::holds_for_others(std::uint32_t segment) const {
+  return std::ranges::any_of(live_, [&](const Tombstone& t) { return carries(t, segment); }) ||
+         std::ranges::any_of(unflushed_, [&](const Unflushed& u) { return carries(u.tombstone, segment); });
+}
+
 void Tombstones::carry_from(std::uint32_t segment) {
-  const std::uint64_t generation = segments_.at(segment).generation;
-  std::erase_if(live_, [&](Tombstone& tombstone) {
-    if (tombstone.holder != segment || tombstone.holder_generation != generation) return false;
-    if (tombstone.segment == segment) return false;  // ends with the segment itself
+  const auto carry = [&](Tombstone tombstone) {
     tombstone.holder_generation = 0;
     tombstone.from = segment;
     ++carried_[segment];
-    ++carried_total_;
+    ++carry_pending_;
     pending_.push_back(tombstone);
-    return true;
+  };
+  std::erase_if(live_,
+                [&](const Tombstone& tombstone) { return carries(tombstone, segment) && (carry(tombstone), true); });
+  // One that another segment waits for stays, too: its copy here may be durable sooner than the next.
+  std::erase_if(unflushed_, [&](const Unflushed& u) {
+    return carries(u.tombstone, segment) && (carry(u.tombstone), u.tombstone.from == UINT32_MAX);
   });
 }
 
 void Tombstones::forget(std::uint32_t segment) {
   std::erase_if(live_, [&](const Tombstone& tombstone) { return tombstone.segment == segment; });
+  std::erase_if(unflushed_,
+                [&](Unflushed& u) { return u.tombstone.segment == segment && (done_carrying(u.tombstone), true); });
   std::erase_if(pending_, [&](Tombstone& tombstone) {
     if (tombstone.segment != segment) return false;
-    unwritten_.erase(tombstone.put_seq);
+    written_or_gone(tombstone);
     done_carrying(tombstone);
     return true;
   });

@@ -1,13 +1,16 @@
 // Tombstones: removals that must be on flash as long as the removed record's segment is.
 //
-// A tombstone is pending until a frame with it is written, then lives in that segment (its holder). It dies with the
-// segment it names. When its holder is given up first it becomes pending again and is written elsewhere before the
-// holder is overwritten. All of them are kept in memory: 64 bytes each, at most about kLiveMax (beyond that the
-// segment with the most of them is given up, which ends them). One owner, no locking, no I/O.
+// A tombstone is pending until a frame with it is written, unflushed until a flush of the device that began later has
+// succeeded, then lives in the frame's segment (its holder). When a flush fails, what is unflushed becomes pending
+// again: the device may have lost it and says so once. A tombstone dies with the segment it names. When its holder is
+// given up first it becomes pending again and is durable elsewhere before the holder is overwritten. All of them are
+// kept in memory: about 90 bytes each, at most about kLiveMax (beyond that the segment with the most of them is given
+// up, which ends them). One owner, no locking, no I/O.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -28,13 +31,13 @@ struct Tombstone {
 
 class Tombstones {
  public:
-  static constexpr std::size_t kLiveMax = 262'144;  // 16 MiB; removals are rare and mostly of whole segments
+  static constexpr std::size_t kLiveMax = 262'144;  // 22 MiB; removals are rare and mostly of whole segments
 
   explicit Tombstones(Segments& segments) : segments_(segments), carried_(segments.count(), 0) {}
 
   // A record of a live (or just being given up) segment was removed. Written with the next frame.
   void add(const Tombstone& tombstone);
-  // One that recovery found; its holder is filled in.
+  // One that recovery found; its holder is filled in. Opening the volume has flushed it.
   void restore(const Tombstone& tombstone);
 
   [[nodiscard]] bool pending() const noexcept { return !pending_.empty(); }
@@ -49,28 +52,44 @@ class Tombstones {
   void written(Tombstone tombstone, std::uint32_t holder, std::uint64_t holder_generation);
   void failed(const Tombstone& tombstone);
 
+  // A flush of the device begins. It has ended: what was written before it began is durable, or nothing is for sure.
+  void flush_begins() noexcept { flushing_ = order_next_; }
+  void flushed();
+  void flush_failed();
+
   // `segment` is being given up: what it holds for other segments becomes pending. carried() counts those of them that
-  // are not written yet.
+  // are not durable elsewhere yet; carrying() tells whether any of all segments is not even written.
   void carry_from(std::uint32_t segment);
+  // Whether it holds any that would have to be carried. Looks at all of them.
+  [[nodiscard]] bool holds_for_others(std::uint32_t segment) const;
   [[nodiscard]] std::uint32_t carried(std::uint32_t segment) const { return carried_[segment]; }
-  [[nodiscard]] bool carrying() const noexcept { return carried_total_ > 0; }
+  [[nodiscard]] bool carrying() const noexcept { return carry_pending_ > 0; }
   // `segment` holds nothing any more: tombstones that name it have done their work.
   void forget(std::uint32_t segment);
 
-  [[nodiscard]] std::size_t size() const noexcept { return live_.size() + pending_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return live_.size() + unflushed_.size() + pending_.size(); }
   // The segment that most tombstones name, when there are more than kLiveMax; otherwise nothing.
   [[nodiscard]] std::optional<std::uint32_t> overfull() const;
 
  private:
   [[nodiscard]] bool obsolete(const Tombstone& tombstone) const;
+  [[nodiscard]] bool carries(const Tombstone& tombstone, std::uint32_t segment) const;
+  void written_or_gone(const Tombstone& tombstone);
   void done_carrying(Tombstone& tombstone);
 
   Segments& segments_;
+  struct Unflushed {
+    Tombstone tombstone;
+    std::uint64_t order = 0;  // in which they were written
+  };
   std::vector<Tombstone> live_;
+  std::vector<Unflushed> unflushed_;  // in order
   std::deque<Tombstone> pending_;
   std::set<std::uint64_t> unwritten_;   // put_seq of those that are nowhere on flash yet
   std::vector<std::uint32_t> carried_;  // by segment
-  std::uint64_t carried_total_ = 0;
+  std::uint64_t carry_pending_ = 0;     // pending or in a frame, and carried
+  std::uint64_t order_next_ = 0;
+  std::uint64_t flushing_ = 0;  // the flush that runs covers lower orders
 };
 
 }  // namespace kvd::store

@@ -14,60 +14,24 @@
 #include "base/check.h"
 #include "store/aligned_buffer.h"
 #include "store/blocking_disk.h"
+#include "store/superblocks.h"
 
 namespace kvd::store {
 namespace {
 
 double gib(std::uint64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(1u << 30); }
 
-// What the superblock copies of an existing file say.
-struct Found {
-  enum class Kind : std::uint8_t { kStore, kEmpty, kLost, kForeign, kNewer };
-  Kind kind = Kind::kEmpty;
-  Superblock superblock;
-  std::uint32_t copies = 0;  // that agree with it
-};
+using Found = SuperblockVerdict;
 
 bool all_zero(Bytes bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
-}
-
-// See "Superblock" in docs/formats/flash-log.md for the rules.
-Found judge(const std::array<Result<Superblock>, kSuperblockCopies>& copies, bool any_magic, bool zeros) {
-  Found found;
-  std::uint32_t newer = 0, valid = 0;
-  for (const auto& copy : copies) {
-    if (!copy) {
-      newer += copy.error().code == Code::kStale ? 1 : 0;
-      continue;
-    }
-    ++valid;
-    const auto agree = static_cast<std::uint32_t>(std::ranges::count_if(
-        copies, [&](const auto& other) { return other && other->generation == copy->generation; }));
-    const bool quorum = agree >= 2;
-    const bool have_quorum = found.copies >= 2;
-    const bool newest = copy->generation > found.superblock.generation;
-    if (found.copies == 0 || (quorum && !have_quorum) || (quorum == have_quorum && newest)) {
-      found.superblock = *copy;
-      found.copies = agree;
-    }
-  }
-  // One copy that claims to be newer is damage when others are fine; nothing but such copies is a newer store.
-  if (newer >= 2 || (newer == 1 && valid == 0)) {
-    found.kind = Found::Kind::kNewer;
-  } else if (valid > 0) {
-    found.kind = Found::Kind::kStore;
-  } else {
-    found.kind = zeros ? Found::Kind::kEmpty : any_magic ? Found::Kind::kLost : Found::Kind::kForeign;
-  }
-  return found;
 }
 
 Result<Found> inspect(io::Loop& loop, io::Disk& disk) {
   if (disk.size() == 0) return Found{};
   BlockingDisk blocking(loop, disk);
   const AlignedBuffer page(kPageBytes);
-  std::array<Result<Superblock>, kSuperblockCopies> copies;
+  SuperblockCopies copies;
   bool any_magic = false, zeros = true;
   for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) {
     copies[i] = fail(Code::kCorrupt, "copy is missing");
@@ -81,7 +45,7 @@ Result<Found> inspect(io::Loop& loop, io::Disk& disk) {
     any_magic = any_magic || has_superblock_magic(page.span());
     zeros = zeros && all_zero(page.span());
   }
-  return judge(copies, any_magic, zeros);
+  return judge_superblocks(copies, any_magic, zeros);
 }
 
 // Looks at an existing file without changing it.

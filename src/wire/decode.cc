@@ -200,6 +200,22 @@ Result<Get> decode<Get>(const Header& header, Bytes meta) {
 }
 
 template <>
+Result<Check> decode<Check>(const Header& header, Bytes meta) {
+  ByteReader r(meta);
+  bool valid = true;
+  Check m;
+  m.ns = r.read<std::uint32_t>();
+  m.shard = r.read<std::uint16_t>();
+  m.group = r.read<std::uint16_t>();
+  m.keys.key_bytes = r.read<std::uint16_t>();
+  m.keys.native = read_flag(r, valid);
+  if (r.read<std::uint8_t>() != 0 || !r.ok() || !valid) return malformed();
+  if (auto read = read_keys(r, m.keys, header.items); !read) return fail(read.error());
+  if (auto checked = check_count(header.items, kKeysPerRequestMax, kKeysText); !checked) return fail(checked.error());
+  return m;
+}
+
+template <>
 Result<GetData> decode<GetData>(const Header& header, Bytes meta) {
   ByteReader r(meta);
   bool valid = true;
@@ -247,7 +263,16 @@ Result<PutReply> decode<PutReply>(const Header& header, Bytes meta) {
   ByteReader r(meta);
   bool valid = true;
   if (header.items == 0 || header.items > kKeysPerRequestMax) return malformed();
-  const PutReply m{.failed = read_bitmap(r, header.items, valid)};
+  PutReply m;
+  m.failed = read_bitmap(r, header.items, valid);
+  if (r.left() > 0) {
+    const auto why = r.read<std::uint8_t>();
+    const std::size_t bytes = r.read<std::uint16_t>();
+    m.reason = as_text(r.read_bytes(bytes));
+    valid = valid && why > 0 && why <= static_cast<std::uint8_t>(Code::kCancelled) && bytes <= kNameBytesMax &&
+            count_bits(m.failed) > 0;
+    m.why = static_cast<Code>(why);
+  }
   if (!r.done() || !valid) return malformed();
   return m;
 }
@@ -273,6 +298,14 @@ template <>
 Result<RemoveReply> decode<RemoveReply>(const Header&, Bytes meta) {
   ByteReader r(meta);
   const RemoveReply m{.removed = r.read<std::uint32_t>()};
+  if (!r.done()) return malformed();
+  return m;
+}
+
+template <>
+Result<Close> decode<Close>(const Header&, Bytes meta) {
+  ByteReader r(meta);
+  const Close m{.ns = r.read<std::uint32_t>()};
   if (!r.done()) return malformed();
   return m;
 }

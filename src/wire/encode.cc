@@ -67,6 +67,8 @@ void put_meta(Writer& w, const Open& m) {
 
 void put_meta(Writer& w, const OpenReply& m) { w.put(m.ns); }
 
+void put_meta(Writer& w, const Close& m) { w.put(m.ns); }
+
 void put_meta(Writer& w, const Match& m) {
   KVD_CHECK(m.keys.count() == m.groups.size() * m.blocks);
   w.put(m.ns);
@@ -96,6 +98,15 @@ void put_meta(Writer& w, const Get& m) {
   w.put_bytes(m.keys.bytes);
 }
 
+void put_meta(Writer& w, const Check& m) {
+  w.put(m.ns);
+  w.put(m.shard);
+  w.put(m.group);
+  w.put_key_shape(m.keys);
+  w.put(std::uint8_t{0});
+  w.put_bytes(m.keys.bytes);
+}
+
 void put_meta(Writer& w, const GetData& m) {
   w.put_bytes(m.failed);
   w.put_bytes(m.checksums.bytes());
@@ -112,7 +123,12 @@ void put_meta(Writer& w, const Put& m) {
 
 void put_meta(Writer& w, const PutData& m) { w.put_bytes(m.checksums.bytes()); }
 
-void put_meta(Writer& w, const PutReply& m) { w.put_bytes(m.failed); }
+void put_meta(Writer& w, const PutReply& m) {
+  w.put_bytes(m.failed);
+  if (m.why == Code::kOk) return;
+  w.put(static_cast<std::uint8_t>(m.why));
+  w.put_string(m.reason, kNameBytesMax);
+}
 
 void put_meta(Writer& w, const Remove& m) {
   w.put(m.ns);
@@ -189,10 +205,12 @@ template Buffer frame(Header, const Hello&, std::uint64_t);
 template Buffer frame(Header, const HelloReply&, std::uint64_t);
 template Buffer frame(Header, const Open&, std::uint64_t);
 template Buffer frame(Header, const OpenReply&, std::uint64_t);
+template Buffer frame(Header, const Close&, std::uint64_t);
 template Buffer frame(Header, const Match&, std::uint64_t);
 template Buffer frame(Header, const MatchReply&, std::uint64_t);
 template Buffer frame(Header, const Get&, std::uint64_t);
 template Buffer frame(Header, const GetData&, std::uint64_t);
+template Buffer frame(Header, const Check&, std::uint64_t);
 template Buffer frame(Header, const Put&, std::uint64_t);
 template Buffer frame(Header, const PutData&, std::uint64_t);
 template Buffer frame(Header, const PutReply&, std::uint64_t);

@@ -13,14 +13,14 @@ constexpr std::size_t kCrcOffset = 60;
 
 bool known(std::uint8_t opcode) noexcept {
   const std::uint8_t request = opcode & 0x7F;
-  if (request < 0x01 || request > 0x0B) return false;
-  return opcode < 0x80 || (request != 0x06 && request != 0x07);
+  if (request < 0x01 || request > 0x0D) return false;
+  return opcode < 0x80 || (request != 0x06 && request != 0x07 && request < 0x0C);
 }
 
 }  // namespace
 
 Opcode reply_of(Opcode request) noexcept {
-  if (request == Opcode::kCancel) return request;
+  if (request == Opcode::kCancel || request == Opcode::kCheck || request == Opcode::kClose) return request;
   if (request == Opcode::kPutData) return Opcode::kPutReply;
   return static_cast<Opcode>(static_cast<std::uint8_t>(request) | 0x80);
 }
@@ -38,6 +38,8 @@ const char* opcode_name(Opcode opcode) noexcept {
     case Opcode::kUnpin: return "UNPIN";
     case Opcode::kStats: return "STATS";
     case Opcode::kPing: return "PING";
+    case Opcode::kCheck: return "CHECK";
+    case Opcode::kClose: return "CLOSE";
     case Opcode::kHelloReply: return "HELLO reply";
     case Opcode::kOpenReply: return "OPEN reply";
     case Opcode::kMatchReply: return "MATCH reply";

@@ -31,6 +31,8 @@ enum class Opcode : std::uint8_t {
   kUnpin = 0x09,
   kStats = 0x0A,
   kPing = 0x0B,
+  kCheck = 0x0C,
+  kClose = 0x0D,
   kHelloReply = 0x81,
   kOpenReply = 0x82,
   kMatchReply = 0x83,
@@ -45,7 +47,8 @@ enum class Opcode : std::uint8_t {
 constexpr bool is_response(Opcode opcode) noexcept { return (static_cast<std::uint8_t>(opcode) & 0x80) != 0; }
 // True for the two messages that may carry slabs after their meta.
 constexpr bool has_payload(Opcode opcode) noexcept { return opcode == Opcode::kGetData || opcode == Opcode::kPutData; }
-// The opcode that answers `request`; CANCEL is answered by the end of the request it names, so it has none (itself).
+// The opcode that answers `request`. Those without an answer give themselves: CANCEL (the request it names ends),
+// CHECK and CLOSE.
 Opcode reply_of(Opcode request) noexcept;
 // The message's name as wire.md writes it, for logs. Static storage.
 const char* opcode_name(Opcode opcode) noexcept;

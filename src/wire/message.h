@@ -84,6 +84,12 @@ struct OpenReply {
   std::uint32_t ns = 0;
 };
 
+// Gives the handle of a namespace back. Has no answer; requests under way go on.
+struct Close {
+  static constexpr Opcode kOpcode = Opcode::kClose;
+  std::uint32_t ns = 0;
+};
+
 // Asks for the longest usable prefix of `blocks` blocks over all shards and groups.
 struct Match {
   static constexpr Opcode kOpcode = Opcode::kMatch;
@@ -120,6 +126,15 @@ struct GetData {  // header.items, layer_first, layer_count are the caller's
   U64View checksums{};  // for each layer, for each key that has not failed
 };
 
+// Says that slabs of these records were damaged when they arrived. Has no answer.
+struct Check {
+  static constexpr Opcode kOpcode = Opcode::kCheck;
+  std::uint32_t ns = 0;
+  std::uint16_t shard = 0;
+  std::uint16_t group = 0;
+  KeyList keys{};
+};
+
 // Opens a PUT: its layers follow as PUT data with the same request_id.
 struct Put {
   static constexpr Opcode kOpcode = Opcode::kPut;
@@ -140,6 +155,9 @@ struct PutData {  // header.items, layer_first, layer_count are the caller's
 struct PutReply {  // header.items is the caller's
   static constexpr Opcode kOpcode = Opcode::kPutReply;
   Bytes failed{};
+  // When a key has failed: why the first one did that did, in time. kOk = the depot does not say.
+  Code why = Code::kOk;
+  std::string_view reason{};  // one line, at most kNameBytesMax
 };
 
 // Removes records from every tier.
@@ -202,6 +220,8 @@ Result<Open> decode<Open>(const Header& header, Bytes meta);
 template <>
 Result<OpenReply> decode<OpenReply>(const Header& header, Bytes meta);
 template <>
+Result<Close> decode<Close>(const Header& header, Bytes meta);
+template <>
 Result<Match> decode<Match>(const Header& header, Bytes meta);
 template <>
 Result<MatchReply> decode<MatchReply>(const Header& header, Bytes meta);
@@ -209,6 +229,8 @@ template <>
 Result<Get> decode<Get>(const Header& header, Bytes meta);
 template <>
 Result<GetData> decode<GetData>(const Header& header, Bytes meta);
+template <>
+Result<Check> decode<Check>(const Header& header, Bytes meta);
 template <>
 Result<Put> decode<Put>(const Header& header, Bytes meta);
 template <>

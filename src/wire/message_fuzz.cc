@@ -41,6 +41,8 @@ void check_body(const Header& header, Bytes meta) {
     case Opcode::kUnpin: return check<Unpin>(header, meta);
     case Opcode::kStats: return check<Stats>(header, meta);
     case Opcode::kPing: return check<Ping>(header, meta);
+    case Opcode::kCheck: return check<Check>(header, meta);
+    case Opcode::kClose: return check<Close>(header, meta);
     case Opcode::kHelloReply: return check<HelloReply>(header, meta);
     case Opcode::kOpenReply: return check<OpenReply>(header, meta);
     case Opcode::kMatchReply: return check<MatchReply>(header, meta);

@@ -223,6 +223,22 @@ TEST(WireMessage, GetRoundTrips) {
   expect_exact_length<Get>(bytes);
 }
 
+TEST(WireMessage, CheckRoundTrips) {
+  const std::vector<std::byte> bytes(3 * 20, std::byte{7});
+  const Check check{.ns = 9, .shard = 2, .group = 1, .keys = {.bytes = bytes, .key_bytes = 20, .native = false}};
+  const Buffer message = frame({.request_id = 1}, check);
+  const auto got = decode<Check>(parse(message).header, parse(message).meta);
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(parse(message).header.items, 3U);
+  EXPECT_EQ(got->ns, 9U);
+  EXPECT_EQ(got->shard, 2);
+  EXPECT_EQ(got->group, 1);
+  EXPECT_EQ(got->keys.count(), 3U);
+  EXPECT_FALSE(got->keys.native);
+  EXPECT_TRUE(std::ranges::equal(got->keys.bytes, bytes));
+  expect_exact_length<Check>(message);
+}
+
 TEST(WireMessage, NativeKeysHaveSixteenBytes) {
   const Buffer keys = some_keys(2, 8);
   const Parsed p = parse(frame({.request_id = 4}, Get{.keys = {keys, 8, true}}));
@@ -291,7 +307,24 @@ TEST(WireMessage, PutReplyRoundTrips) {
   ASSERT_TRUE(m.has_value());
   EXPECT_TRUE(bit(m->failed, 0));
   EXPECT_FALSE(bit(m->failed, 1));
+  EXPECT_EQ(m->why, Code::kOk);
   expect_exact_length<PutReply>(bytes);
+}
+
+TEST(WireMessage, APutReplySaysWhyAKeyFailed) {
+  std::array failed{std::byte{0x04}};
+  const PutReply reply{.failed = failed, .why = Code::kBusy, .reason = "no room"};
+  const Parsed p = parse(frame({.request_id = 6, .items = 3}, reply));
+  const auto m = decode<PutReply>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->why, Code::kBusy);
+  EXPECT_EQ(m->reason, "no room");
+  for (std::size_t bytes = 2; bytes < p.meta.size(); ++bytes) {
+    EXPECT_EQ(decode_error<PutReply>(p.header, p.meta.first(bytes)), Code::kCorrupt);
+  }
+  failed[0] = {};  // a reason for nothing
+  const Parsed odd = parse(frame({.request_id = 6, .items = 3}, reply));
+  EXPECT_EQ(decode_error<PutReply>(odd.header, odd.meta), Code::kCorrupt);
 }
 
 TEST(WireMessage, RemoveRoundTrips) {
@@ -318,6 +351,9 @@ TEST(WireMessage, SmallMessagesRoundTrip) {
   expect_exact_length<OpenReply>(open);
   expect_exact_length<RemoveReply>(removed);
   expect_exact_length<Unpin>(unpin);
+  const Buffer close = frame({.request_id = 1}, Close{77});
+  EXPECT_EQ(decode<Close>(parse(close).header, parse(close).meta)->ns, 77U);
+  expect_exact_length<Close>(close);
   expect_exact_length<Cancel>(frame({.request_id = 1}, Cancel{}));
   expect_exact_length<Ping>(frame({.request_id = 1}, Ping{}));
   expect_exact_length<PingReply>(frame({.request_id = 1}, PingReply{}));

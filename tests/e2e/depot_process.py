@@ -69,14 +69,15 @@ class DepotProcess:
         self._listen = self.address
 
     def _read(self, process, output, ready):
-        for line in process.stdout:
-            output.append(line)
-            if found := re.search(r"listening on (tcp://\S+)", line):
-                self.address = found[1]
-            if found := re.search(r"(http://[\d.]+:\d+)", line):
-                self.http = found[1]
-            if self.address and self.http:
-                ready.set()
+        with process.stdout:
+            for line in process.stdout:
+                output.append(line)
+                if found := re.search(r"listening on (tcp://\S+)", line):
+                    self.address = found[1]
+                if found := re.search(r"(http://[\d.]+:\d+)", line):
+                    self.http = found[1]
+                if self.address and self.http:
+                    ready.set()
         ready.set()
 
     def kill(self, with_signal=signal.SIGKILL):

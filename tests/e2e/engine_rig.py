@@ -5,6 +5,7 @@ itself on the same machine in the same minute, with a factor of three.
 """
 
 import json
+import os
 import shutil
 import tempfile
 import threading
@@ -44,9 +45,11 @@ class Rig:
 
     def engine(self, name, transfer, *, model=None, wait=True, **arguments):
         """Starts an engine. wait=False: the caller waits, so that several start at once."""
+        workers = arguments.get("tensor_parallel_size", 1)
         engine = Engine(EngineSpec(
             name=name, python=self.python, model=model or self.model, dtype=self.dtype, log_dir=self.work / "log",
             connector=transfer, cache_gib=1, import_paths=[Path(kvdepot.__file__).parent.parent],
+            env={"VLLM_CPU_OMP_THREADS_BIND": cores_of(workers)} if workers > 1 else {},
             engine={"max_model_len": 4096, **arguments}))
         self._stack.callback(engine.close)
         if wait:
@@ -65,10 +68,51 @@ class Rig:
         """Token ids of prose; another seed gives another text from the first block on."""
         return self._tokenizer.encode(prompts.prose(seed, tokens), add_special_tokens=False).ids[:tokens]
 
+    def part_of_model(self, name, layers, kv_heads):
+        """The model with fewer layers and heads: its own three KV heads can't be shared out to two workers. What it
+        says makes no sense, but depends on every token."""
+        from safetensors.torch import load_file, save_file
+        folder = self.work / name
+        shutil.copytree(self.model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+        config = json.loads((folder / "config.json").read_text())
+        head = config["head_dim"]
+        heads = config["num_attention_heads"] // config["num_key_value_heads"] * kv_heads
+        def cut(name, tensor):
+            if name.endswith(("k_proj.weight", "v_proj.weight")):
+                return tensor[:kv_heads * head].contiguous()
+            if name.endswith("q_proj.weight"):
+                return tensor[:heads * head].contiguous()
+            return tensor[:, :heads * head].contiguous() if name.endswith("o_proj.weight") else tensor
+        weights = {name: cut(name, tensor) for name, tensor in load_file(self.model / "model.safetensors").items()
+                   if ".layers." not in name or int(name.split(".layers.")[1].split(".")[0]) < layers}
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        config |= {"num_hidden_layers": layers, "num_key_value_heads": kv_heads, "num_attention_heads": heads}
+        (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
     def copy_of_model(self, name):
         folder = self.work / name
         shutil.copytree(self.model, folder)
         return folder
+
+
+def cores_of(workers):
+    """One core for each of an engine's workers, as vLLM writes them; they share cores where there are too few."""
+    cores = sorted(os.sched_getaffinity(0))
+    return "|".join(str(cores[i % len(cores)]) for i in range(workers))
+
+
+def negate_weights(model):
+    """Makes other weights of the same name, size and time: negates the sign of some all over the file."""
+    file = model / "model.safetensors"
+    stat = file.stat()
+    with file.open("r+b") as stream:
+        for offset in range(1 << 20, stat.st_size - 1, 1 << 12):
+            stream.seek(offset | 1)
+            byte = stream.read(1)
+            stream.seek(offset | 1)
+            stream.write(bytes([byte[0] ^ 0x80]))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 def timed(ask):
@@ -119,9 +163,9 @@ def wait_stored(depot, blocks, seconds=60):
 
 
 def read_digests(path):
-    """(store, load): key -> set of digests that the connector's test hook saw."""
+    """(store, load): (shard, key) -> set of digests that the connector's test hook saw."""
     seen = {"store": {}, "load": {}}
     for line in Path(path).read_text().splitlines():
         row = json.loads(line)
-        seen[row["event"]].setdefault(row["key"], set()).add(row["digest"])
+        seen[row["event"]].setdefault((row["shard"], row["key"]), set()).add(row["digest"])
     return seen["store"], seen["load"]

@@ -1,5 +1,11 @@
-"""The report in a real browser. Skipped where no Chromium is installed (`tools/setup.sh --test` installs it)."""
+"""The report in a real browser.
 
+    python -m kvdepot.demo.browser_test
+
+Where no Chromium is installed (`tools/setup.sh --test` installs it) it ends with status 77: skipped.
+"""
+
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -14,7 +20,6 @@ SIZES = """Array.from(document.querySelectorAll('svg')).map(s => {
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
-@unittest.skipUnless(browser.find(), "no Chromium on this machine: tools/setup.sh --test")
 class ReportInBrowser(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -64,4 +69,7 @@ class ReportInBrowser(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    if not browser.find():
+        print("no Chromium on this machine: tools/setup.sh --test")
+        sys.exit(77)
     unittest.main()

@@ -116,7 +116,7 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         try:
             self._worker = WorkerHalf(
                 settings, self._client, memory, identity,
-                digests=DigestLog(settings.digest_log, memory) if settings.digest_log else None,
+                digests=DigestLog(settings.digest_log, memory, identity.shard) if settings.digest_log else None,
                 timeline=Timeline(settings.timeline_log, self._client, identity.layers, identity.slab_bytes)
                 if settings.timeline_log else None)
         except native.KvdepotError as error:
@@ -228,13 +228,16 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         return self._scheduler.request_finished(request), None
 
     def reset_cache(self) -> bool:
-        self._scheduler.new_epoch("the cache was reset")
+        self._scheduler.reset()
         return True
 
     # ---- both -----------------------------------------------------------------------------------------------------
 
     def get_kv_connector_stats(self) -> KvDepotStats | None:
         half = self._scheduler or self._worker
+        if self._settings.embedded and self._worker is not None:
+            for line in self._client.take_warnings():   # an embedded depot has no log of its own
+                log.warning("kvdepot: the embedded depot: %s", line)
         if half is None or not half.counts:
             return None
         return KvDepotStats(data=half.take_counts())

@@ -1,8 +1,9 @@
 """Test hook: digests of KV blocks in the engine's memory, before they are stored and after they were loaded.
 
 With `"digest_log": PATH` each worker appends one JSON line for each block that it stores or loads:
-{"event": "store" | "load", "key": hex, "digest": hex, "request": id}. Equal keys must have equal digests. It reads
-every byte once more and is meant for tests only.
+{"event": "store" | "load", "shard": n, "key": hex, "digest": hex, "request": id}. What was loaded must have a digest
+that was stored for its key and shard; computed twice, in passes of other shapes, a block may have two. It reads every
+byte once more and is meant for tests only.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from kvdepot.vllm.transfers import LoadOp
 
 
 class DigestLog:
-    def __init__(self, path: str, memory: BlockMemory) -> None:
+    def __init__(self, path: str, memory: BlockMemory, shard: int) -> None:
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115: lives as long as the worker
         self._memory = memory
+        self._shard = shard
         self._partial: dict[int, list[Any]] = {}     # layer-wise loads: a digest of each block, layer by layer
 
     def stored(self, store: Store) -> None:
@@ -35,7 +37,9 @@ class DigestLog:
 
     def loaded_layer(self, op: LoadOp, layer: int) -> None:
         """One layer of a layer-wise load is in place and not yet used."""
-        partial = self._partial.setdefault(id(op), [hashlib.blake2b(digest_size=16) for _ in op.load.block_ids])
+        if layer == 0:      # a load that failed half way has left its digests behind, perhaps under the same id
+            self._partial[id(op)] = [hashlib.blake2b(digest_size=16) for _ in op.load.block_ids]
+        partial = self._partial[id(op)]
         for digest, block_id in zip(partial, op.load.block_ids, strict=True):
             digest.update(self._slab(layer, block_id))
         if layer + 1 == len(self._memory.layer_names):
@@ -58,7 +62,8 @@ class DigestLog:
         key_bytes = len(keys) // blocks
         for i, digest in enumerate(digests):
             key = keys[i * key_bytes:(i + 1) * key_bytes].hex()
-            self._file.write(json.dumps({"event": event, "key": key, "digest": digest, "request": request_id}) + "\n")
+            self._file.write(json.dumps({"event": event, "shard": self._shard, "key": key, "digest": digest,
+                                         "request": request_id}) + "\n")
 
     def close(self) -> None:
         self._file.close()

@@ -1,11 +1,12 @@
 """The fingerprint of a model: everything that the bytes of a KV block depend on.
 
 Two engines share blocks only when their fingerprints are equal. It is made of facts (configuration, layout,
-instruction set, ...) and of the content of the weights. Weights are sampled: every file's size and head, of a
-safetensors file the whole header and, of each tensor, all bytes when it is small (norms, scales, routers of small
-models) and otherwise up to 16 pieces from its head, its tail and places between; at least its head. That costs some
-thousand small reads, or one for each tensor where there are more, whatever the size of the model, and finds weights
-that were overwritten in place under the same name, size and time.
+instruction set, ...) and of the content of the weights. Weights are sampled: every file's size, its description
+(weights.py: the header, or the directory with its checksums) and, of each tensor, all bytes when it is small (norms,
+scales, routers of small models) and otherwise up to 16 pieces from its head, its tail and places between; at least its
+head. That costs some thousand small reads, or one for each tensor where there are more, whatever the size of the
+model, and finds weights that were overwritten in place under the same name, size and time. A file in which tensors
+cannot be told apart is refused: samples of the whole would miss small ones.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvdepot.vllm import weights
+
 WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 IGNORED_NAMES = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state.pth")
 SMALL_BYTES = 8192          # a tensor of at most this many bytes is read whole
@@ -28,7 +31,6 @@ PIECES_MAX = 6000           # of all files together, 2 s at 5 ms a read on a slo
                             # where there are more tensors
 READ_ONLY = {"pt": (".pt",), "npcache": (".bin",)}     # load formats of vLLM that ignore safetensors beside them
 READERS = 16
-HEADER_BYTES_MAX = 64 << 20
 
 
 class FingerprintError(ValueError):
@@ -94,14 +96,16 @@ def _read(file: Path, pieces: list[Piece]) -> bytes:
 
 
 def _plan(file: Path, pieces_max: int) -> list[Piece]:
-    size = file.stat().st_size
-    tensors = _safetensors(file, size) if file.suffix == ".safetensors" else None
-    if tensors is None:
-        return _spread(0, size, pieces_max)
-    begin = min((offset for offset, _ in tensors), default=size)
-    plan = [Piece(0, begin)]
-    each = min(max(pieces_max // max(len(tensors), 1), 1), 16)
-    for offset, length in tensors:
+    found = weights.contents(file)
+    if found is None and file.suffix == ".safetensors":
+        return _spread(0, file.stat().st_size, pieces_max)     # no engine can load it
+    if found is None:
+        raise FingerprintError(f"{file}: its tensors cannot be told apart (neither GGUF nor as torch.save has written "
+                               'since PyTorch 1.6); save them as safetensors, or set "weights_id" in '
+                               "kv_connector_extra_config to name them")
+    plan = [Piece(*found.description)]
+    each = min(max(pieces_max // max(len(found.tensors), 1), 1), 16)
+    for offset, length in found.tensors:
         plan += [Piece(offset, length)] if length <= SMALL_BYTES else _spread(offset, length, each)
     return plan
 
@@ -114,31 +118,13 @@ def _spread(offset: int, length: int, count: int) -> list[Piece]:
     return [Piece(offset + int(i * step), PIECE_BYTES) for i in range(count)]
 
 
-def _safetensors(file: Path, size: int) -> list[tuple[int, int]] | None:
-    """(offset, length) of each tensor in the order of their offsets; None when the header is not one."""
-    with file.open("rb") as stream:
-        head = stream.read(8)
-        if len(head) < 8:
-            return None
-        (header_bytes,) = struct.unpack("<Q", head)
-        if not 2 <= header_bytes <= min(HEADER_BYTES_MAX, size - 8):
-            return None
-        try:
-            header = json.loads(stream.read(header_bytes))
-            spans = [tuple(entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"]
-            base = 8 + header_bytes
-            return sorted((base + first, last - first) for first, last in spans)
-        except (ValueError, KeyError, TypeError):
-            return None
-
-
-def fingerprint(facts: Mapping[str, Any], weights: bytes) -> bytes:
-    """32 bytes for facts (anything JSON can hold) and the digest of the weights."""
+def fingerprint(facts: Mapping[str, Any], content: bytes) -> bytes:
+    """32 bytes for facts (anything JSON can hold) and the digest of the weights' content."""
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"), default=_stable)
     digest = hashlib.blake2b(digest_size=32, person=b"kvdepot-model")
     digest.update(text.encode())
     digest.update(b"\0")
-    digest.update(weights)
+    digest.update(content)
     return digest.digest()
 
 

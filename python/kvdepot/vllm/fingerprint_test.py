@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvdepot.vllm import fingerprint as f
+from kvdepot.vllm.weights_test import torch_file
 
 LARGE = 3_000_000
 
@@ -74,21 +75,7 @@ def test_shards_that_are_swapped_are_another_model(tmp_path):
     assert f.weights_digest(tmp_path / "a") != f.weights_digest(tmp_path / "b")
 
 
-def test_other_formats_are_sampled_over_their_whole_length(tmp_path):
-    data = bytearray(random.Random(3).randbytes(4_000_000))
-    file = tmp_path / "model.gguf"
-    file.write_bytes(data)
-    before = f.weights_digest(file)
-    data[-1] ^= 1
-    file.write_bytes(data)
-    assert f.weights_digest(file) != before
-    data[-1] ^= 1
-    data[2_000_000:2_400_000] = bytes(400_000)
-    file.write_bytes(data)
-    assert f.weights_digest(file) != before
-
-
-def test_broken_safetensors_are_sampled_like_other_files(tmp_path):
+def test_broken_safetensors_are_sampled_over_their_whole_length(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 10_000)
     assert len(f.weights_digest(tmp_path)) == 32
     (tmp_path / "model.safetensors").write_bytes(b"")
@@ -125,9 +112,9 @@ def test_one_tensor_among_very_many_in_many_files_is_found(tmp_path):
 @pytest.mark.parametrize(("load_format", "name"), [("pt", "model.pt"), ("npcache", "model.bin")])
 def test_the_files_that_the_load_format_reads_are_sampled(tmp_path, load_format, name):
     folder = model(tmp_path / "m")
-    (folder / name).write_bytes(random.Random(1).randbytes(1000))
+    torch_file(folder / name, {"x": random.Random(1).randbytes(1000)})
     before, beside = f.weights_digest(folder, load_format), f.weights_digest(folder)
-    (folder / name).write_bytes(random.Random(2).randbytes(1000))
+    torch_file(folder / name, {"x": random.Random(2).randbytes(1000)})
     assert f.weights_digest(folder, load_format) != before
     assert f.weights_digest(folder) == beside
 

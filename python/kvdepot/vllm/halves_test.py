@@ -157,6 +157,22 @@ def test_what_computing_beats_is_left_alone_and_not_stored_again():
     assert not e.clients[0].leases
 
 
+def test_load_that_its_deadline_would_cut_off_is_not_tried():
+    depot = warmed()
+    e = engine(depot)
+    e.choice.saved_s, e.choice.load_s = 1.0, 0.6            # pays by the choice, but its deadline is at 0.5 s
+    request = e.add(Request(PROMPT))
+    assert e.admit(request) == (0, False)
+    assert e.scheduler.counts["requests_left_alone"] == 1
+    assert not e.clients[0].leases
+    patient = engine(depot, deadline_share=0.7)
+    patient.choice.saved_s, patient.choice.load_s = 1.0, 0.6
+    assert patient.admit(patient.add(Request(PROMPT))) == (40, True)
+    forced = engine(depot, load="async")
+    forced.choice.saved_s, forced.choice.load_s = 1.0, 0.6
+    assert forced.admit(forced.add(Request(PROMPT))) == (40, True)
+
+
 def test_leases_end_when_the_load_has():
     e = engine(warmed())
     request = e.add(Request(PROMPT))
@@ -365,6 +381,27 @@ def test_one_warning_in_a_period_and_one_line_when_it_is_over(caplog):
     assert sum(record.levelname == "WARNING" for record in caplog.records) == 2
 
 
+def test_warning_says_what_the_client_knows(caplog):
+    e = engine(FakeDepot(down=True))
+    e.clients[0].knows["last_error"] = "the endpoint does not speak the kvdepot protocol"
+    e.add(Request(PROMPT))
+    e.step()
+    assert "does not speak the kvdepot protocol" in caplog.text
+
+
+def test_block_that_was_evicted_since_the_lookup_is_counted_and_not_warned_about(caplog):
+    depot = warmed()
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    for shard_and_key in list(depot.records)[5:]:
+        del depot.records[shard_and_key]
+    e.step()
+    assert e.worker.counts["load_failures"] == {"missing": 1}
+    assert e.received == {request.request_id}
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_store_that_is_never_acknowledged_gives_its_blocks_back_at_its_deadline():
     depot = FakeDepot(held=True)
     e = engine(depot, store_deadline_ms=500)
@@ -490,6 +527,52 @@ def test_weights_changed_in_place_stop_everything_until_the_next_epoch():
     e.step((other, 40))
     e.step()
     assert len(depot.records) == stored + 10
+
+
+def test_resets_that_follow_each_other_open_one_epoch():
+    e = engine(FakeDepot())
+    for _ in range(3):
+        e.scheduler.reset()
+        e.step()
+    assert [len(client.namespaces) for client in e.clients] == [2, 2]
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 40))
+    e.scheduler.reset()
+    e.finish(request)
+    e.step()
+    assert [len(client.namespaces) for client in e.clients] == [3, 3]
+    assert e.admit(e.add(Request(PROMPT))) == (0, False)
+
+
+def test_weights_that_change_right_after_a_reset_still_end_its_epoch():
+    depot = FakeDepot()
+    e = engine(depot)
+    e.scheduler.reset()
+    e.step()
+    e.worker.weights_changed()
+    e.step()
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 40))
+    e.step()
+    assert len(depot.records) == 10
+
+
+def test_without_another_epoch_the_depot_is_left_alone():
+    depot = warmed()
+    e = engine(depot)
+    for client in e.clients:
+        client.namespaces_max = 1
+    e.scheduler.reset()
+    request = e.add(Request(PROMPT))
+    assert e.admit(request) == (0, False)
+    assert not e.step((request, 40)).stores
+    assert e.finish(request) is False
+    e.worker.weights_changed()
+    e.step()
+    e.step()
+    assert len(depot.records) == 10
 
 
 def test_lora_requests_are_left_alone():

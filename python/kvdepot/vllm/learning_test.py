@@ -53,6 +53,37 @@ def test_asynchronous_load_beside_a_pass_teaches_its_own_time():
     assert e.choice.load_bytes_per_s > 1e6
 
 
+def test_load_that_was_cut_off_at_its_deadline_is_not_tried_again_at_once():
+    depot = warmed()
+    e = learning_engine(depot)
+    busy = e.add(Request([3] * 64))
+    e.admit(busy)
+
+    def asked():
+        request = e.add(Request(PROMPT))
+        e.clients[0].deliver(("match",))
+        return request, e.admit(request)
+
+    depot.held = True
+    request, answer = asked()
+    assert answer == (40, True)
+    e.step((busy, 1))
+    e.now += 40.0                                        # bytes trickle: no limit of progress ends it
+    e.clients[1].fail("timeout", ("multiget",))
+    e.step((busy, 1))
+    e.finish(request)
+    for _ in range(PROBE_EVERY):
+        request, answer = asked()
+        assert answer == (0, False)
+        e.step((busy, 1), ending=(request,))
+    request, answer = asked()
+    assert answer == (40, True)
+    e.step((busy, 1))
+    e.clients[1].deliver(("multiget",))                  # it is fast again
+    e.step((busy, 1))
+    assert asked()[1][0] >= 39
+
+
 def test_wrong_belief_about_the_depot_is_corrected_by_a_load_once_in_a_while():
     e = learning_engine(warmed())
     e.choice.observe_load(pool_bytes=400, flash_bytes=0, seconds=30.0, contended=False)

@@ -4,6 +4,9 @@ A lookup is submitted when a request arrives and answered by the time it is sche
 waited for a few hundred microseconds, in all lookups of a step together; after that the request is passed over and
 asked for again in the next step, until the lookup's own deadline has passed.
 
+A request with more blocks than one operation may name is asked about in several, all at once; what they find counts up
+to the first gap.
+
 A request that is cheap to compute gives up sooner than a depot can be judged. Its lookup then goes on in the client,
 which opens its breaker only when nothing has moved for the progress limit.
 """
@@ -13,25 +16,36 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvdepot._kvdepot import KvdepotError
+from kvdepot.vllm.transfers import parts
 
 
 @dataclass(slots=True)
 class Lookup:
     """One question. It covers blocks [first, first + asked) of a request."""
 
-    op: int                     # 0: nothing is in flight any more, or nobody waits for it
+    open: dict[int, int]        # operations in flight that somebody waits for -> which of the parts it asks about
+    sizes: list[int]            # blocks of each part
     first: int
-    asked: int
     expires: float              # the answer is given up then
-    answered: float = 0.0       # when it came; 0 = not yet
+    answered: float = 0.0       # when the last part's came; 0 = not yet
     found: int = 0              # blocks the depot holds from `first` on, without a gap
     on_flash: int = 0           # of these
-    lease: int = 0              # pins them in the depot's memory; 0 = none
+    leases: list[int] = field(default_factory=list)     # pin them in the depot's memory
     code: str = "ok"
+    answers: dict[int, Any] = field(default_factory=dict)   # part -> completion, until all have come
+
+    @property
+    def op(self) -> int:
+        """One of the operations in flight, 0 when the lookup has ended."""
+        return next(iter(self.open), 0)
+
+    @property
+    def asked(self) -> int:
+        return sum(self.sizes)
 
     @property
     def end(self) -> int:
@@ -62,29 +76,32 @@ class LookupDesk:
     def submit(self, keys: Sequence[bytes], first: int, total_s: float) -> Lookup | None:
         """Asks for `keys`, which begin at block `first`. None when the depot can't be asked: nothing was sent."""
         wait_ms = max(1, min(int(total_s * 1e3), self._progress_ms))
-        try:
-            op = self._client.match(self.namespace, b"".join(keys), len(keys[0]), shards=self._shards, groups=(0,),
-                                    lease_ms=self._lease_ms, promote=True, total_ms=2 * self._progress_ms,
-                                    progress_ms=self._progress_ms)
-        except KvdepotError as error:
-            self._count(error.code)
-            return None
         # The client ends a lookup of a depot that hangs; ten more milliseconds cover a thread that gets no core.
-        lookup = Lookup(op, first, len(keys), self._clock() + wait_ms / 1e3 + 0.01)
-        self._open[op] = lookup
-        return lookup
+        lookup = Lookup({}, [], first, self._clock() + wait_ms / 1e3 + 0.01)
+        for start, count in parts(len(keys)):
+            try:
+                op = self._client.match(self.namespace, b"".join(keys[start:start + count]), len(keys[0]),
+                                        shards=self._shards, groups=(0,), lease_ms=self._lease_ms, promote=True,
+                                        total_ms=2 * self._progress_ms, progress_ms=self._progress_ms)
+            except KvdepotError as error:
+                self._count(error.code)
+                break
+            lookup.open[op] = len(lookup.sizes)
+            lookup.sizes.append(count)
+            self._open[op] = lookup
+        return lookup if lookup.sizes else None
 
     def poll(self, lookup: Lookup) -> bool:
         """True when the lookup has ended; its fields then say how. Waits as long as this step still may."""
         self._collect()
-        while lookup.op and self._wait_left > 0:
+        while lookup.open and self._wait_left > 0:
             began = self._clock()
             self._sleep(self._wait_left)
             self._wait_left -= self._clock() - began
             self._collect()
-        if lookup.op and self._clock() >= lookup.expires:
+        if lookup.open and self._clock() >= lookup.expires:
             self._end(lookup, "timeout")
-        return lookup.op == 0
+        return not lookup.open
 
     def _sleep(self, seconds: float) -> None:
         """Until a completion is there, at most `seconds`. Only select() counts in less than milliseconds."""
@@ -101,16 +118,36 @@ class LookupDesk:
                 if lookup is None:
                     continue
                 self._client.release(completion.op)
-                if lookup.op == 0:
+                if completion.op not in lookup.open:
                     self._unpin(completion.lease)      # too late for its request
                     continue
-                if completion.ok:
-                    lookup.found, lookup.on_flash = completion.prefix_blocks, completion.flash_blocks
-                    lookup.lease = completion.lease
-                self._end(lookup, completion.code)
+                lookup.answers[lookup.open.pop(completion.op)] = completion
+                if not lookup.open:
+                    self._add_up(lookup)
+
+    def _add_up(self, lookup: Lookup) -> None:
+        """All parts are answered: counts blocks up to the first gap and lets go of what lies behind it."""
+        code, whole = "ok", True
+        for part, size in enumerate(lookup.sizes):
+            answer = lookup.answers[part]
+            if not whole:
+                self._unpin(answer.lease)
+                continue
+            whole = answer.ok and answer.prefix_blocks == size
+            if not answer.ok:
+                code = answer.code
+                continue
+            lookup.found += answer.prefix_blocks
+            lookup.on_flash += answer.flash_blocks
+            if answer.lease:
+                lookup.leases.append(answer.lease)
+        lookup.answers.clear()
+        self._end(lookup, code)
 
     def _end(self, lookup: Lookup, code: str) -> None:
-        lookup.op = 0
+        """Late answers of what is still open are let go when they come."""
+        lookup.open.clear()
+        self._let_go(lookup)
         lookup.answered = self._clock()
         lookup.code = code
         if code == "ok":
@@ -118,20 +155,28 @@ class LookupDesk:
         else:
             self._count(code)
 
-    def _forget(self, lookup: Lookup) -> None:
-        self._open.pop(lookup.op, None)
-        self._client.cancel(lookup.op)
-        self._client.release(lookup.op)
+    def _let_go(self, lookup: Lookup) -> None:
+        """Of parts that have been answered while others were not."""
+        for answer in lookup.answers.values():
+            self._unpin(answer.lease)
+        lookup.answers.clear()
+
+    def _forget(self, op: int) -> None:
+        self._open.pop(op, None)
+        self._client.cancel(op)
+        self._client.release(op)
 
     def drop(self, lookup: Lookup | None) -> None:
-        """Gives up a lookup and what it pinned. Every lookup ends here, or its lease runs out by itself."""
+        """Gives up a lookup and what it pinned. Every lookup ends here, or its leases run out by themselves."""
         if lookup is None:
             return
-        if lookup.op:
-            self._forget(lookup)
-            lookup.op = 0
-        self._unpin(lookup.lease)
-        lookup.lease = 0
+        for op in lookup.open:
+            self._forget(op)
+        lookup.open.clear()
+        self._let_go(lookup)
+        for lease in lookup.leases:
+            self._unpin(lease)
+        lookup.leases.clear()
 
     def _unpin(self, lease: int) -> None:
         if not lease:

@@ -11,7 +11,7 @@ log = logging.getLogger("vllm.kvdepot")   # below vLLM's logger, so that its for
 _REASONS = {
     "unavailable": "it cannot be reached",
     "timeout": "it did not answer in time",
-    "busy": "it is overloaded",
+    "busy": "it is overloaded, or has room for part of a store only",
     "no_space": "it is full",
     "corrupt": "damaged blocks were found and refused",
     "invalid": "it refuses requests of this engine (another model under the same fingerprint?)",
@@ -23,10 +23,13 @@ _REASONS = {
 class Notices:
     """Counts failures and tells about them once in a period, and when they are over."""
 
-    def __init__(self, depot: str, every_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, depot: str, every_s: float, clock: Callable[[], float] = time.monotonic,
+                 why: Callable[[], str] = lambda: "") -> None:
+        """`why`: what the client knows about the last failure; asked when there is something to tell."""
         self._depot = depot
         self._every_s = every_s
         self._clock = clock
+        self._why = why
         self._next = float("-inf")
         self._counts: dict[str, int] = {}
         self._failing = False
@@ -43,6 +46,8 @@ class Notices:
         if self._clock() >= self._next:
             self._next = self._clock() + self._every_s
             text = "; ".join(f"{count} {key}" for key, count in self._counts.items())
+            why = self._why()
+            text += f"; last: {why}" if why else ""
             self._counts.clear()
             log.warning("kvdepot: depot %s fails (%s). Requests are computed instead; at most one warning in %g s.",
                         self._depot, text, self._every_s)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvdepot._kvdepot import KvdepotError
 from kvdepot.vllm import counters
 from kvdepot.vllm.config import Settings
 from kvdepot.vllm.fingerprint import with_epoch
@@ -19,13 +20,17 @@ from kvdepot.vllm.lookup import Lookup, LookupDesk
 from kvdepot.vllm.messages import Load, LoadReport, StepPlan, Store, WorkerIdentity, WorkerReport
 from kvdepot.vllm.notices import Notices
 
-# Of requests whose hit computing is predicted to beat, one in so many is loaded all the same, before its pass: without
-# loads nothing would ever correct a prediction that is wrong. At a deadline of half of what it saves, it costs 3 %.
+# Of requests whose hit is left alone (computing is predicted to beat it, or its deadline to cut it off), one in so many
+# is loaded all the same, before its pass: without loads nothing would ever correct a prediction that is wrong. At a
+# deadline of half of what it saves, it costs 3 %.
 PROBE_EVERY = 16
+
+# A load that was given up at its deadline would have taken longer than that; by how much nobody knows.
+CUT_OFF_FACTOR = 1.25
 
 # Nothing is stored for so long after a store failed for one of these reasons; twice as long after each that a depot
 # refused because it is full: its bytes were sent in vain.
-PAUSE_CODES = frozenset(("timeout", "unavailable", "no_space"))
+PAUSE_CODES = frozenset(("timeout", "unavailable", "no_space", "busy"))
 STORE_PAUSE_S, STORE_PAUSE_S_MAX = 1.0, 64.0
 # Blocks whose store failed and that are stored when a request finds them in vLLM's own cache: 6 MB of hashes.
 UNSTORED_MAX = 65_536
@@ -56,7 +61,7 @@ class Tracked:
     stores_sent: int = 0
     stores_ended: int = 0
     mended: bool = False               # its prefix in vLLM's own cache was searched for blocks that are not stored
-    declined: bool = False             # computing its hit was predicted to be faster
+    declined: bool = False             # its hit was predicted not to be worth loading
     no_load: bool = False
     no_store: bool = False
 
@@ -93,7 +98,7 @@ class SchedulerHalf:
         self._may_store = may_store
         self._local_blocks = local_blocks
         self._clock = clock
-        self.notices = Notices(settings.depot, settings.warn_every_s, clock)
+        self.notices = Notices(settings.depot, settings.warn_every_s, clock, self._why)
         self.counts: dict[str, Any] = counters.empty()
         self._identities: list[WorkerIdentity] = []
         self._desk: LookupDesk | None = None
@@ -101,6 +106,7 @@ class SchedulerHalf:
         self._block_tokens = 0
         self._token_bytes = 0
         self._epoch = b""
+        self._epoch_used = True                    # something may have been stored in it
         self._tracked: dict[str, Tracked] = {}
         self._arriving: dict[bytes, str] = {}      # block hash -> request that loads it asynchronously
         self._loads: list[Load] = []
@@ -111,6 +117,8 @@ class SchedulerHalf:
         self._store_pause_s = 0.0                  # the last pause for a full depot, if no store went well since
         self._store_at = 0.0                       # no store before that
         self._declined = 0                         # requests since the last load
+        # Seconds that a byte takes at least, since a load that was (True) or was not mostly from flash was cut off.
+        self._cut_off: dict[bool, float] = {}
         self._undecided = 0                        # lookups that this step's requests still wait for
         self._decoding = (0, 0)                    # tokens and pairs of the last step's decoding requests
         self._step: Step | None = None
@@ -206,13 +214,18 @@ class SchedulerHalf:
             prompt_tokens=request.num_tokens, local_tokens=first * size, hit_tokens=hit, flash_tokens=flash * size,
             token_bytes=self._token_bytes, pass_tokens_max=self._pass_tokens_max, others=others,
             others_tokens=self._decoding[0], others_pairs=self._decoding[1])
-        mode = answer.mode if self._settings.load == "auto" else self._settings.load
+        deadline_s = self._settings.deadline_share * answer.saved_s
+        mode = self._settings.load
+        if mode == "auto":
+            # A load that is predicted to pass its deadline would be given up there, after all that waiting.
+            load_s = max(answer.load_s, self._cut_off.get(2 * flash * size > hit, 0.0) * hit * self._token_bytes)
+            mode = answer.mode if load_s <= deadline_s else "none"
         tracked.declined = mode == "none"
         if tracked.declined and self._declined < PROBE_EVERY:
             return None
         if tracked.declined:
             mode = "async"
-        total_ms = max(1, int(self._settings.deadline_share * answer.saved_s * 1e3))
+        total_ms = max(1, int(deadline_s * 1e3))
         # A pass must compute something; vLLM takes the last token of an asynchronous load back by itself.
         tokens = min(hit, request.num_tokens - 1 - first * size) if mode == "layerwise" else hit
         return LoadPlan(first, end - first, tokens, mode == "layerwise", flash, total_ms) if tokens > 0 else None
@@ -328,6 +341,7 @@ class SchedulerHalf:
                                  [table[i] for i in blocks],
                                  sorted({loading[i] for i in table if i in loading}) if loading else []))
         tracked.stores_sent += 1
+        self._epoch_used = True
 
     def _may_store_again(self) -> bool:
         if self._clock() < self._store_at:
@@ -418,14 +432,20 @@ class SchedulerHalf:
     def _take_load(self, load: LoadReport, step: Step, evict: Callable[[set[int]], None]) -> None:
         block_bytes = self._token_bytes * self._block_tokens
         tracked = self._tracked.get(load.request_id)
+        flash = min(load.flash_blocks, load.blocks)
+        plan = step.layerwise.get(load.request_id) or (tracked.loading if tracked is not None else None)
         if load.good_blocks == load.blocks:
             self.notices.success()
-            flash = min(load.flash_blocks, load.blocks)
+            self._cut_off.pop(2 * flash > load.blocks, None)
             self._choice.observe_load(pool_bytes=(load.blocks - flash) * block_bytes, flash_bytes=flash * block_bytes,
                                       seconds=load.seconds, contended=load.layerwise)
         else:
-            if load.code != "cancelled":
+            if load.code not in ("cancelled", "missing"):       # evicted since the lookup: nobody's fault
                 self.notices.failures("loads", {load.code: 1})
+            if load.code == "timeout" and plan is not None and load.seconds * 1e3 >= plan.total_ms:
+                byte_s = CUT_OFF_FACTOR * load.seconds / (load.blocks * block_bytes)
+                kind = 2 * flash > load.blocks
+                self._cut_off[kind] = max(byte_s, self._cut_off.get(kind, 0.0))
             if load.layerwise and load.request_id in step.layerwise:
                 self._poisoned(step, load, evict)
             elif tracked is not None and tracked.loading is not None:
@@ -490,9 +510,17 @@ class SchedulerHalf:
         self._hold.append(request.request_id)
         return True
 
-    def new_epoch(self, reason: str) -> None:
-        """Nothing stored so far may be used any more, nor anything computed so far be stored."""
-        self._epoch = os.urandom(16)
+    def reset(self) -> None:
+        """vLLM's caches are reset, and this one with them."""
+        # vLLM is often asked again until all blocks are free: that need not open a namespace each time.
+        self.new_epoch("the cache was reset", always=False)
+
+    def new_epoch(self, reason: str, *, always: bool = True) -> None:
+        """Nothing stored so far may be used any more, nor anything computed so far be stored. `always`: also when
+        nothing was stored in the present epoch."""
+        open_one = always or self._epoch_used
+        if open_one:
+            self._epoch, self._epoch_used = os.urandom(16), False
         self._unstored.clear()
         for tracked in self._tracked.values():
             tracked.no_load = tracked.no_store = True
@@ -502,8 +530,13 @@ class SchedulerHalf:
                 self._desk.drop(tracked.lookup)
             tracked.lookup = tracked.plan = None
         self._arriving.clear()
-        if self._desk is not None:
-            self._open_namespace()
+        if self._desk is not None and open_one:
+            try:
+                self._open_namespace()
+            except KvdepotError as error:       # of so many epochs a client keeps account
+                self._may_load = self._may_store = False
+                self.notices.once(f"no further epoch can be opened ({error}): KV is neither loaded nor stored until "
+                                  "restart")
         self.notices.once(f"{reason}: KV that was stored before is not used any more, new KV is shared with no other "
                           "engine until restart")
 
@@ -533,6 +566,11 @@ class SchedulerHalf:
         """Lets go of what the lookup pinned; what it found stays known, so that it is not stored again."""
         if self._desk is not None:
             self._desk.drop(tracked.lookup)
+
+    def _why(self) -> str:
+        """What the depot, or the way to it, last said to this engine."""
+        stats = self._client.stats()
+        return stats.get("last_error") or stats.get("last_refusal") or ""
 
     def take_counts(self) -> dict[str, Any]:
         counts, self.counts = self.counts, counters.empty()

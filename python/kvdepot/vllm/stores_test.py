@@ -163,6 +163,23 @@ def test_full_depot_is_not_an_error_of_the_request():
     assert e.worker.counts["store_failures"] == {"no_space": 1}
 
 
+def test_what_a_depot_did_not_take_of_a_store_is_stored_again():
+    depot = FakeDepot(takes=2)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.step((request, 12))                            # of three blocks, one is refused
+    e.step()
+    assert e.worker.counts["store_failures"] == {"busy": 1}
+    assert e.worker.counts["blocks_stored"] == len(depot.records) == 2
+    depot.takes = 100
+    assert not e.step((request, 12)).stores          # nothing is stored behind the gap
+    e.now += STORE_PAUSE_S
+    assert [(s.first_block, len(s.block_ids)) for s in e.step((request, 16)).stores] == [(2, 8)]
+    e.step()
+    assert len(depot.records) == 10
+
+
 # ---- stores that failed --------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvdepot.vllm.messages import Load, LoadReport, Store
 
@@ -57,8 +58,14 @@ class StoreOp:
     open: set[int]
     released: int = 0           # layers handed over
     expires: float = float("inf")   # set when the last layer is handed over
-    failed_blocks: int = 0
+    refused: list[int] = field(default_factory=list)    # of its blocks, those that the depot did not take
     code: str = "ok"
+
+
+def failed_keys(completion: Any) -> list[int]:
+    """Which keys of an operation that went through failed."""
+    bits = completion.failed
+    return [i for i in range(completion.keys) if bits[i // 8] >> i % 8 & 1] if completion.failed_keys else []
 
 
 def parts(count: int) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from kvdepot.vllm.fingerprint import with_epoch
 from kvdepot.vllm.layout import BlockMemory
 from kvdepot.vllm.messages import Load, StepPlan, Store, WorkerIdentity, WorkerReport
 from kvdepot.vllm.timeline import NoTimeline
-from kvdepot.vllm.transfers import LoadOp, StoreOp, parts
+from kvdepot.vllm.transfers import KEYS_MAX, LoadOp, StoreOp, failed_keys, parts
 
 GRACE_S = 0.2               # the client ends an operation at its deadline; this covers a thread that gets no core
 STORE_LINGER_S = 0.001      # a step that only waits for stores polls more often than one that waits for a load
@@ -330,12 +330,16 @@ class WorkerHalf:
         if self._pending[store.request_id] == 0:
             del self._pending[store.request_id]
         self._report.stores_ended[store.request_id] = self._report.stores_ended.get(store.request_id, 0) + 1
-        good = len(store.block_ids) - op.failed_blocks if code == "ok" else 0
-        if again and (code != "ok" or op.failed_blocks):
-            self._report.keys_failed += store.hashes()
-            if store.first_block >= 0 and code != "ok":
-                failed = self._report.stores_failed
-                failed[store.request_id] = min(failed.get(store.request_id, store.first_block), store.first_block)
+        missing = op.refused if code == "ok" else list(range(len(store.block_ids)))
+        good = len(store.block_ids) - len(missing)
+        if code == "ok" and missing:
+            code = "busy" if good else "no_space"
+        if again and missing:
+            hashes = store.hashes()
+            self._report.keys_failed += [hashes[i] for i in missing]
+            if store.first_block >= 0:
+                failed, block = self._report.stores_failed, store.first_block + min(missing)
+                failed[store.request_id] = min(failed.get(store.request_id, block), block)
         if code == "cancelled":
             counters.add(self.counts, "stores_cancelled")
         elif code != "ok":
@@ -383,9 +387,10 @@ class WorkerHalf:
             if not completion.ok:
                 self._end_store(store, completion.code)
                 return
-            store.failed_blocks += completion.failed_keys
+            first = store.ops.index(completion.op) * KEYS_MAX
+            store.refused += [first + i for i in failed_keys(completion)]
             if not store.open:
-                self._end_store(store, "ok" if store.failed_blocks < len(store.store.block_ids) else "no_space")
+                self._end_store(store, "ok")
 
     def _linger(self) -> None:
         """In a step without a pass: waits a little for the first load to end, so that the engine need not poll."""
@@ -407,8 +412,11 @@ class WorkerHalf:
     def _enter_epoch(self, epoch: bytes) -> None:
         self._give_up("cancelled")
         self._epoch = epoch
-        self._namespace = self._open_namespace()
-        self._void = False
+        try:
+            self._namespace = self._open_namespace()
+            self._void = False
+        except KvdepotError:        # the scheduler half gets the same answer and says so
+            self._void = True
 
     def weights_changed(self) -> None:
         """The model's weights were changed in place: nothing may be loaded or stored until the next epoch."""

@@ -106,6 +106,12 @@ Status FakeDepot::Session::on_message(const wire::Header& header, Bytes meta) {
     case kPut: on_put(header, meta); break;
     case kRemove: on_remove(header, meta); break;
     case kCancel: on_cancel(header.request_id); break;
+    case kClose: depot_.closed.push_back(wire::decode<wire::Close>(header, meta)->ns); break;
+    case kCheck: {
+      const Bytes keys = wire::decode<wire::Check>(header, meta)->keys.bytes;
+      depot_.checked.insert(depot_.checked.end(), keys.begin(), keys.end());
+      break;
+    }
     case kUnpin:
       depot_.unpinned.push_back(wire::decode<wire::Unpin>(header, meta)->lease);
       send(wire::frame({.request_id = header.request_id}, wire::UnpinReply{}));
@@ -119,7 +125,8 @@ Status FakeDepot::Session::on_message(const wire::Header& header, Bytes meta) {
 
 void FakeDepot::Session::on_hello(const wire::Header& header) {
   if (depot_.script.hello_status != Code::kOk) {
-    return send(wire::error_frame(wire::Opcode::kHelloReply, header.request_id, depot_.script.hello_status, "no"));
+    return send(wire::error_frame(wire::Opcode::kHelloReply, header.request_id, depot_.script.hello_status,
+                                  depot_.script.reason));
   }
   wire::HelloReply reply;
   reply.version = depot_.script.version;
@@ -132,7 +139,8 @@ void FakeDepot::Session::on_hello(const wire::Header& header) {
 void FakeDepot::Session::on_open(const wire::Header& header, Bytes meta) {
   const auto open = wire::decode<wire::Open>(header, meta);
   if (depot_.script.open_status != Code::kOk) {
-    return send(wire::error_frame(wire::Opcode::kOpenReply, header.request_id, depot_.script.open_status, "no"));
+    return send(wire::error_frame(wire::Opcode::kOpenReply, header.request_id, depot_.script.open_status,
+                                  depot_.script.reason));
   }
   depot_.namespaces_.push_back(open->ns);
   const auto handle = static_cast<std::uint32_t>(depot_.namespaces_.size());
@@ -162,7 +170,8 @@ void FakeDepot::Session::on_get(const wire::Header& header, Bytes meta) {
   const auto get = wire::decode<wire::Get>(header, meta);
   const GroupSchema& schema = *schema_of(ns(get->ns), get->group);
   if (depot_.script.get_status != Code::kOk) {
-    return send(wire::error_frame(wire::Opcode::kGetData, header.request_id, depot_.script.get_status, "no"));
+    return send(
+        wire::error_frame(wire::Opcode::kGetData, header.request_id, depot_.script.get_status, depot_.script.reason));
   }
   Getting getting{.id = header.request_id,
                   .records = {},
@@ -236,7 +245,8 @@ void FakeDepot::Session::produce_one(Getting& get) {
 void FakeDepot::Session::on_put(const wire::Header& header, Bytes meta) {
   const auto put = wire::decode<wire::Put>(header, meta);
   if (depot_.script.put_status != Code::kOk) {
-    return send(wire::error_frame(wire::Opcode::kPutReply, header.request_id, depot_.script.put_status, "no"));
+    return send(
+        wire::error_frame(wire::Opcode::kPutReply, header.request_id, depot_.script.put_status, depot_.script.reason));
   }
   Putting& putting = puts_[header.request_id];
   putting.ns = &ns(put->ns);
@@ -298,8 +308,10 @@ Status FakeDepot::Session::on_payload_end() {
     depot_.records_[name] = std::move(putting.records[key]);
     ++depot_.records_put;
   }
+  wire::PutReply reply{.failed = failed};
+  if (!putting.failed.empty()) reply = {.failed = failed, .why = Code::kCorrupt, .reason = "damaged\non its way"};
   send(wire::frame({.flags = wire::kFlagLast, .request_id = found->first, .items = static_cast<std::uint32_t>(keys)},
-                   wire::PutReply{failed}));
+                   reply));
   puts_.erase(found);
   return {};
 }

@@ -29,6 +29,7 @@ struct FakeScript {
   Code open_status = Code::kOk;
   Code get_status = Code::kOk;
   Code put_status = Code::kOk;   // answered to PUT before any data
+  std::string reason = "no";     // of these refusals
   std::uint32_t credits = 1024;  // ops_max of HELLO
   std::uint16_t layers_per_message = 1;
   bool last_message_apart = false;                        // the end of a get comes as a message of its own
@@ -60,6 +61,8 @@ class FakeDepot {
   std::vector<std::byte> last_put_data;  // payload of the last PUT data message, whole
   std::uint64_t records_put = 0;
   std::vector<LeaseId> unpinned;
+  std::vector<std::uint32_t> closed;  // handles of CLOSEs
+  std::vector<std::byte> checked;     // keys of CHECKs, back to back
   std::uint64_t connections = 0;
 
  private:

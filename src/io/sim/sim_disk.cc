@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -142,7 +143,9 @@ class SimDisk final : public Disk {
   // Does to the drive what the operation says, at the moment it completes.
   Status perform(Pending& pending) {
     const DiskOp& op = *pending.op;
-    const bool error = pending.faulty && pending.fault.fault == SimFault::kError;
+    const bool done = pending.faulty && pending.fault.fault == SimFault::kErrorDone;
+    const bool forget = pending.faulty && pending.fault.fault == SimFault::kForget;
+    const bool error = done || forget || (pending.faulty && pending.fault.fault == SimFault::kError);
     const bool lose = pending.faulty && pending.fault.fault == SimFault::kLose;
     const bool flip = pending.faulty && pending.fault.fault == SimFault::kFlipBit;
     if (op.kind == DiskOp::Kind::kRead && !error) read(op, flip);
@@ -150,13 +153,14 @@ class SimDisk final : public Disk {
       KVD_CHECK(gather(op) == pending.bytes);  // the buffer belongs to the operation until now
       if (flip) flip_one_bit(pending.bytes);
       SimDrive::Write write{.offset = op.offset, .bytes = std::move(pending.bytes)};
-      if (error) {
+      if (error && !done) {
         write_part(write);
       } else if (!lose) {
         drive_.complete_write(std::move(write));
       }
     }
     if (op.kind == DiskOp::Kind::kSync && !error && !lose) drive_.flush(pending.flush_end);
+    if (op.kind == DiskOp::Kind::kSync && forget) drive_.forget(pending.flush_end);
     if (error) return fail(Code::kIo, "simulated disk error", pending.fault.sys_errno);
     return {};
   }
@@ -261,6 +265,12 @@ void SimDrive::flush(std::uint64_t order_end) {
   });
 }
 
+void SimDrive::forget(std::uint64_t order_end) {
+  const auto end = std::ranges::find_if(unflushed_, [&](const Write& write) { return write.order >= order_end; });
+  forgotten_.insert(forgotten_.end(), std::make_move_iterator(unflushed_.begin()), std::make_move_iterator(end));
+  unflushed_.erase(unflushed_.begin(), end);
+}
+
 void SimDrive::write_some_sectors(SparseBytes& to, const Write& write, const SimCrash& crash, Random& random) {
   const std::size_t step = crash.sector_bytes;
   for (std::size_t at = 0; at < write.bytes.size(); at += step) {
@@ -288,8 +298,10 @@ void SimDrive::lose_power(const SimCrash& crash) {
   }
   // Where writes overlap any of them may be the one that stays: each sector of each is kept or not.
   for (const Write& write : unflushed_) write_some_sectors(durable_, write, crash, random);
-  for (const Write& write : unflushed_) visible_.copy(durable_, write.offset, write.bytes.size());
+  for (const auto* writes : {&unflushed_, &forgotten_})
+    for (const Write& write : *writes) visible_.copy(durable_, write.offset, write.bytes.size());
   unflushed_.clear();
+  forgotten_.clear();
 }
 
 SimDisks::~SimDisks() {

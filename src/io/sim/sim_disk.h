@@ -44,9 +44,11 @@ struct SimCounters {
 };
 
 enum class SimFault : std::uint8_t {
-  kError,    // fails with the given errno; a write may have reached the medium in part
-  kFlipBit,  // a read delivers one wrong bit, the medium is right; of a write: the medium is wrong
-  kLose,     // a write or sync reports success and does nothing
+  kError,      // fails with the given errno; a write may have reached the medium in part
+  kErrorDone,  // of a write: fails with the given errno, though the medium has taken all of it
+  kForget,     // of a sync: fails; what it was to make durable never will be, and later syncs do not tell
+  kFlipBit,    // a read delivers one wrong bit, the medium is right; of a write: the medium is wrong
+  kLose,       // a write or sync reports success and does nothing
 };
 
 // One file or device: its bytes, its faults, its counters. Lives as long as the SimDisks.
@@ -89,6 +91,7 @@ class SimDrive {
   bool take_fault(DiskOp::Kind kind, Injected& fault);
   void complete_write(Write write);
   void flush(std::uint64_t order_end);
+  void forget(std::uint64_t order_end);
   static void write_some_sectors(SparseBytes& to, const Write& write, const SimCrash& crash, Random& random);
   void kill(const SimCrash& crash);
   void lose_power(const SimCrash& crash);
@@ -100,6 +103,7 @@ class SimDrive {
   SparseBytes visible_;           // what reads see
   SparseBytes durable_;           // what a power loss leaves for sure
   std::vector<Write> unflushed_;  // visible and not durable, in order
+  std::vector<Write> forgotten_;  // of these, what a failed sync has given up: visible until the power goes
   std::uint64_t order_next_ = 0;
   std::vector<Injected> injected_;
   std::uint64_t stalled_left_ = 0;

@@ -157,6 +157,14 @@ TEST_F(SimDiskTest, FailedWriteMayBeTorn) {
   EXPECT_FALSE(left == fresh);
 }
 
+TEST_F(SimDiskTest, FailedWriteMayBeWhole) {
+  const auto disk = open();
+  const TestBuffer fresh(64 * kPage, 4);
+  drive().inject(kWrite, 1, SimFault::kErrorDone);
+  EXPECT_EQ(write(*disk, 0, fresh).error().sys_errno, EIO);
+  EXPECT_TRUE(medium(0, 64 * kPage) == fresh);
+}
+
 TEST_F(SimDiskTest, FlipsABitOfAReadOrAtRest) {
   const auto disk = open();
   const TestBuffer written(kPage, 5);
@@ -327,6 +335,21 @@ TEST_F(SimDiskTest, LostSyncKeepsNothing) {
   ASSERT_TRUE(write(*disk, 0, TestBuffer(kPage, 11)));
   ASSERT_TRUE(sync(*disk));
   EXPECT_EQ(drive().unflushed(), 1u);
+}
+
+TEST_F(SimDiskTest, ForgottenWritesAreSeenUntilThePowerGoes) {
+  const auto disk = open();
+  const TestBuffer first(kPage, 14);
+  const TestBuffer second(kPage, 15);
+  drive().inject(kSync, 1, SimFault::kForget);
+  ASSERT_TRUE(write(*disk, 0, first));
+  EXPECT_FALSE(sync(*disk));
+  ASSERT_TRUE(write(*disk, kPage, second));
+  EXPECT_TRUE(sync(*disk)) << "it is told once";
+  EXPECT_TRUE(medium(0, kPage) == first);
+  disks_.lose_power({.keep_percent = 100});
+  EXPECT_TRUE(medium(0, kPage) == TestBuffer(kPage));
+  EXPECT_TRUE(medium(kPage, kPage) == second);
 }
 
 TEST_F(SimDiskTest, KillKeepsCompletedWritesAndMayTearThoseInFlight) {

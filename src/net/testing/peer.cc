@@ -27,6 +27,7 @@ SendId Peer::send(wire::Buffer head, std::vector<std::byte> body) {
 }
 
 Status Peer::on_message(const wire::Header& header, Bytes meta) {
+  if (on_request) on_request();
   partial_ = {.header = header, .meta = {meta.begin(), meta.end()}, .payload = {}};
   partial_.payload.resize(header.payload_bytes());
   landed_ = 0;

@@ -39,6 +39,7 @@ class Peer : public MessageHandler {
   wire::Buffer farewell_text;
   Status answer;  // what on_message() and on_payload_end() return
   std::function<void()> on_landed;
+  std::function<void()> on_request;  // called for each message that begins
   NetCounters counters;
   std::unique_ptr<Connection> connection;
 

@@ -124,12 +124,12 @@ NodeOptions test_options() {
 }
 
 Rig::Rig(NodeOptions given, bool flash) : loop(*io::make_real_loop()), options(std::move(given)) {
-  options.store.flash_bytes = 0;
+  if (!flash) options.store.flash_bytes = 0;
   if (flash) {
     std::string pattern = testing::TempDir() + "kvd_node_XXXXXX";
     folder_ = ::mkdtemp(pattern.data());
     options.store.dir = folder_ + "/store";
-    options.store.flash_bytes = std::uint64_t{128} << 20;
+    if (options.store.flash_bytes == 0) options.store.flash_bytes = std::uint64_t{128} << 20;
     options.store.segment_bytes = std::uint64_t{16} << 20;
   }
   std::string why;

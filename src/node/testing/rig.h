@@ -72,7 +72,7 @@ NodeOptions test_options();
 
 class Rig {
  public:
-  // A store in memory, or with `flash` in a temporary folder with 128 MiB of flash.
+  // A store in memory, or with `flash` in a temporary folder with 128 MiB of flash, unless `options` says how much.
   explicit Rig(NodeOptions options = test_options(), bool flash = false);
   ~Rig();
 

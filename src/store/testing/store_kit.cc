@@ -1,6 +1,7 @@
 #include "store/testing/store_kit.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -140,6 +141,7 @@ std::uint64_t StoreKit::get(std::uint64_t number, std::uint16_t first, std::uint
   get.foreign = foreign;
   get.layer_first = first;
   get.layer_count = count;
+  get.passing = passing;
   std::uint64_t version = 0;
   bool done = false;
   get.on_done = [&](Result<RecordView> view) {
@@ -173,6 +175,27 @@ std::uint64_t StoreKit::version_of(const RecordView& view, std::uint64_t number,
 void StoreKit::settle() {
   KVD_CHECK(loop.run_until([&] { return stats().dirty_records.value() == 0; }, kLimit));
   loop.run_for(std::chrono::milliseconds(200));
+}
+
+bool StoreKit::flip_in_pool(std::uint64_t number, std::uint16_t layer) {
+  const auto foreign = foreign_of(number);
+  Get get;
+  get.ns = ns;
+  get.id = id_of(number);
+  get.foreign = foreign;
+  get.layer_first = layer;
+  get.layer_count = 1;
+  bool flipped = false;
+  get.on_done = [&](const Result<RecordView>& view) {
+    if (!view) return;
+    std::byte byte{};
+    const auto at = static_cast<off_t>(view->pool_offset) + 100;
+    flipped = ::pread(store->pool_fd(), &byte, 1, at) == 1;
+    byte ^= std::byte{4};
+    flipped = flipped && ::pwrite(store->pool_fd(), &byte, 1, at) == 1;
+  };
+  if (lookup(number) == Tier::kPool) store->start_get(get);  // answered inside
+  return flipped;
 }
 
 Status StoreKit::reopen() {

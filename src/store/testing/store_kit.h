@@ -58,6 +58,8 @@ class StoreKit {
   // The version of the record's layers [first, first + count), 0 for a miss (`why_missed` tells which); aborts on wrong
   // bytes unless `wrong` is given, which then counts them. Runs the loop until it is there.
   std::uint64_t get(std::uint64_t number, std::uint16_t first = 0, std::uint16_t count = 0);
+  // Turns over one bit of a record's image in the pool, in slab `layer`. False when it is not there.
+  bool flip_in_pool(std::uint64_t number, std::uint16_t layer);
   bool remove(std::uint64_t number) { return store->remove(ns, id_of(number)); }
   [[nodiscard]] Tier lookup(std::uint64_t number) const { return store->lookup(ns, id_of(number)); }
   // Time passes until everything dirty is on flash (idle demotion).
@@ -79,6 +81,7 @@ class StoreKit {
   NamespaceHandle ns = 0;
   std::string why;
   std::optional<Code> why_missed;
+  bool passing = false;            // of the gets that get() makes
   std::uint64_t versions_max = 8;  // that get() recognises
   std::uint64_t* wrong = nullptr;  // counts gets with bytes that nobody put
 

@@ -58,6 +58,7 @@ class Choice:
     def __init__(self, mode: str = "async") -> None:
         self.mode = mode
         self.saved_s = 1.0
+        self.load_s = 0.1
         self.questions: list[dict[str, Any]] = []
         self.passes: list[dict[str, Any]] = []
         self.loads: list[dict[str, Any]] = []
@@ -65,7 +66,7 @@ class Choice:
 
     def choose(self, **question: Any) -> Any:
         self.questions.append(question)
-        return SimpleNamespace(mode=self.mode, saved_s=self.saved_s)
+        return SimpleNamespace(mode=self.mode, saved_s=self.saved_s, load_s=self.load_s)
 
     def prompt_seconds(self, **_work: Any) -> float:
         return 1.0

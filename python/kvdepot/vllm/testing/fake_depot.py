@@ -14,6 +14,9 @@ from typing import Any
 from kvdepot._kvdepot import KvdepotError
 
 
+KEYS_MAX = 4096             # of one operation, as the client has it
+
+
 def error(code: str) -> KvdepotError:
     made = KvdepotError(code)
     made.code = code
@@ -31,6 +34,7 @@ class FakeDepot:
     down: bool = False                                  # submissions fail at once
     held: bool = False                                  # operations end only by deliver()
     full: bool = False                                  # stores are refused
+    takes: int = 1 << 30                                # blocks of a store that there is room for
     load_s: float = 0.0                                 # what a load takes, as its completion says; 0: it does not
 
 
@@ -46,6 +50,11 @@ class Completion:
     flash_blocks: int = 0
     lease: int = 0
     seconds: float = 0.0                # 0: not told
+
+    @property
+    def failed(self) -> bytes:
+        first = self.first_failed()
+        return bytes(sum((8 * byte + bit >= first) << bit for bit in range(8)) for byte in range(-(-self.keys // 8)))
 
     @property
     def ok(self) -> bool:
@@ -73,11 +82,12 @@ class FakeClient:
         self.ops: dict[int, _Op] = {}
         self.calls: list[str] = []
         self.leases: set[int] = set()
-        self._namespaces: list[tuple[bytes, dict[str, Any]]] = []
+        self.namespaces: list[tuple[bytes, dict[str, Any]]] = []
+        self.namespaces_max = 1024
         self._regions: list[tuple[int, int]] = []
         self._queue: list[Completion] = []
         self._next = 1
-        self._stats = {"corrupt_slabs": 0, "bytes_loaded": 0, "bytes_stored": 0, "breaker_open": False,
+        self.knows = {"corrupt_slabs": 0, "bytes_loaded": 0, "bytes_stored": 0, "breaker_open": False,
                        "connected": True}
 
     # ---- set-up --------------------------------------------------------------------------------------------------
@@ -87,14 +97,16 @@ class FakeClient:
         return len(self._regions) - 1
 
     def open_namespace(self, tenant: str, fingerprint: bytes, groups: list[dict[str, Any]]) -> int:
-        self._namespaces.append((tenant.encode() + b"/" + fingerprint, groups[0]))
-        return len(self._namespaces) - 1
+        if len(self.namespaces) == self.namespaces_max:
+            raise error("no_space")
+        self.namespaces.append((tenant.encode() + b"/" + fingerprint, groups[0]))
+        return len(self.namespaces) - 1
 
     # ---- submissions ---------------------------------------------------------------------------------------------
 
     def _submit(self, kind: str, **args: Any) -> int:
         self.calls.append(kind)
-        if self.depot.down or self._stats["breaker_open"]:
+        if self.depot.down or self.knows["breaker_open"]:
             raise error("unavailable")
         op = self._next
         self._next += 1
@@ -105,6 +117,8 @@ class FakeClient:
 
     def match(self, ns: int, keys: bytes, key_bytes: int, *, shards: Any = (0,), groups: Any = (0,), lease_ms: int = 0,
               promote: bool = True, total_ms: int = 0, progress_ms: int = 100) -> int:
+        if len(keys) > KEYS_MAX * key_bytes:
+            raise error("invalid")
         return self._submit("match", ns=ns, keys=_split(keys, key_bytes), shards=shards, lease_ms=lease_ms,
                             total_ms=total_ms, progress_ms=progress_ms)
 
@@ -139,7 +153,7 @@ class FakeClient:
             {"match": self._match, "multiget": self._get, "multiput": self._put}[op.kind](number, op, layers)
 
     def _fingerprint(self, op: _Op) -> bytes:
-        return self._namespaces[op.args["ns"]][0]
+        return self.namespaces[op.args["ns"]][0]
 
     def _match(self, number: int, op: _Op, _layers: int | None) -> None:
         found = flash = 0
@@ -155,14 +169,14 @@ class FakeClient:
                                      lease=lease))
 
     def _get(self, number: int, op: _Op, layers: int | None) -> None:
-        args, size = op.args, self._namespaces[op.args["ns"]][1]["slab_bytes"]
+        args, size = op.args, self.namespaces[op.args["ns"]][1]["slab_bytes"]
         base = self._regions[args["region"]][0]
         keys = args["keys"]
         bad = next((i for i, key in enumerate(keys)
                     if (self._fingerprint(op), args["shard"], key) not in self.depot.records
                     or key in self.depot.damaged), len(keys))
         if bad < len(keys) and keys[bad] in self.depot.damaged:
-            self._stats["corrupt_slabs"] += 1
+            self.knows["corrupt_slabs"] += 1
         failed = {"failed_keys": len(keys) - bad, "failed_from": bad if bad < len(keys) else None}
         first = len(op.layers_done)
         last = len(args["layers"]) if layers is None else min(first + layers, len(args["layers"]))
@@ -170,25 +184,28 @@ class FakeClient:
             for i in range(bad):
                 slab = self.depot.records[self._fingerprint(op), args["shard"], keys[i]][layer]
                 ctypes.memmove(base + args["layers"][layer] + args["blocks"][i], slab, size)
-                self._stats["bytes_loaded"] += size
+                self.knows["bytes_loaded"] += size
             op.layers_done[layer] = Completion(number, layer, keys=len(keys), **failed)
             self._queue.append(op.layers_done[layer])
         if last == len(args["layers"]):
             self._end(number, Completion(number, keys=len(keys), seconds=self.depot.load_s, **failed))
 
     def _put(self, number: int, op: _Op, _layers: int | None) -> None:
-        args, size = op.args, self._namespaces[op.args["ns"]][1]["slab_bytes"]
+        args, size = op.args, self.namespaces[op.args["ns"]][1]["slab_bytes"]
         if len(op.layers_in) < len(args["layers"]):
             return
         base = self._regions[args["region"]][0]
         if self.depot.full:
             self._end(number, Completion(number, keys=len(args["keys"]), failed_keys=len(args["keys"]), failed_from=0))
             return
-        for i, key in enumerate(args["keys"]):
+        taken = args["keys"][:self.depot.takes]
+        for i, key in enumerate(taken):
             slabs = [ctypes.string_at(base + offset + args["blocks"][i], size) for offset in args["layers"]]
             self.depot.records[self._fingerprint(op), args["shard"], key] = slabs
-            self._stats["bytes_stored"] += size * len(slabs)
-        self._end(number, Completion(number, keys=len(args["keys"])))
+            self.knows["bytes_stored"] += size * len(slabs)
+        refused = len(args["keys"]) - len(taken)
+        self._end(number, Completion(number, keys=len(args["keys"]), failed_keys=refused,
+                                     failed_from=len(taken) if refused else None))
 
     def fail(self, code: str, kinds: tuple[str, ...]) -> None:
         """Ends what is in flight with a code, as a deadline or a lost connection does."""
@@ -232,10 +249,10 @@ class FakeClient:
         self.leases.discard(lease)
 
     def open_breaker(self) -> None:
-        self._stats["breaker_open"] = True
+        self.knows["breaker_open"] = True
 
     def stats(self) -> dict[str, int]:
-        return dict(self._stats)
+        return dict(self.knows)
 
     def close(self) -> None:
         os.close(self.event_fd)

@@ -1,0 +1,97 @@
+// store_driver: one timed run on an embedded store, as JSON on stdout: the C++ half of bench/store.py.
+//
+//   store_driver put --dir DIR --layers 16 --slab 65536 --first 0 --count 3000
+//   store_driver get --dir DIR --layers 16 --slab 65536 --records 3000 --bytes 1073741824 --seed 3
+//
+// Runs: put, get (cold, no two neighbours in a row), adjacent (cold, as they were put), layers and whole (one request
+// in layer order or by record), borrow, copy and memcpy (from the pool), room (how many records fit).
+#include <cstdio>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cmd/spdlog_log.h"
+#include "cmd/store_bench.h"
+
+namespace {
+
+using kvd::Code;
+using kvd::Result;
+using kvd::cmd::GetPattern;
+using kvd::cmd::RunFigures;
+using kvd::cmd::StoreBench;
+using kvd::cmd::StoreBenchOptions;
+
+struct Wanted {
+  std::string what;
+  StoreBenchOptions store;
+  GetPattern pattern;
+  std::uint64_t first = 0, count = 0;
+  std::uint32_t rounds = 1;
+  bool no_verify = false;
+};
+
+void add_options(CLI::App& app, Wanted& w) {
+  app.add_option("what", w.what, "put, get, adjacent, layers, whole, borrow, copy, memcpy or room")->required();
+  app.add_option("--dir", w.store.dir)->required();
+  app.add_option("--pool", w.store.pool_bytes);
+  app.add_option("--flash", w.store.flash_bytes);
+  app.add_option("--layers", w.store.size.layers);
+  app.add_option("--slab", w.store.size.slab_bytes);
+  app.add_option("--records", w.pattern.records);
+  app.add_option("--bytes", w.pattern.bytes);
+  app.add_option("--keys", w.pattern.keys);
+  app.add_option("--requests", w.pattern.requests);
+  app.add_option("--seed", w.pattern.seed);
+  app.add_option("--first", w.first);
+  app.add_option("--count", w.count);
+  app.add_option("--rounds", w.rounds);
+  app.add_flag("--no-verify", w.no_verify, "To learn what verification costs; no result is made with it");
+}
+
+Result<RunFigures> run(StoreBench& bench, Wanted& w) {
+  if (w.what == "put") return bench.put(w.first, w.count);
+  if (w.what == "get" || w.what == "adjacent") {
+    w.pattern.in_order = w.what == "adjacent";
+    return bench.get(w.pattern);
+  }
+  if (w.what == "layers" || w.what == "whole") return bench.get_layers(w.first, w.count, w.what == "whole");
+  if (w.what == "borrow") return bench.get_from_pool(w.count, w.rounds, StoreBench::PoolGet::kBorrow);
+  if (w.what == "copy") return bench.get_from_pool(w.count, w.rounds, StoreBench::PoolGet::kCopy);
+  if (w.what == "memcpy") return bench.get_from_pool(w.count, w.rounds, StoreBench::PoolGet::kMemcpy);
+  return kvd::fail(Code::kInvalid, "no such run");
+}
+
+int complain(const std::string& line) {
+  fmt::print(stderr, "store_driver: {}\n", line);
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("One timed run on an embedded store", "store_driver");
+  Wanted wanted;
+  add_options(app, wanted);
+  CLI11_PARSE(app, argc, argv);
+  wanted.store.verify = !wanted.no_verify;
+  const auto log = kvd::cmd::make_stderr_log(kvd::Level::kWarn, false);
+  std::string why;
+  const auto bench = StoreBench::open(*log, wanted.store, why);
+  if (!bench) return complain(why.empty() ? bench.error().what : why);
+  if (wanted.what == "room") {
+    fmt::print("{{\"records\": {}}}\n", (*bench)->records_max());
+    return 0;
+  }
+  const auto figures = run(**bench, wanted);
+  if (!figures)
+    return complain(fmt::format("{}: {} (error {})", wanted.what, figures.error().what, figures.error().sys_errno));
+  (*bench)->close();
+  fmt::print(
+      "{{\"bytes\": {}, \"seconds\": {:.6f}, \"cpu_seconds\": {:.6f}, \"first_layer_seconds\": {:.6f}, "
+      "\"device_bytes\": {}, \"segments_evicted\": {}}}\n",
+      figures->bytes, figures->seconds, figures->cpu_seconds, figures->first_layer_seconds, figures->device_bytes,
+      figures->segments_evicted);
+  return 0;
+}

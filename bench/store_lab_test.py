@@ -1,0 +1,93 @@
+"""The store suite without a store: what fio prints, what a driver prints, and what the rows make of it."""
+
+import argparse
+import json
+import stat
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from bench import harness, store_lab
+from bench.store_rows import layers, pool, reads, writes
+
+FIO = {"jobs": [{"error": 0, "usr_cpu": 2.0, "sys_cpu": 8.0,
+                 "read": {"io_bytes": 3_000_000_000, "runtime": 1500},
+                 "write": {"io_bytes": 0, "runtime": 0}}]}
+
+
+class Fio(unittest.TestCase):
+    def test_bytes_time_and_processor_are_read(self):
+        run = store_lab.parse_fio("note: a warning\n" + json.dumps(FIO), "read")
+        self.assertAlmostEqual(run.gb_per_s, 2.0)
+        self.assertAlmostEqual(run.cpu_seconds, 0.15)
+
+    def test_a_run_that_moved_nothing_or_failed_is_no_figure(self):
+        with self.assertRaises(harness.BenchError):
+            store_lab.parse_fio(json.dumps(FIO), "write")
+        with self.assertRaises(harness.BenchError):
+            store_lab.parse_fio(json.dumps({"jobs": [FIO["jobs"][0] | {"error": 5}]}), "read")
+
+
+class Rows(unittest.TestCase):
+    """The whole suite on programs that only print."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.build = Path(folder.name)
+        programs = self.build / "release" / "bin"
+        programs.mkdir(parents=True)
+        figures = {"bytes": 1 << 30, "seconds": 0.5, "cpu_seconds": 0.2, "first_layer_seconds": 0.05,
+                   "device_bytes": (1 << 30) + (1 << 22), "segments_evicted": 3}
+        script = ("#!/bin/sh\nwhile [ $# -gt 0 ]; do case $1 in --dir) mkdir -p $2; : > $2/flash.kvd;; "
+                  f"room) echo '{{\"records\": 2000}}'; exit;; esac; shift; done\necho '{json.dumps(figures)}'\n")
+        self.program(programs / "kvd_store_driver", script)
+        self.program(programs / "kvd_blobdb_driver", script.replace("0.5", "1.0").replace(
+            ', "first_layer_seconds": 0.05, "device_bytes": 1077936128, "segments_evicted": 3', ""))
+        fio = {"jobs": [FIO["jobs"][0] | {kind: {"io_bytes": 1 << 30, "runtime": 500} for kind in ("read", "write")}]}
+        self.program(self.build / "fio", f"#!/bin/sh\ncat <<'END'\n{json.dumps(fio)}\nEND\n")
+
+    def program(self, path: Path, text: str) -> None:
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def run_suite(self) -> dict[str, dict]:
+        options = argparse.Namespace(build_dir=str(self.build), quick=True, runs=3, only=[], keep=False)
+        bench = harness.Bench("store", options)
+        bench.work.mkdir(parents=True)
+        lab = store_lab.StoreLab(bench)
+        for module in (layers, reads, pool, writes):
+            module.run(lab, bench)
+        return {result["name"]: result for result in bench.results}
+
+    def test_every_name_has_a_figure(self):
+        with mock.patch("shutil.which", return_value=str(self.build / "fio")):
+            results = self.run_suite()
+        names = {*layers.NAMES, *reads.NAMES, *pool.NAMES, *writes.NAMES}
+        self.assertEqual(set(results), names)
+        self.assertTrue(all(result["value"] is not None for result in results.values()))
+        self.assertAlmostEqual(results["read_1MiB_over_fio"]["value"], 1.0)
+        self.assertAlmostEqual(results["write_4MiB_over_blobdb"]["value"], 2.0)
+        self.assertAlmostEqual(results["write_amplification"]["value"], 1 + 1 / 256)
+        self.assertAlmostEqual(results["layer_0_share_of_time"]["value"], 0.1)
+
+    def test_what_is_not_installed_is_skipped_with_the_reason(self):
+        (self.build / "release/bin/kvd_blobdb_driver").unlink()
+        with mock.patch("shutil.which", return_value=None):
+            results = self.run_suite()
+        self.assertIn("fio is not installed", results["read_64KiB_over_fio"]["skipped"])
+        self.assertIn("librocksdb-dev", results["read_64KiB_over_blobdb"]["skipped"])
+        self.assertIsNotNone(results["layer_order_over_whole"]["value"])
+
+    def test_a_store_that_was_not_full_fails_its_row(self):
+        driver = self.build / "release/bin/kvd_store_driver"
+        driver.write_text(driver.read_text().replace('"segments_evicted": 3', '"segments_evicted": 0'))
+        with mock.patch("shutil.which", return_value=str(self.build / "fio")):
+            results = self.run_suite()
+        self.assertIn("was not full", results["write_1MiB_over_fio"]["failed"])
+        self.assertIsNotNone(results["read_1MiB_over_fio"]["value"])
+
+
+if __name__ == "__main__":
+    unittest.main()

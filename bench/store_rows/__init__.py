@@ -1,0 +1,1 @@
+"""The rows of the store suite, one module a question: reads, writes, layer order, the pool."""

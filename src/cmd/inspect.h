@@ -1,0 +1,42 @@
+// The verbs `kvdepot inspect` and `kvdepot verify`: a store seen from outside, read-only. Their flags, and running
+// them.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace kvd::cmd {
+
+struct InspectFlags {
+  std::string dir;
+  std::string record;   // 32 hexadecimal digits
+  std::string foreign;  // an engine's own key, in hexadecimal digits
+  std::string out;      // where the record's payload goes; "-" = standard output
+  int shard = -1, group = -1;
+  bool segments = false;
+  bool json = false;
+};
+
+struct VerifyFlags {
+  std::string dir;
+  unsigned threads = 0;  // 0 = one per core
+  bool json = false;
+};
+
+// Print on stdout, complain on stderr in one line. 0; verify: 1 when something is damaged; 2 when it could not be done.
+int run_inspect(const InspectFlags& flags);
+int run_verify(const VerifyFlags& flags);
+
+// A verb that was added to the command line: after parsing, whether it was chosen, and what runs it.
+struct Verb {
+  CLI::App* app = nullptr;
+  std::function<int()> run;
+};
+Verb add_inspect(CLI::App& app);
+Verb add_verify(CLI::App& app);
+
+}  // namespace kvd::cmd

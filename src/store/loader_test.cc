@@ -1,0 +1,108 @@
+// Tests of how records are read from flash together: neighbours share an operation, and what goes wrong in one of them
+// costs nobody else anything.
+#include "store/loader.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "store/testing/store_kit.h"
+
+namespace kvd::store {
+namespace {
+
+constexpr std::uint64_t kRecords = 24;  // images of 36 KiB: 28 fit into an operation of 1 MiB
+
+class LoaderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    kit_.options.pool_bytes = 4 << 20;
+    kit_.options.segment_bytes = 1 << 20;  // all in one segment
+    kit_.options.flash_bytes = kHeadBytes + 8 * kit_.options.segment_bytes;
+    ASSERT_TRUE(kit_.open()) << kit_.why;
+    for (std::uint64_t n = 0; n < kRecords; ++n) ASSERT_TRUE(kit_.put(n));
+    kit_.settle();
+    ASSERT_TRUE(kit_.reopen()) << kit_.why;
+  }
+  // One request for these records, whole; which of them came. Bytes are compared.
+  std::vector<bool> get_at_once(const std::vector<std::uint64_t>& numbers) {
+    std::vector<Get> gets(numbers.size());
+    std::vector<std::vector<std::byte>> foreign;
+    std::vector<bool> got(numbers.size());
+    std::size_t pending = numbers.size();
+    for (const std::uint64_t n : numbers) foreign.push_back(foreign_of(n));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      gets[i].ns = kit_.ns;
+      gets[i].id = id_of(numbers[i]);
+      gets[i].foreign = foreign[i];
+      gets[i].on_done = [&, i](Result<RecordView> view) {
+        --pending;
+        got[i] = view.has_value();
+        for (std::uint32_t layer = 0; view && layer < 4; ++layer)
+          EXPECT_TRUE(
+              slab_is({view->first_slab + std::size_t{layer} * view->slab_stride, 5'000}, numbers[i], 1, layer));
+      };
+      kit_.store->start_get(gets[i]);
+    }
+    EXPECT_TRUE(kit_.loop.run_until([&] { return pending == 0; }, std::chrono::minutes(1)));
+    return got;
+  }
+  [[nodiscard]] std::uint64_t reads() { return kit_.drive().counters().reads; }
+  static std::vector<std::uint64_t> all() {
+    std::vector<std::uint64_t> numbers;
+    for (std::uint64_t n = 0; n < kRecords; ++n) numbers.push_back(n);
+    return numbers;
+  }
+  static std::size_t count(const std::vector<bool>& got) {
+    return static_cast<std::size_t>(std::ranges::count(got, true));
+  }
+
+  StoreKit kit_;
+};
+
+TEST_F(LoaderTest, NeighboursOfOneRequestShareAnOperation) {
+  const std::uint64_t before = reads();
+  EXPECT_EQ(count(get_at_once(all())), kRecords);
+  EXPECT_LE(reads() - before, 3u);
+}
+
+TEST_F(LoaderTest, RecordsThatLieApartAreReadByThemselves) {
+  // Every second one: the gaps are 36 KiB, and reading them would take longer than another operation.
+  std::vector<std::uint64_t> numbers;
+  for (std::uint64_t n = 0; n < kRecords; n += 2) numbers.push_back(n);
+  const std::uint64_t before = reads();
+  EXPECT_EQ(count(get_at_once(numbers)), numbers.size());
+  EXPECT_EQ(reads() - before, numbers.size());
+}
+
+TEST_F(LoaderTest, AnErrorOfASharedOperationIsNobodysLoss) {
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
+  EXPECT_EQ(count(get_at_once(all())), kRecords);
+}
+
+TEST_F(LoaderTest, ADamagedRecordCostsItsNeighboursNothing) {
+  const auto image = [&] {
+    std::vector<std::byte> bytes(kit_.drive().size());
+    kit_.drive().peek(0, bytes);
+    return bytes;
+  }();
+  std::vector<std::byte> slab(5'000);
+  fill_slab(slab, 9, 1, 2);
+  const auto at = std::ranges::search(image, slab).begin() - image.begin();
+  ASSERT_LT(at, std::ssize(image));
+  kit_.drive().flip_bit(static_cast<std::uint64_t>(at) + 100, 3);
+  const auto got = get_at_once(all());
+  EXPECT_EQ(count(got), kRecords - 1);
+  EXPECT_FALSE(got[9]);
+  EXPECT_EQ(kit_.stats().corrupt.value(), 1u);
+}
+
+TEST_F(LoaderTest, AnUnreadableRecordCostsItsNeighboursNothing) {
+  // The shared operation fails, then the record's own; the others' second reads succeed.
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 2, io::SimFault::kError);
+  EXPECT_GE(count(get_at_once({3, 4, 5, 6})), 3u);
+}
+
+}  // namespace
+}  // namespace kvd::store
