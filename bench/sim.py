@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from bench import harness
-from bench.sim_rows import MOONCAKE, Simulator
+from bench.sim_rows import MOONCAKE, Simulator, weak_fleet
 
 STUDY = "study"
 MEDIAN_ERROR = "given_tables_median_error"
@@ -28,6 +28,7 @@ SAME = "skipped_passes_identical"
 EVENTS = "events_per_s"
 MEMORY = "events_peak_gib"
 SCALING = "weak_scaling_4096"
+LENGTH = "long_run_64"
 POLICIES = ("least-request", "prefix-affinity")
 
 
@@ -100,15 +101,29 @@ def scaling(bench: harness.Bench, sim: Simulator) -> None:
     """Time per pass with 2,000 requests an instance, over that of one instance. --quick stops at 1,024 instances."""
     per_pass = {}
     for instances in (1, 1024 if bench.quick else 4096):
-        copies = -(-instances * 2000 // 12031)
-        fleet = {"fleet.instances": instances, "workload.copies": copies, "workload.requests_max": instances * 2000,
-                 "workload.speed": instances / (8 * copies)}
+        fleet = weak_fleet(instances, instances * 2000)
         runs = [sim.run(MOONCAKE, fleet, "--no-skip") for _ in range(5 if instances == 1 else 1)]
         per_pass[instances] = statistics.median(run["simulate_s"] / run["passes"] for run in runs)
     most = max(per_pass)
     name = SCALING if most == 4096 else f"weak_scaling_{most}"
     bench.value(name, per_pass[most] / per_pass[1], "ratio", better="lower", goal=4,
                 command="kvdepot sim run examples/sim/mooncake.toml --no-skip, 2,000 requests an instance",
+                ns_a_pass={str(k): 1e9 * v for k, v in per_pass.items()})
+
+
+def long_run(bench: harness.Bench, sim: Simulator) -> None:
+    """Time per pass of 64 instances with 10 million requests, over that with 100 thousand.
+
+    --quick stops at 1 million.
+    """
+    few, many = 100_000, 1_000_000 if bench.quick else 10_000_000
+    per_pass = {}
+    for requests in (few, many):
+        runs = [sim.run(MOONCAKE, weak_fleet(64, requests), "--no-skip") for _ in range(5 if requests == few else 1)]
+        per_pass[requests] = statistics.median(run["simulate_s"] / run["passes"] for run in runs)
+    name = LENGTH if many == 10_000_000 else f"{LENGTH}_1m"
+    bench.value(name, per_pass[many] / per_pass[few], "ratio", better="lower", goal=1.3,
+                command="kvdepot sim run examples/sim/mooncake.toml --no-skip, 64 instances",
                 ns_a_pass={str(k): 1e9 * v for k, v in per_pass.items()})
 
 
@@ -130,6 +145,8 @@ def run(bench: harness.Bench) -> None:
         events(bench, sim)
     if bench.wants(SCALING):
         scaling(bench, sim)
+    if bench.wants(LENGTH):
+        long_run(bench, sim)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,13 @@ class Simulator:
         return json.loads(done.stdout)
 
 
+def weak_fleet(instances: int, requests: int) -> dict[str, object]:
+    """Copies of the trace for so many requests, at the load an instance has where eight serve one copy."""
+    copies = -(-requests // 12031)
+    return {"fleet.instances": instances, "workload.copies": copies, "workload.requests_max": requests,
+            "workload.speed": instances / (8 * copies)}
+
+
 def speed(sim: Simulator) -> None:
     print("| row | policy | whole process s | every pass s | passes | executed | records |\n"
           "|---|---|---|---|---|---|---|")
@@ -71,21 +78,21 @@ def events(sim: Simulator) -> None:
 
 def scaling(sim: Simulator) -> None:
     print("| instances | requests | passes | ns a pass | peak MiB |\n|---|---|---|---|---|")
-    for instances in (1, 64, 1024, 4096):
-        copies = -(-instances * 2000 // 12031)
-        # The trace's load is for eight instances: one needs an eighth of it.
-        fleet = {"fleet.instances": instances, "workload.copies": copies, "workload.requests_max": instances * 2000,
-                 "workload.speed": instances / (8 * copies)}
-        run = sim.run(MOONCAKE, fleet, "--no-skip")
+    for instances, requests in ((1, 2000), (64, 128_000), (1024, 2_048_000), (4096, 8_192_000), (64, 100_000),
+                                (64, 10_000_000)):
+        run = sim.run(MOONCAKE, weak_fleet(instances, requests), "--no-skip")
         print(f"| {instances} | {run['requests']} | {run['passes']} | {1e9 * run['simulate_s'] / run['passes']:.0f} | "
               f"{run['peak_mib']:.0f} |")
 
 
 def llmd(sim: Simulator) -> None:
-    """Stages one after the other, each after the end of the one before, as inference-perf runs them."""
+    """Stages one after the other, each after the end of the one before, as inference-perf runs them.
+
+    Decoding and waiting (until the first token): mean requests a replica while stages run.
+    """
     gap = 2000
     print("| output tokens | policy | output tok/s | published | error | TTFT mean s | published | "
-          "TTFT at 3/s, s | published | error |\n|---|---|---|---|---|---|---|---|---|---|")
+          "TTFT at 3/s, s | published | error | ITL mean ms | decoding | waiting |\n" + "|---" * 13 + "|")
     for tokens in (1000, 430):
         for policy, (rate, ttft, ttft_low) in PUBLISHED.items():
             per_stage = [[] for _ in STAGES]
@@ -102,15 +109,20 @@ def llmd(sim: Simulator) -> None:
                         at = float(row["arrival_s"])
                         per_stage[max(i for i, start in enumerate(starts) if start <= at)].append(
                             (at, float(row["first_token_s"]), float(row["finish_s"])))
-            rates, ttfts = [], []
+            rates, ttfts, itls, spans = [], [], [], []
             for stage in per_stage[1:]:
                 seconds = max(r[2] for r in stage) - min(r[0] for r in stage)
                 rates.append(len(stage) * tokens / seconds)
                 ttfts.append(statistics.mean(r[1] - r[0] for r in stage))
+                itls.append(statistics.mean((r[2] - r[1]) / (tokens - 1) for r in stage))
+                spans.append(8 * seconds)
+            counted = [r for stage in per_stage[1:] for r in stage]
             got = statistics.mean(rates)
             print(f"| {tokens} | {policy} | {got:.0f} | {rate} | {100 * (got / rate - 1):+.0f} % | "
                   f"{statistics.mean(ttfts):.1f} | {ttft:.1f} | {ttfts[0]:.3f} | {ttft_low} | "
-                  f"{100 * (ttfts[0] / ttft_low - 1):+.0f} % |")
+                  f"{100 * (ttfts[0] / ttft_low - 1):+.0f} % | {1e3 * statistics.mean(itls):.1f} | "
+                  f"{sum(r[2] - r[1] for r in counted) / sum(spans):.1f} | "
+                  f"{sum(r[1] - r[0] for r in counted) / sum(spans):.1f} |")
 
 
 def depot(sim: Simulator) -> None:
@@ -120,7 +132,8 @@ def depot(sim: Simulator) -> None:
         for policy in ("random", "least-request", "prefix-affinity"):
             arms.append((f"private {name}, {policy}", {"engine.kv_tokens": kv, "fleet.policy": policy}))
     for gb in (1, 5, 10, 25, 50):
-        arms.append((f"depot {gb} GB/s, least-request", {"depot.bandwidth": f"{gb}GB/s"}))
+        arms.append((f"depot {gb} GB/s, least-request", {"depot.bandwidth": f"{gb}GB/s",
+                                                         "depot.write_bandwidth": "unbounded"}))
     seeds = range(1, 11)
     for load in (0.5, 1, 1.5, 2):
         print(f"\nLoad x {load}\n\n| arm | TTFT p90 s | TPOT p90 ms | goodput /s | over private 0.31M affinity "

@@ -36,6 +36,19 @@ def rate(cell: dict) -> float:
     return cell["tokens_per_s"]
 
 
+def falls(row: list[float]) -> bool:
+    return all(a > b for a, b in zip(row, row[1:]))
+
+
+def versus(a: float, b: float, unit: str = "s", digits: int = 3) -> str:
+    return f"{a:.{digits}f} against {b:.{digits}f} {unit}"
+
+
+def over_fig4b(s: Study, strategy: str, base: str) -> list[float]:
+    """tokens/s of a strategy over those of another, for all workloads and contexts."""
+    return [rate(c[strategy]) / rate(c[base]) for w in s["fig4b"].values() for c in w.values()]
+
+
 def last(row: list) -> float:
     return [x for x in row if x is not None][-1]
 
@@ -75,17 +88,17 @@ def opt_peaks_lower(s: Study) -> Verdict:
 
 def decode_below_prefill(s: Study) -> Verdict:
     prefill, decode = last(s["fig3a"][YARN]["512"]), max(s["fig3c"][YARN])
-    return decode < prefill, f"{decode:.0f} against {prefill:.0f} tokens/s"
+    return decode < prefill, versus(decode, prefill, "tokens/s", 0)
 
 
 def small_chunks_drop(s: Study) -> Verdict:
     row = [rate(s["fig4a"][c]) for c in ("8k", "4k", "2k", "1k", "512", "256", "128", "64", "32")]
-    return all(a > b for a, b in zip(row, row[1:])), ", ".join(f"{x:.0f}" for x in row)
+    return falls(row), ", ".join(f"{x:.0f}" for x in row)
 
 
 def one_chunk_below_none(s: Study) -> Verdict:
     none, one = rate(s["fig4a"]["none"]), rate(s["fig4a"]["8k"])
-    return one < none, f"{one:.0f} against {none:.0f} tokens/s"
+    return one < none, versus(one, none, "tokens/s", 0)
 
 
 def context_matters_little(s: Study) -> Verdict:
@@ -98,19 +111,18 @@ def context_matters_little(s: Study) -> Verdict:
 
 
 def mixed_slightly_better(s: Study) -> Verdict:
-    gains = [rate(c["mix"]) / rate(c["vllm"]) for w in s["fig4b"].values() for c in w.values()]
+    gains = over_fig4b(s, "mix", "vllm")
     return mean(gains) > 1 and max(gains) < 1.1, f"mix over vllm {min(gains):.3f} to {max(gains):.3f}"
 
 
 def chunked_drops_sharply(s: Study) -> Verdict:
-    drops = [rate(c["4k"]) / rate(c["vllm"]) for w in s["fig4b"].values() for c in w.values()]
+    drops = over_fig4b(s, "4k", "vllm")
     return mean(drops) < 0.8, f"4k over vllm {min(drops):.3f} to {max(drops):.3f}"
 
 
 def smaller_chunks_lower(s: Study) -> Verdict:
-    cells = [c for w in s["fig4b"].values() for c in w.values()]
-    return all(rate(c["512"]) < rate(c["4k"]) for c in cells), \
-        f"512 over 4k {mean(rate(c['512']) / rate(c['4k']) for c in cells):.3f}"
+    drops = over_fig4b(s, "512", "4k")
+    return max(drops) < 1, f"512 over 4k {mean(drops):.3f}"
 
 
 def opt_slower_by(s: Study) -> Verdict:
@@ -143,7 +155,7 @@ def recompute_ignores_blocks(s: Study) -> Verdict:
 
 def small_blocks_hurt_swap(s: Study) -> Verdict:
     row = s["fig8a"]["swap_pinned"]
-    return all(a > b for a, b in zip(row, row[1:])) and row[0] > 2 * row[-1], \
+    return falls(row) and row[0] > 2 * row[-1], \
         f"{row[0]:.3f} s at 2 tokens, {row[-1]:.3f} s at 64"
 
 
@@ -154,7 +166,7 @@ def pageable_never_wins(s: Study) -> Verdict:
 
 def pinned_wins_at_sixteen(s: Study) -> Verdict:
     swap, again = s["fig8a"]["swap_pinned"][3], s["fig8a"]["recompute"][3]
-    return swap < again, f"{swap:.3f} against {again:.3f} s"
+    return swap < again, versus(swap, again)
 
 
 def gap_grows_with_tokens(s: Study) -> Verdict:
@@ -187,21 +199,18 @@ def doubling_requests_doubles(s: Study) -> Verdict:
 
 
 def more_memory_less_overhead(s: Study) -> Verdict:
-    ok = True
-    for how in ("recompute", "swap"):
-        row = [s["fig10a"]["zipf"][how][g] for g in SIZES]
-        ok &= all(a > b for a, b in zip(row, row[1:]))
+    ok = all(falls([s["fig10a"]["zipf"][how][g] for g in SIZES]) for how in ("recompute", "swap"))
     return ok, "swap " + ", ".join(f"{s['fig10a']['zipf']['swap'][g]:.2f}" for g in SIZES) + " s"
 
 
 def swap_wins_when_scarce(s: Study) -> Verdict:
     z = s["fig10a"]["zipf"]
-    return z["swap"]["6"] < z["recompute"]["6"], f"6 GiB: {z['swap']['6']:.2f} against {z['recompute']['6']:.2f} s"
+    return z["swap"]["6"] < z["recompute"]["6"], "6 GiB: " + versus(z["swap"]["6"], z["recompute"]["6"], digits=2)
 
 
 def recompute_wins_when_ample(s: Study) -> Verdict:
     z = s["fig10a"]["zipf"]
-    return z["recompute"]["24"] < z["swap"]["24"], f"24 GiB: {z['recompute']['24']:.2f} against {z['swap']['24']:.2f} s"
+    return z["recompute"]["24"] < z["swap"]["24"], "24 GiB: " + versus(z["recompute"]["24"], z["swap"]["24"], digits=2)
 
 
 def opt_highest_llama_lowest(s: Study) -> Verdict:

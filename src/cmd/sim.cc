@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cmd/sim_ablate.h"
 #include "cmd/sim_run.h"
 #include "cmd/sim_study.h"
 
@@ -17,12 +18,56 @@ struct SimFlags {
   StudyFlags calibrate;
   StudyFlags opportunities;
   SimRunFlags run;
+  SimSweepFlags sweep;
 };
 
 void add_common(CLI::App& verb, StudyFlags& flags) {
   verb.add_option("--data", flags.data, "Folder with calibration.json and workloads.json [data/ipdps25]")
       ->type_name("DIR");
   verb.add_option("--out", flags.out, "Write here instead of to stdout; appears when complete")->type_name("FILE");
+}
+
+void add_fleet(CLI::App& verb, std::string& config, std::vector<std::string>& set, std::vector<std::string>& off) {
+  verb.add_option("config", config, "TOML file; examples/sim/ has commented ones")->type_name("FILE")->required();
+  verb.add_option("--set", set, "section.key=value, over the file; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  verb.add_option("--ablate", off, "Switch a mechanism off, see below; repeatable")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+}
+
+void add_run(CLI::App& run, SimRunFlags& flags) {
+  add_fleet(run, flags.config, flags.set, flags.ablate);
+  run.add_option("--requests", flags.requests, "Write a CSV line per request; appears when complete")
+      ->type_name("FILE");
+  run.add_option("--passes", flags.passes, "Write a CSV line per pass; passes taken at once are one line")
+      ->type_name("FILE");
+  run.add_option("--series", flags.series, "Write a CSV line per sample over time")->type_name("FILE");
+  run.add_option("--html", flags.html, "Write a page with charts over time")->type_name("FILE");
+  run.add_flag("--no-skip", flags.no_skip, "Take every pass by itself; the same results, slower");
+  run.add_flag("--json", flags.json, "The summary as JSON");
+  run.footer(
+      "Mechanisms for --ablate:\n" + ablations_help() +
+      "\nExample:\n  kvdepot sim run examples/sim/mooncake.toml --set fleet.policy=prefix-affinity --html fleet.html");
+}
+
+void add_sweep(CLI::App& sweep, SimSweepFlags& flags) {
+  add_fleet(sweep, flags.config, flags.set, flags.ablate);
+  sweep
+      .add_option("--vary", flags.vary,
+                  "section.key=V,V,... or ablate=NAME,... (none: nothing off; each: one mechanism after the other); "
+                  "repeatable: all combinations")
+      ->type_name("KEY=V,V")
+      ->allow_extra_args(false);
+  sweep.add_option("--seeds", flags.seeds, "Seeds 1 to N, the same for all arms [10]")->type_name("N");
+  sweep.add_option("--jobs", flags.jobs, "Threads; the output does not depend on it [one a core]")->type_name("N");
+  sweep.add_option("--out", flags.out, "Write a CSV line per run; appears when complete")->type_name("FILE");
+  sweep.add_option("--html", flags.html, "Write a page with charts over the first axis of numbers")->type_name("FILE");
+  sweep.add_flag("--json", flags.json, "All runs as JSON");
+  sweep.footer("Mechanisms for --ablate and --vary ablate=...:\n" + ablations_help() +
+               "\nExamples:\n  kvdepot sim sweep examples/sim/depot.toml --vary depot.bandwidth=1GB/s,5GB/s,10GB/s "
+               "--vary workload.speed=1,1.5\n  kvdepot sim sweep examples/sim/tiers.toml --vary ablate=each");
 }
 
 }  // namespace
@@ -54,32 +99,35 @@ std::function<int()> add_sim(CLI::App& app) {
       ->type_name("CSV");
   calibrate->add_option("--test", flags->calibrate.test, "CSV of other passes to test the fit on [every second one]")
       ->type_name("CSV");
-  calibrate->footer("Example:\n  kvdepot sim calibrate --data data/ipdps25");
+  calibrate
+      ->add_option("--device", flags->calibrate.device,
+                   "Write a [[device]] entry of that name for kvdepot plan --catalogue, made of the passes")
+      ->type_name("NAME");
+  calibrate->add_option("--model", flags->calibrate.model, "With --device: whose passes they are, 16 bits a parameter")
+      ->type_name("NAME");
+  calibrate->add_option("--memory", flags->calibrate.memory, "With --device: the device's memory")->type_name("SIZE");
+  calibrate->footer(
+      "Examples:\n  kvdepot sim calibrate --data data/ipdps25\n"
+      "  kvdepot sim calibrate passes.csv --device my-cpu --model smollm2-135m --memory 8GiB --out my-cpu.toml");
 
   CLI::App* const opportunities =
       sim->add_subcommand("opportunities", "The study's open opportunities against recomputation and swapping");
   add_common(*opportunities, flags->opportunities);
   opportunities->add_option("--seeds", flags->opportunities.seeds, "Orders of the requests [30]")->type_name("N");
 
-  CLI::App* const run = sim->add_subcommand("run", "Simulate a fleet: engines, caches, routing, a shared depot");
-  run->add_option("config", flags->run.config, "TOML file; examples/sim/ has commented ones")
-      ->type_name("FILE")
-      ->required();
-  run->add_option("--set", flags->run.set, "section.key=value, over the file; repeatable")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  run->add_option("--requests", flags->run.requests, "Write a CSV line per request; appears when complete")
-      ->type_name("FILE");
-  run->add_flag("--no-skip", flags->run.no_skip, "Take every pass by itself; the same results, slower");
-  run->add_flag("--json", flags->run.json, "The summary as JSON");
-  run->footer("Example:\n  kvdepot sim run examples/sim/mooncake.toml --set fleet.policy=prefix-affinity");
+  CLI::App* const run = sim->add_subcommand("run", "Simulate a fleet: engines, caches, tiers, routing, a shared depot");
+  add_run(*run, flags->run);
+  CLI::App* const sweep =
+      sim->add_subcommand("sweep", "Simulate a fleet over values and seeds on all cores, with paired intervals");
+  add_sweep(*sweep, flags->sweep);
 
-  return [sim, study, calibrate, opportunities, run, flags] {
+  return [sim, study, calibrate, opportunities, run, sweep, flags] {
     if (!sim->parsed()) return 0;
     if (study->parsed()) return run_study(flags->study);
     if (calibrate->parsed()) return run_calibrate(flags->calibrate);
     if (opportunities->parsed()) return run_opportunities(flags->opportunities);
     if (run->parsed()) return run_sim_run(flags->run);
+    if (sweep->parsed()) return run_sim_sweep(flags->sweep);
     return 0;
   };
 }

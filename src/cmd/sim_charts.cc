@@ -1,5 +1,6 @@
 #include "cmd/sim_charts.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -88,6 +89,39 @@ void add_4a(const ordered_json& figure, const model::StudyTables& tables, std::v
   charts.push_back(std::move(chart));
 }
 
+double tokens_per_s(const ordered_json& cell) { return cell.is_null() ? kNone : cell.at("tokens_per_s").get<double>(); }
+
+// Bars: groups[name][series] as `value` says, a group for each name.
+template <class F>
+Chart bar_chart(std::string title, std::string y_label, const ordered_json& groups, F value) {
+  Chart chart{std::move(title), "", std::move(y_label)};
+  for (const auto& [name, group] : groups.items()) {
+    const auto x = static_cast<double>(chart.categories.size());
+    chart.categories.push_back(name);
+    for (const auto& [how, cell] : group.items()) {
+      auto series = std::ranges::find(chart.series, how, &ChartSeries::name);
+      if (series == chart.series.end()) series = chart.series.insert(series, ChartSeries{how});
+      series->points.emplace_back(x, value(cell));
+    }
+  }
+  return chart;
+}
+
+void add_4b(const ordered_json& figure, std::vector<Chart>& charts) {
+  for (const auto& [workload, contexts] : figure.items()) {
+    charts.push_back(bar_chart(fmt::format("4b: batching over the context window, {}, Yarn-Llama-2-7B", workload),
+                               "tokens/s", contexts, tokens_per_s));
+    charts.back().x_label = "tokens in a pass at most";
+  }
+}
+
+void add_4c(const ordered_json& figure, const std::string& what, std::vector<Chart>& charts) {
+  for (const auto& [workload, models] : figure.items()) {
+    charts.push_back(
+        bar_chart(fmt::format("4c: batching over models, {}{}", workload, what), "tokens/s", models, tokens_per_s));
+  }
+}
+
 void add_5(const ordered_json& figure, const model::StudyTables&, std::vector<Chart>& charts) {
   Chart chart{"5: use of a context window of 4K, Yarn-Llama-2-7B", "pass", "tokens in the pass"};
   for (const auto& [strategy, row] : figure.items()) chart.series.push_back(counted(strategy, row));
@@ -133,6 +167,11 @@ void add_10a(const ordered_json& figure, std::vector<Chart>& charts) {
   charts.push_back(std::move(chart));
 }
 
+void add_10b(const ordered_json& figure, std::vector<Chart>& charts) {
+  charts.push_back(bar_chart("10b: overhead over models, 10 GiB for KV", "s", figure,
+                             [](const ordered_json& seconds) { return seconds.get<double>(); }));
+}
+
 void add_11(const ordered_json& figure, std::vector<Chart>& charts) {
   for (const auto& [part, runs] : figure.items()) {
     Chart chart{fmt::format("11{}: KV blocks in use", part), "s", "%"};
@@ -161,11 +200,15 @@ std::vector<Chart> study_charts(const ordered_json& study, const model::StudyTab
   if (study.contains("fig3b")) add_3b(study.at("fig3b"), tables, charts);
   if (study.contains("fig3c")) add_3c(study.at("fig3c"), tables, charts);
   if (study.contains("fig4a")) add_4a(study.at("fig4a"), tables, charts);
+  if (study.contains("fig4b")) add_4b(study.at("fig4b"), charts);
+  if (study.contains("fig4c")) add_4c(study.at("fig4c"), "", charts);
+  if (study.contains("fig4c_fixed")) add_4c(study.at("fig4c_fixed"), " output tokens", charts);
   if (study.contains("fig5")) add_5(study.at("fig5"), tables, charts);
   if (study.contains("fig8a")) add_8(study.at("fig8a"), tables, true, charts);
   if (study.contains("fig8b")) add_8(study.at("fig8b"), tables, false, charts);
   if (study.contains("fig9")) add_9(study.at("fig9"), charts);
   if (study.contains("fig10a")) add_10a(study.at("fig10a"), charts);
+  if (study.contains("fig10b")) add_10b(study.at("fig10b"), charts);
   if (study.contains("fig11")) add_11(study.at("fig11"), charts);
   return charts;
 }

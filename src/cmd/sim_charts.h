@@ -10,8 +10,8 @@
 
 namespace kvd::cmd {
 
-// One chart or more for every figure in `study` (the layout of study.json) that is drawn over an axis; 4b and 4c, which
-// are bars of two figures each, stay tables. Times of `tables` become the dots.
+// One chart or more for every figure in `study` (the layout of study.json); 4b, 4c and 10b are bars. Times of `tables`
+// become the dots.
 std::vector<Chart> study_charts(const nlohmann::ordered_json& study, const model::StudyTables& tables);
 
 }  // namespace kvd::cmd

@@ -1,6 +1,8 @@
 #include "cmd/sim_config.h"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cmath>
 #include <optional>
 #include <sstream>
@@ -16,40 +18,64 @@ namespace kvd::cmd {
 
 namespace {
 
-const std::vector<std::string> kKeys = {"fleet.instances",
-                                        "fleet.policy",
-                                        "fleet.seed",
-                                        "fleet.warmup_s",
-                                        "engine.preset",
-                                        "engine.kv_tokens",
-                                        "engine.block_tokens",
-                                        "engine.chunk_tokens",
-                                        "engine.seqs_max",
-                                        "engine.context_tokens",
-                                        "engine.kv_token_bytes",
-                                        "engine.base_ms",
-                                        "engine.token_us",
-                                        "engine.pair_ns",
-                                        "engine.seq_us",
-                                        "engine.context_ns",
-                                        "workload.trace",
-                                        "workload.copies",
-                                        "workload.speed",
-                                        "workload.jitter_s",
-                                        "workload.requests_max",
-                                        "workload.generator",
-                                        "workload.groups",
-                                        "workload.prompts",
-                                        "workload.shared_tokens",
-                                        "workload.own_tokens",
-                                        "workload.output_tokens",
-                                        "workload.stages",
-                                        "workload.gap_s",
-                                        "depot.bandwidth",
-                                        "depot.latency_ms",
-                                        "depot.tokens_max",
-                                        "sla.ttft_s",
-                                        "sla.tpot_s"};
+// Keys of [workload], by what it comes from. Every source has speed.
+struct SourceKeys {
+  std::string_view name;
+  std::vector<std::string> keys;
+};
+const std::vector<SourceKeys> kSources = {
+    {"trace", {"trace", "copies", "jitter_s", "requests_max"}},
+    {"shared-prefix",
+     {"groups", "prompts", "shared_tokens", "own_tokens", "output_tokens", "stages", "rate", "duration_s", "gap_s"}},
+    {"poisson", {"prompt_tokens", "output_tokens", "zipf_theta", "stages", "rate", "duration_s", "gap_s", "at_once"}},
+    {"multi-turn",
+     {"groups", "system_tokens", "turns", "user_tokens", "output_tokens", "zipf_theta", "think_s", "stages", "rate",
+      "duration_s", "gap_s"}},
+};
+
+constexpr std::array<std::string_view, sim::kTiers> kTierNames{"dram", "flash", "depot"};
+
+const std::vector<std::string>& known_keys() {
+  static const std::vector<std::string> keys = [] {
+    std::vector<std::string> all = {"fleet.instances",
+                                    "fleet.policy",
+                                    "fleet.seed",
+                                    "fleet.warmup_s",
+                                    "engine.preset",
+                                    "engine.kv_tokens",
+                                    "engine.block_tokens",
+                                    "engine.chunk_tokens",
+                                    "engine.seqs_max",
+                                    "engine.context_tokens",
+                                    "engine.kv_token_bytes",
+                                    "engine.base_ms",
+                                    "engine.token_us",
+                                    "engine.pair_ns",
+                                    "engine.seq_us",
+                                    "engine.context_ns",
+                                    "engine.loads",
+                                    "engine.layers",
+                                    "workload.generator",
+                                    "workload.speed",
+                                    "depot.tokens_max",
+                                    "depot.total_bandwidth",
+                                    "depot.total_write_bandwidth",
+                                    "sla.ttft_s",
+                                    "sla.tpot_s"};
+    for (const std::string_view tier : kTierNames) {
+      for (const char* const key : {"capacity", "bandwidth", "write_bandwidth", "latency_ms", "write_budget"}) {
+        all.push_back(fmt::format("{}.{}", tier, key));
+      }
+    }
+    for (const SourceKeys& source : kSources) {
+      for (const std::string& key : source.keys) {
+        if (std::ranges::find(all, "workload." + key) == all.end()) all.push_back("workload." + key);
+      }
+    }
+    return all;
+  }();
+  return keys;
+}
 
 constexpr std::string_view kPreset = "qwen3-32b-h100x2";
 
@@ -100,13 +126,13 @@ void check_names(const toml::table& table, Keys& keys) {
     const toml::table* const inner = node.as_table();
     const std::string name(section.str());
     if (inner == nullptr) {
-      keys.complain(name, "is not in a section; the sections are fleet, engine, workload, depot and sla");
+      keys.complain(name, "is not in a section; the sections are fleet, engine, workload, dram, flash, depot and sla");
       continue;
     }
     for (const auto& [key, value] : *inner) {
       const std::string full = fmt::format("{}.{}", name, std::string_view(key.str()));
-      if (std::ranges::find(kKeys, full) != kKeys.end()) continue;
-      const auto near = nearest_names(full, kKeys);
+      if (std::ranges::find(known_keys(), full) != known_keys().end()) continue;
+      const auto near = nearest_names(full, known_keys());
       keys.complain(full, near.empty() ? "there is no such key, see docs/sim.md"
                                        : fmt::format("there is no such key; near: {}", fmt::join(near, ", ")));
     }
@@ -137,24 +163,116 @@ void read_engine(Keys& keys, SimConfig& config) {
   config.context_tokens_max = keys.count("engine.context_tokens", 131'072);
   engine.blocks = config.kv_tokens / engine.block_tokens;
   if (engine.blocks == 0) keys.complain("engine.kv_tokens", "less than one block");
-  config.fleet.depot.kv_bytes_per_token = keys.number("engine.kv_token_bytes", roofline.kv_bytes_per_token, 1);
+  sim::TiersConfig& tiers = config.fleet.tiers;
+  tiers.kv_bytes_per_token = keys.number("engine.kv_token_bytes", roofline.kv_bytes_per_token, 1);
+  tiers.layers = keys.count("engine.layers", static_cast<std::uint32_t>(roofline.layers));
+  const std::string loads = keys.text("engine.loads", "ahead");
+  if (loads != "ahead" && loads != "layerwise") {
+    keys.complain(
+        "engine.loads",
+        "\"ahead\" (of a request's first pass) or \"layerwise\" (inside its passes, with stores) is expected");
+  }
+  tiers.layerwise = loads == "layerwise";
 }
 
-void read_stages(const toml::table& table, Keys& keys, SimConfig& config) {
+// workload.stages, or rate and duration_s for a single one; `speed` multiplies rates.
+std::vector<sim::Stage> read_stages(const toml::table& table, Keys& keys, double speed) {
+  constexpr const char* kPair = "each stage is [arrivals a second, seconds], both above 0";
+  std::vector<sim::Stage> out;
+  const bool single = keys.find("workload.rate") != nullptr || keys.find("workload.duration_s") != nullptr;
+  if (single) {
+    if (keys.find("workload.stages") != nullptr) keys.complain("workload.stages", "rate and duration_s are there, too");
+    out.push_back({speed * keys.number("workload.rate", 0, 1e-9), keys.number("workload.duration_s", 0, 1e-9)});
+    if (out[0].rate <= 0) keys.complain("workload", "rate, in arrivals a second, is expected with duration_s");
+    if (out[0].seconds <= 0) keys.complain("workload", "duration_s is expected with rate");
+    return out;
+  }
+  if (keys.find("workload.stages") == nullptr) {
+    keys.complain("workload", "rate and duration_s, or stages = [[arrivals a second, seconds], ...], are expected");
+    return out;
+  }
   const toml::array* const stages = table.at_path("workload.stages").as_array();
-  if (stages == nullptr) {
-    keys.complain("workload.stages", "a list of [requests a second, seconds] is expected");
-    return;
+  if (stages == nullptr || stages->empty()) {
+    keys.complain("workload.stages", fmt::format("a list is expected; {}", kPair));
+    return out;
   }
   for (const toml::node& stage : *stages) {
     const toml::array* const pair = stage.as_array();
     const auto rate = pair != nullptr && pair->size() == 2 ? (*pair)[0].value<double>() : std::nullopt;
     const auto seconds = rate ? (*pair)[1].value<double>() : std::nullopt;
-    if (!seconds || *rate <= 0 || *seconds <= 0) {
-      keys.complain("workload.stages", "each stage is [requests a second, seconds], both above 0");
-      return;
+    if (!seconds || !(*rate > 0) || !(*seconds > 0) || *rate > 1e6 || *seconds > 1e7) {
+      keys.complain("workload.stages", kPair);
+      return out;
     }
-    config.shared_prefix.stages.push_back({*rate, *seconds});
+    out.push_back({speed * *rate, *seconds});
+  }
+  return out;
+}
+
+// A number of tokens, or [low, high].
+sim::TokenRange read_range(Keys& keys, const std::string& key, sim::TokenRange fallback) {
+  const toml::node* const node = keys.find(key);
+  const toml::array* const pair = node == nullptr ? nullptr : node->as_array();
+  sim::TokenRange range = fallback;
+  if (pair == nullptr) {
+    range.low = range.high = keys.count(key, fallback.low);
+    if (node == nullptr) range.high = fallback.high;
+  } else {
+    const auto low = pair->size() == 2 ? (*pair)[0].value<std::int64_t>() : std::nullopt;
+    const auto high = low ? (*pair)[1].value<std::int64_t>() : std::nullopt;
+    if (!high || *low < 1 || *high < *low || *high > trace::kRequestTokensMax) {
+      keys.complain(key, "a whole number, or [low, high] with 1 <= low <= high, is expected");
+      return fallback;
+    }
+    range.low = static_cast<std::uint32_t>(*low);
+    range.high = static_cast<std::uint32_t>(*high);
+  }
+  range.theta = keys.number("workload.zipf_theta", 0, 0, 0.99);
+  return range;
+}
+
+void check_context(Keys& keys, const std::string& key, std::uint64_t tokens, const SimConfig& config) {
+  if (tokens <= config.context_tokens_max) return;
+  keys.complain(key, fmt::format("a request of {} tokens is longer than engine.context_tokens = {}", tokens,
+                                 config.context_tokens_max));
+}
+
+void read_generator(const toml::table& table, Keys& keys, SimConfig& config) {
+  const double speed = config.trace.speed;
+  const double gap_s = keys.number("workload.gap_s", 0, 0);
+  if (config.source == "shared-prefix") {
+    sim::SharedPrefixOptions& shared = config.shared_prefix;
+    shared.groups = keys.count("workload.groups", shared.groups);
+    shared.prompts = keys.count("workload.prompts", shared.prompts);
+    shared.shared_tokens = keys.count("workload.shared_tokens", shared.shared_tokens);
+    shared.own_tokens = keys.count("workload.own_tokens", shared.own_tokens);
+    shared.output = keys.count("workload.output_tokens", shared.output);
+    shared.stages = read_stages(table, keys, speed);
+    shared.gap_s = gap_s;
+    check_context(keys, "workload.own_tokens", std::uint64_t{shared.shared_tokens} + shared.own_tokens + shared.output,
+                  config);
+  } else if (config.source == "poisson") {
+    sim::PoissonOptions& poisson = config.poisson;
+    poisson.prompt = read_range(keys, "workload.prompt_tokens", poisson.prompt);
+    poisson.output = read_range(keys, "workload.output_tokens", poisson.output);
+    poisson.at_once = keys.count("workload.at_once", 0, 0);
+    if (poisson.at_once == 0) poisson.stages = read_stages(table, keys, speed);
+    poisson.gap_s = gap_s;
+    check_context(keys, "workload.prompt_tokens", std::uint64_t{poisson.prompt.high} + poisson.output.high, config);
+  } else {
+    sim::SessionOptions& sessions = config.sessions;
+    sessions.groups = keys.count("workload.groups", 1);
+    sessions.system_tokens = keys.count("workload.system_tokens", 0, 0);
+    sessions.user = read_range(keys, "workload.user_tokens", sessions.user);
+    sessions.output = read_range(keys, "workload.output_tokens", sessions.output);
+    sessions.turns = read_range(keys, "workload.turns", {1, 10});
+    sessions.turns.theta = 0;
+    sessions.think_s = keys.number("workload.think_s", sessions.think_s, 0);
+    sessions.stages = read_stages(table, keys, speed);
+    sessions.gap_s = gap_s;
+    sessions.context_tokens = static_cast<std::uint32_t>(config.context_tokens_max);
+    const std::uint64_t first = std::uint64_t{sessions.system_tokens} + sessions.user.high + sessions.output.high;
+    check_context(keys, "workload.user_tokens", first, config);
   }
 }
 
@@ -165,41 +283,74 @@ void read_workload(const toml::table& table, Keys& keys, SimConfig& config) {
   config.trace.speed = keys.number("workload.speed", 1, 1e-6);
   config.trace.jitter_s = keys.number("workload.jitter_s", 0, 0);
   config.trace.requests_max = keys.count("workload.requests_max", 0, 0);
-  config.trace.seed = config.shared_prefix.seed = config.fleet.seed;
+  config.trace.seed = config.shared_prefix.seed = config.poisson.seed = config.sessions.seed = config.fleet.seed;
   if (generator.empty() == config.trace_path.empty()) {
     keys.complain("workload", "either trace or generator is expected");
     return;
   }
-  if (generator.empty()) return;
-  if (generator != "shared-prefix") keys.complain("workload.generator", "the generators are: shared-prefix");
-  sim::SharedPrefixOptions& shared = config.shared_prefix;
-  shared.groups = keys.count("workload.groups", shared.groups);
-  shared.prompts = keys.count("workload.prompts", shared.prompts);
-  shared.shared_tokens = keys.count("workload.shared_tokens", shared.shared_tokens);
-  shared.own_tokens = keys.count("workload.own_tokens", shared.own_tokens);
-  shared.output = keys.count("workload.output_tokens", shared.output);
-  shared.gap_s = keys.number("workload.gap_s", 0, 0);
-  read_stages(table, keys, config);
+  config.source = generator.empty() ? "trace" : generator;
+  const auto source = std::ranges::find(kSources, config.source, &SourceKeys::name);
+  if (source == kSources.end() || generator == "trace") {
+    keys.complain("workload.generator", "the generators are: shared-prefix, poisson, multi-turn");
+    return;
+  }
+  for (const auto& [key, node] : *table["workload"].as_table()) {
+    const std::string name(key.str());
+    if (name == "generator" || name == "speed" || std::ranges::find(source->keys, name) != source->keys.end()) continue;
+    keys.complain("workload." + name,
+                  fmt::format("is not a key of {}, which has {}", config.source, fmt::join(source->keys, ", ")));
+  }
+  if (!generator.empty()) read_generator(table, keys, config);
 }
 
-void read_depot(Keys& keys, SimConfig& config) {
-  sim::DepotConfig& depot = config.fleet.depot;
-  depot.latency_s = keys.number("depot.latency_ms", 1, 0) * 1e-3;
-  depot.tokens_max = static_cast<std::uint64_t>(keys.number("depot.tokens_max", 0, 0));
-  std::string bandwidth = keys.text("depot.bandwidth", "");
-  if (bandwidth.empty()) return;
-  if (!bandwidth.ends_with("/s")) {
-    keys.complain("depot.bandwidth", "bytes a second are expected, as in \"10GB/s\" or \"25GiB/s\"");
-    return;
-  }
-  bandwidth.resize(bandwidth.size() - 2);
-  const auto bytes = parse_size(bandwidth);
+// "10GB/s" as bytes a second; `fallback` where the key is missing, 0 for "unbounded".
+double read_rate(Keys& keys, const std::string& key, double fallback) {
+  if (keys.find(key) == nullptr) return fallback;
+  const std::string typed = keys.find(key)->value<std::string>().value_or("");
+  if (typed == "unbounded") return 0;
+  const auto bytes = typed.ends_with("/s") ? parse_size(std::string_view(typed).substr(0, typed.size() - 2))
+                                           : Result<std::uint64_t>(std::uint64_t{0});
   if (!bytes || *bytes == 0) {
-    keys.complain("depot.bandwidth", "bytes a second are expected, as in \"10GB/s\" or \"25GiB/s\"");
-    return;
+    keys.complain(key, "bytes a second are expected, as in \"10GB/s\" or \"25GiB/s\", or \"unbounded\"");
+    return fallback;
   }
-  depot.on = true;
-  depot.bytes_per_s = static_cast<double>(*bytes);
+  return static_cast<double>(*bytes);
+}
+
+void read_tier(const toml::table& table, Keys& keys, SimConfig& config, std::size_t t) {
+  const std::string name(kTierNames.at(t));
+  if (table[name].as_table() == nullptr) return;
+  sim::TierConfig& tier = config.fleet.tiers.tier.at(t);
+  const auto key = [&](const char* what) { return fmt::format("{}.{}", name, what); };
+  tier.latency_s = keys.number(key("latency_ms"), t == 0 ? 0.005 : t == 1 ? 0.1 : 1, 0) * 1e-3;
+  tier.read_bytes_per_s = read_rate(keys, key("bandwidth"), 0);
+  tier.write_bytes_per_s = read_rate(keys, key("write_bandwidth"), tier.read_bytes_per_s);
+  tier.write_budget_per_s = read_rate(keys, key("write_budget"), 0);
+  tier.total_read_per_s = read_rate(keys, key("total_bandwidth"), 0);
+  tier.total_write_per_s = read_rate(keys, key("total_write_bandwidth"), tier.total_read_per_s);
+  tier.tokens_max = static_cast<std::uint64_t>(keys.number("depot.tokens_max", 0, 0));
+  if (t != static_cast<std::size_t>(sim::Tier::kDepot)) tier.tokens_max = 0;
+  if (keys.find(key("capacity")) != nullptr) {
+    const std::string typed = keys.find(key("capacity"))->value<std::string>().value_or("");
+    const auto bytes = parse_size(typed);
+    const bool unit = !typed.empty() && std::isalpha(static_cast<unsigned char>(typed.back())) != 0;
+    if (tier.tokens_max > 0) keys.complain(key("capacity"), "tokens_max is there, too");
+    if (!bytes || !unit) {
+      keys.complain(key("capacity"), "bytes with a unit are expected, as in \"512GiB\" or \"7.68TB\"");
+    } else {
+      tier.tokens_max = static_cast<std::uint64_t>(static_cast<double>(*bytes) / config.fleet.tiers.kv_bytes_per_token);
+      const std::uint32_t block = config.fleet.engine.block_tokens;
+      if (tier.tokens_max < block) {
+        keys.complain(key("capacity"), fmt::format("less than one block of {} tokens, {} bytes each", block,
+                                                   config.fleet.tiers.kv_bytes_per_token));
+      }
+    }
+  }
+  // A section without a bandwidth switches its tier off, so that --set depot.bandwidth can switch it on.
+  tier.on = keys.find(key("bandwidth")) != nullptr;
+  if (!tier.on && keys.find(key("capacity")) != nullptr) {
+    keys.complain(key("capacity"), "bandwidth is expected, too, as in \"50GB/s\"");
+  }
 }
 
 // Puts "section.key=value" over what the file says; text needs no quotes. False when it is not of that form.
@@ -249,7 +400,7 @@ FromInput<SimConfig> read_sim_config(std::string_view text, std::string_view fil
   config.fleet.sla_tpot_s = keys.number("sla.tpot_s", 0.05, 0);
   read_engine(keys, config);
   read_workload(table, keys, config);
-  read_depot(keys, config);
+  for (std::size_t t = 0; t < sim::kTiers; ++t) read_tier(table, keys, config, t);
   if (keys.fault) return std::unexpected(*keys.fault);
   std::ostringstream taken;
   taken << toml::toml_formatter(table);

@@ -6,23 +6,19 @@
 #include <memory>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "cmd/sim_config.h"
+#include "cmd/complaint.h"
+#include "cmd/sim_ablate.h"
+#include "cmd/sim_report.h"
+#include "cmd/sim_workload.h"
 #include "cmd/text_file.h"
-#include "trace/trace.h"
 
 namespace kvd::cmd {
 
 namespace {
 
-constexpr int kUsageError = 2;
-constexpr int kBroken = 1;  // a run whose own checks failed
-
-int complain(const std::string& line) {
-  fmt::print(stderr, "kvdepot: error: {}\n", line);
-  return kUsageError;
-}
+constexpr int kBroken = 1;            // a run whose own checks failed
+constexpr double kSampleSeconds = 1;  // apart at first; long runs thin their samples out
 
 double since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -34,67 +30,19 @@ double peak_mib() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-std::string requests_csv(const sim::FleetResult& result) {
-  std::string text = "arrival_s,first_token_s,finish_s,instance,prompt,output,hit_tokens,loaded_tokens,preemptions\n";
-  text.reserve(result.records.size() * 80);
-  const auto time = [](model::Picoseconds t) {
-    return fmt::format("{}.{:012}", t / 1'000'000'000'000, t % 1'000'000'000'000);
+// Writes the files that were asked for; one line when one of them cannot be written.
+std::string write_files(const SimRunFlags& flags, const SimConfig& config, const sim::FleetResult& result,
+                        const std::string& text) {
+  const auto write = [](const std::string& path, const auto& make) {
+    return path.empty() ? std::string() : write_text(path, make());
   };
-  for (const sim::RequestRecord& r : result.records) {
-    text += fmt::format("{},{},{},{},{},{},{},{},{}\n", time(r.arrival), time(r.first_token), time(r.finish),
-                        r.instance, r.prompt, r.output, r.hit_tokens, r.loaded_tokens, r.preemptions);
+  std::string error = write(flags.requests, [&] { return requests_csv(result); });
+  if (error.empty()) error = write(flags.passes, [&] { return passes_csv(result); });
+  if (error.empty()) error = write(flags.series, [&] { return samples_csv(result, config); });
+  if (error.empty()) {
+    error = write(flags.html, [&] { return page("Fleet of " + flags.config, text, fleet_charts(result, config)); });
   }
-  return text;
-}
-
-nlohmann::ordered_json percentiles(const sim::Percentiles& p) {
-  return {{"mean", p.mean}, {"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}};
-}
-
-nlohmann::ordered_json summary(const sim::FleetResult& r, double simulate_s, double all_s) {
-  return {{"requests", r.requests},
-          {"rejected", r.rejected},
-          {"seconds", r.seconds},
-          {"ttft_s", percentiles(r.ttft)},
-          {"tpot_s", percentiles(r.tpot)},
-          {"output_tokens_per_s", r.output_tokens_per_s},
-          {"hit_share", r.hit_share},
-          {"loaded_share", r.loaded_share},
-          {"goodput_per_s", r.goodput},
-          {"busy_share", r.busy_share},
-          {"unstable", r.unstable},
-          {"preemptions", r.preemptions},
-          {"passes", r.passes},
-          {"passes_executed", r.passes_executed},
-          {"checks",
-           {{"tokens_conserved", r.tokens_conserved},
-            {"blocks_conserved", r.blocks_conserved},
-            {"little_error", r.little_error}}},
-          {"wall_s", all_s},
-          {"simulate_s", simulate_s},
-          {"events_per_s", static_cast<double>(r.passes_executed) / simulate_s},
-          {"peak_mib", peak_mib()}};
-}
-
-void print_summary(const sim::FleetResult& r, double simulate_s, double all_s) {
-  const auto line = [](const char* name, const sim::Percentiles& p, double unit, const char* what) {
-    fmt::print("{:<10} mean {:>9.3f}  p50 {:>9.3f}  p90 {:>9.3f}  p99 {:>9.3f} {}\n", name, p.mean * unit, p.p50 * unit,
-               p.p90 * unit, p.p99 * unit, what);
-  };
-  fmt::print("requests   {} in {:.1f} s simulated, {} rejected{}\n", r.requests, r.seconds, r.rejected,
-             r.unstable ? "; UNSTABLE: queues grew to the end of the arrivals" : "");
-  line("TTFT", r.ttft, 1, "s");
-  line("TPOT", r.tpot, 1e3, "ms");
-  fmt::print("output     {:.0f} tokens/s; goodput {:.3f} requests/s within the SLA\n", r.output_tokens_per_s,
-             r.goodput);
-  fmt::print("prompts    {:.2f} % from the own cache, {:.2f} % from the depot\n", 100 * r.hit_share,
-             100 * r.loaded_share);
-  fmt::print("engines    {:.1f} % busy, {} preemptions\n", 100 * r.busy_share, r.preemptions);
-  fmt::print("passes     {} ({} executed, the others taken in closed form)\n", r.passes, r.passes_executed);
-  fmt::print("checks     tokens {}, blocks {}, Little's law within {:.2g}\n", r.tokens_conserved ? "conserved" : "LOST",
-             r.blocks_conserved ? "conserved" : "LEAKED", r.little_error);
-  fmt::print("took       {:.3f} s ({:.3f} s simulating, {:.2f} million executed passes a second), {:.0f} MiB\n", all_s,
-             simulate_s, 1e-6 * static_cast<double>(r.passes_executed) / simulate_s, peak_mib());
+  return error;
 }
 
 }  // namespace
@@ -105,44 +53,35 @@ int run_sim_run(const SimRunFlags& flags) {
   if (!text) return complain(text.error());
   auto config = read_sim_config(*text, flags.config, flags.set);
   if (!config) return complain(config.error().str());
+  if (const auto done = ablate(*config, flags.ablate); !done) return complain(done.error());
   config->fleet.skip = !flags.no_skip;
   config->fleet.keep_records = !flags.requests.empty();
-  trace::Trace trace;
-  std::unique_ptr<sim::ArrivalSource> source;
-  if (config->trace_path.empty()) {
-    source = sim::shared_prefix_source(config->shared_prefix);
-  } else {
-    const auto trace_text = read_text(config->trace_path);
-    if (!trace_text) return complain(trace_text.error());
-    trace::ReadOptions options;
-    options.context_tokens_max = config->context_tokens_max;
-    auto read = trace::read_trace(*trace_text, config->trace_path, options);
-    if (!read) return complain(read.error().str());
-    trace = std::move(*read);
-    source = sim::trace_source(trace, config->trace);
-  }
-  const std::uint32_t block = config->fleet.engine.block_tokens;
-  if (source->unit_tokens() % block != 0) {
-    return complain(
-        fmt::format("engine.block_tokens = {}: prefixes of this workload come in units of {} tokens, which "
-                    "must be whole blocks",
-                    block, source->unit_tokens()));
-  }
-  config->fleet.engine.unit_blocks = source->unit_tokens() / block;
+  config->fleet.keep_passes = !flags.passes.empty();
+  config->fleet.sample_s = flags.html.empty() && flags.series.empty() ? 0 : kSampleSeconds;
+  TraceShelf shelf;
+  if (const auto done = shelf.load(*config); !done) return complain(done.error());
+  auto source = make_source(*config, shelf);
+  if (!source) return complain(source.error());
   const auto simulating = std::chrono::steady_clock::now();
-  const sim::FleetResult result = sim::run_fleet(config->fleet, *source);
-  const double simulate_s = since(simulating);
-  if (!flags.requests.empty()) {
-    const std::string error = write_text(flags.requests, requests_csv(result));
-    if (!error.empty()) return complain(error);
-  }
+  const sim::FleetResult result = sim::run_fleet(config->fleet, **source);
+  SimCost cost;
+  cost.simulate_s = since(simulating);
+  const std::string summary = fleet_text(result, *config);
+  const std::string error = write_files(flags, *config, result, summary);
+  if (!error.empty()) return complain(error);
+  cost.wall_s = since(start);
+  cost.peak_mib = peak_mib();
   if (flags.json) {
-    fmt::print("{}\n", summary(result, simulate_s, since(start)).dump(1));
+    nlohmann::ordered_json out = fleet_json(result, *config);
+    out["wall_s"] = cost.wall_s;
+    out["simulate_s"] = cost.simulate_s;
+    out["events_per_s"] = static_cast<double>(result.passes_executed) / cost.simulate_s;
+    out["peak_mib"] = cost.peak_mib;
+    fmt::print("{}\n", out.dump(1));
   } else {
-    print_summary(result, simulate_s, since(start));
+    fmt::print("{}{}", summary, cost_text(result, cost));
   }
-  const bool sound = result.tokens_conserved && result.blocks_conserved && result.little_error < 0.01;
-  return sound ? 0 : kBroken;
+  return sound(result) ? 0 : kBroken;
 }
 
 }  // namespace kvd::cmd

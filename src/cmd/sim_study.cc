@@ -7,22 +7,16 @@
 
 #include <fmt/format.h>
 
+#include "cmd/complaint.h"
+#include "cmd/sim_calibrate.h"
 #include "cmd/sim_charts.h"
 #include "cmd/text_file.h"
-#include "model/pass_fit.h"
 #include "sim/opportunities.h"
 #include "sim/study.h"
 
 namespace kvd::cmd {
 
 namespace {
-
-constexpr int kUsageError = 2;
-
-int complain(const std::string& line) {
-  fmt::print(stderr, "kvdepot: error: {}\n", line);
-  return kUsageError;
-}
 
 std::expected<nlohmann::json, std::string> read_json(const std::string& path) {
   const auto text = read_text(path);
@@ -51,20 +45,6 @@ std::expected<Loaded, std::string> load(const std::string& data) {
   auto inputs = sim::read_inputs(*workloads);
   if (!inputs) return std::unexpected(fmt::format("{}: {}", workloads_path, inputs.error()));
   return Loaded{std::move(*tables), std::move(*inputs)};
-}
-
-int deliver(const std::string& text, const std::string& out) {
-  if (out.empty()) {
-    fmt::print("{}", text);
-    return 0;
-  }
-  const std::string error = write_text(out, text);
-  return error.empty() ? 0 : complain(error);
-}
-
-double percentile(std::vector<double> values, double share) {
-  std::ranges::sort(values);
-  return values[static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
 }
 
 nlohmann::ordered_json constants(const model::StudyFit& fit) {
@@ -132,54 +112,6 @@ std::string errors_text(const std::vector<sim::LeftOut>& points) {
 
 }  // namespace
 
-namespace {
-
-// Fits to the passes and tests on those of --test; without it every second pass is left out for that.
-int calibrate_on_passes(const StudyFlags& flags) {
-  const auto text = read_text(flags.passes);
-  if (!text) return complain(text.error());
-  const auto passes = model::read_passes(*text, flags.passes);
-  if (!passes) return complain(passes.error().str());
-  std::vector<model::MeasuredPass> fitted;
-  std::vector<model::MeasuredPass> tested;
-  if (flags.test.empty()) {
-    for (std::size_t i = 0; i < passes->size(); ++i) (i % 2 == 0 ? fitted : tested).push_back((*passes)[i]);
-  } else {
-    const auto test_text = read_text(flags.test);
-    if (!test_text) return complain(test_text.error());
-    auto others = model::read_passes(*test_text, flags.test);
-    if (!others) return complain(others.error().str());
-    fitted = *passes;
-    tested = std::move(*others);
-  }
-  const model::PassFit fit = model::fit_passes(fitted);
-  std::vector<double> errors;
-  double measured_s = 0;
-  double predicted_s = 0;
-  for (const model::MeasuredPass& p : tested) {
-    errors.push_back(std::fabs(fit.seconds(p) / p.seconds - 1));
-    measured_s += p.seconds;
-    predicted_s += fit.seconds(p);
-  }
-  const nlohmann::ordered_json out = {{"floor_s", fit.floor_s},
-                                      {"token_s", fit.token_s},
-                                      {"pair_s", fit.pair_s},
-                                      {"seq_s", fit.seq_s},
-                                      {"context_s", fit.context_s},
-                                      {"passes_fitted", fitted.size()},
-                                      {"passes_left_out", tested.size()},
-                                      {"left_out_median_error", percentile(errors, 0.5)},
-                                      {"left_out_p95_error", percentile(errors, 0.95)},
-                                      {"left_out_measured_s", measured_s},
-                                      {"left_out_predicted_s", predicted_s}};
-  if (flags.json) return deliver(out.dump(1) + "\n", flags.out);
-  std::string lines;
-  for (const auto& [name, value] : out.items()) lines += fmt::format("{:<24}{:.6g}\n", name, value.get<double>());
-  return deliver(lines, flags.out);
-}
-
-}  // namespace
-
 int run_study(const StudyFlags& flags) {
   const auto& known = sim::study_figures();
   for (const std::string& figure : flags.figures) {
@@ -205,7 +137,8 @@ int run_study(const StudyFlags& flags) {
 }
 
 int run_calibrate(const StudyFlags& flags) {
-  if (!flags.passes.empty()) return calibrate_on_passes(flags);
+  if (!flags.passes.empty()) return run_calibrate_on_passes(flags);
+  if (!flags.device.empty()) return complain("--device: a CSV of the device's passes is expected");
   const auto loaded = load(flags.data);
   if (!loaded) return complain(loaded.error());
   const model::StudyFit fit = model::fit_study(loaded->tables);

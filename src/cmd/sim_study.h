@@ -14,6 +14,9 @@ struct StudyFlags {
   bool json = false;
   std::string passes;   // CSV of measured passes, for calibrate; empty = the study's tables
   std::string test;     // CSV of passes that the fit must not see; empty = every second one of `passes`
+  std::string device;   // name of a catalogue entry to make of the passes; empty = none
+  std::string model;    // whose passes they are, for the entry: a name of the catalogue
+  std::string memory;   // of the device, for the entry: "8GiB"
   unsigned seeds = 30;  // of the comparison of opportunities
 };
 

@@ -86,16 +86,25 @@ Axes axes_of(const Chart& chart) {
     }
   }
   if (!axes.any) return axes;
-  if (!chart.x_log) x_low = std::min(0.0, x_low);
+  if (!chart.categories.empty()) {
+    x_low = -0.5;
+    x_high = static_cast<double>(chart.categories.size()) - 0.5;
+  } else if (!chart.x_log) {
+    x_low = std::min(0.0, x_low);
+  }
   if (!(x_high > x_low)) x_high = x_low + (x_low == 0 ? 1 : std::abs(x_low));
   axes.x = {x_low, x_high, chart.x_log};
   axes.y = {0, chart.y_max > 0 ? chart.y_max : std::max(y_high * 1.08, 1e-9), false};
   return axes;
 }
 
-std::string grid(const Axes& axes) {
+std::string grid(const Chart& chart, const Axes& axes) {
   std::string out;
-  for (const double tick : ticks(axes.x)) {
+  for (std::size_t i = 0; i < chart.categories.size(); ++i) {
+    out += fmt::format("<text x='{:.1f}' y='{:.1f}' text-anchor='middle'>{}</text>\n", axes.px(static_cast<double>(i)),
+                       kHeight - kBottom + 16, escape_html(chart.categories[i]));
+  }
+  for (const double tick : chart.categories.empty() ? ticks(axes.x) : std::vector<double>{}) {
     out += fmt::format(
         "<line x1='{0:.1f}' y1='{1:.1f}' x2='{0:.1f}' y2='{2:.1f}' stroke='#ddd'/>"
         "<text x='{0:.1f}' y='{3:.1f}' text-anchor='middle'>{4}</text>\n",
@@ -122,6 +131,23 @@ std::string curve(const ChartSeries& series, const Axes& axes, const char* colou
   if (series.dots) return dots + "\n";
   return fmt::format("<polyline fill='none' stroke='{}' stroke-width='2'{} points='{}'/>\n", colour,
                      series.dashed ? " stroke-dasharray='6 4'" : "", points);
+}
+
+// The bars of series `at` of `count` that stand side by side at each category.
+std::string bars(const ChartSeries& series, std::size_t at, std::size_t count, const Axes& axes, const char* colour) {
+  constexpr double kShare = 0.8;  // of a category's width
+  std::string out;
+  for (const auto& point : series.points) {
+    if (!drawable(point, false)) continue;
+    const double width = kShare / static_cast<double>(count);
+    const double left = axes.px(point.first - kShare / 2 + width * static_cast<double>(at));
+    const double right = axes.px(point.first - kShare / 2 + width * static_cast<double>(at + 1));
+    const double top = axes.py(std::min(point.second, axes.y.high));
+    out += fmt::format(
+        "<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' fill='{}'><title>{}: {:g}</title></rect>", left,
+        top, right - left, axes.py(0) - top, colour, escape_html(series.name), point.second);
+  }
+  return out + "\n";
 }
 
 std::string legend(const Chart& chart) {
@@ -164,9 +190,11 @@ std::string draw(const Chart& chart) {
   const Axes axes = axes_of(chart);
   if (!axes.any)
     return out + fmt::format("<text x='{:.0f}' y='{:.0f}'>nothing to draw</text>\n</svg>\n", kLeft, kHeight / 2);
-  out += grid(axes);
+  out += grid(chart, axes);
   for (std::size_t i = 0; i < chart.series.size(); ++i) {
-    out += curve(chart.series[i], axes, kColours.at(i % kColours.size()));
+    const char* const colour = kColours.at(i % kColours.size());
+    out += chart.categories.empty() ? curve(chart.series[i], axes, colour)
+                                    : bars(chart.series[i], i, chart.series.size(), axes, colour);
   }
   out += legend(chart);
   out += fmt::format("<text x='{:.0f}' y='{:.0f}' text-anchor='middle'>{}</text>\n", (kLeft + kWidth - kRight) / 2,

@@ -1,4 +1,4 @@
-// Line charts as self-contained SVG: no scripts, no fonts, nothing from a network. Pure; text out.
+// Line and bar charts as self-contained SVG: no scripts, no fonts, nothing from a network. Pure; text out.
 #pragma once
 
 #include <string>
@@ -21,6 +21,8 @@ struct Chart {
   std::vector<ChartSeries> series{};
   bool x_log = false;  // x above 0
   double y_max = 0;    // 0 = as the series ask for
+  // With names every series is bars, one for each name: the point at x = 0, 1, ... belongs to the first, second, ...
+  std::vector<std::string> categories{};
 };
 
 // One <svg> element of fixed size. Labels are escaped. A chart without points says so.

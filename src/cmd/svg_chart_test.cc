@@ -43,6 +43,21 @@ TEST(SvgChart, LogarithmicAxesPutDecadesAtEqualSteps) {
   EXPECT_THAT(svg, HasSubstr(" 624.0,"));
 }
 
+TEST(SvgChart, BarsStandSideBySideAboveTheirNames) {
+  const Chart chart{.title = "t",
+                    .series = {{.name = "a", .points = {{0, 1}, {1, 2}}}, {.name = "b", .points = {{0, 4}, {1, 0}}}},
+                    .y_max = 4,
+                    .categories = {"first <1>", "second"}};
+  const std::string svg = draw(chart);
+  EXPECT_THAT(svg, HasSubstr("first &lt;1&gt;"));
+  EXPECT_THAT(svg, Not(HasSubstr("<polyline")));
+  // 560 wide for two names: each has 280, of which 224 are bars; 316 high for 4.
+  EXPECT_THAT(svg,
+              HasSubstr("<rect x='92.0' y='273.0' width='112.0' height='79.0' fill='#0072b2'><title>a: 1</title>"));
+  EXPECT_THAT(svg,
+              HasSubstr("<rect x='204.0' y='36.0' width='112.0' height='316.0' fill='#d55e00'><title>b: 4</title>"));
+}
+
 TEST(SvgChart, APageNeedsNoNetwork) {
   const std::string html = page("h", "a < b", {{.title = "t"}});
   EXPECT_THAT(html, HasSubstr("a &lt; b"));

@@ -1,10 +1,10 @@
 #include "model/pass_fit.h"
 
 #include <array>
-#include <charconv>
 #include <cmath>
 
 #include "base/check.h"
+#include "base/csv.h"
 #include "model/least_squares.h"
 
 namespace kvd::model {
@@ -13,34 +13,6 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kColumns = {"seconds", "prefill_tokens", "pairs", "decodes",
                                                       "context_tokens"};
-
-std::vector<std::string_view> cells_of(std::string_view line) {
-  if (line.ends_with('\r')) line.remove_suffix(1);
-  std::vector<std::string_view> cells;
-  for (std::size_t at = 0; at <= line.size();) {
-    const std::size_t comma = std::min(line.find(',', at), line.size());
-    cells.push_back(line.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return cells;
-}
-
-class Lines {
- public:
-  explicit Lines(std::string_view text) : text_(text) {}
-  bool next(std::string_view& line) {
-    if (text_.empty()) return false;
-    const std::size_t end = std::min(text_.find('\n'), text_.size());
-    line = text_.substr(0, end);
-    text_.remove_prefix(std::min(end + 1, text_.size()));
-    ++number;
-    return true;
-  }
-  std::size_t number = 0;
-
- private:
-  std::string_view text_;
-};
 
 PassFit from(std::span<const double> p) { return {p[0], p[1], p[2], p[3], p[4]}; }
 
@@ -52,32 +24,28 @@ double PassFit::seconds(const MeasuredPass& pass) const noexcept {
 }
 
 FromInput<std::vector<MeasuredPass>> read_passes(std::string_view text, std::string_view file) {
-  Lines lines(text);
+  CsvLines lines(text);
   const auto fault = [&](std::string what) {
-    return std::unexpected(InputFault{std::string(file), lines.number, std::move(what)});
+    return std::unexpected(InputFault{std::string(file), lines.line(), std::move(what)});
   };
-  std::string_view line;
-  if (!lines.next(line)) return fault("the file is empty; a header line and a line per pass are expected");
-  const std::vector<std::string_view> header = cells_of(line);
+  std::vector<std::string_view> cells;
+  if (!lines.next(cells)) return fault("the file is empty; a header line and a line per pass are expected");
   std::array<std::size_t, kColumns.size()> where{};
   for (std::size_t c = 0; c < kColumns.size(); ++c) {
-    while (where[c] < header.size() && header[where[c]] != kColumns[c]) ++where[c];
-    if (where[c] == header.size()) return fault("column " + std::string(kColumns[c]) + " is missing in the header");
+    while (where[c] < cells.size() && cells[where[c]] != kColumns[c]) ++where[c];
+    if (where[c] == cells.size()) return fault("column " + std::string(kColumns[c]) + " is missing in the header");
   }
   std::vector<MeasuredPass> passes;
-  while (lines.next(line)) {
-    if (line.empty()) continue;
-    const std::vector<std::string_view> cells = cells_of(line);
+  while (lines.next(cells)) {
     std::array<double, kColumns.size()> values{};
     for (std::size_t c = 0; c < kColumns.size(); ++c) {
       if (where[c] >= cells.size()) return fault("fewer values than columns in the header");
-      const std::string_view cell = cells[where[c]];
-      const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), values[c]);
-      const bool number = error == std::errc() && end == cell.data() + cell.size() && std::isfinite(values[c]);
-      if (!number || values[c] < 0 || (c == 0 && values[c] == 0)) {
-        return fault(std::string(kColumns[c]) + " is '" + std::string(cell) + "'; a number " +
+      const auto value = csv_number(cells[where[c]]);
+      if (!value || !std::isfinite(*value) || *value < 0 || (c == 0 && *value == 0)) {
+        return fault(std::string(kColumns[c]) + " is '" + std::string(cells[where[c]]) + "'; a number " +
                      (c == 0 ? "above 0" : "of at least 0") + " is expected");
       }
+      values[c] = *value;
     }
     passes.push_back({values[0], values[1], values[2], values[3], values[4]});
   }

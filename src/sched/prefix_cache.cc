@@ -131,6 +131,17 @@ std::uint32_t PrefixCache::match(const Units& units, std::uint32_t blocks_max) c
   return std::min(blocks, blocks_max);
 }
 
+std::uint32_t PrefixCache::missing(const Units& units, std::uint32_t to) const noexcept {
+  std::uint32_t blocks = 0;
+  for (std::uint32_t i = 0; i * unit_blocks_ < to; ++i) {
+    const std::uint32_t want = std::min(unit_blocks_, to - i * unit_blocks_);
+    const std::uint32_t node = find(units[i]);
+    const std::uint32_t have = node == kNone ? 0 : nodes_[node].have;
+    blocks += want > have ? want - have : 0;
+  }
+  return blocks;
+}
+
 bool PrefixCache::hold(const Units& units, std::uint32_t to, std::uint32_t& held_units, std::int64_t private_more) {
   const std::uint32_t end = (to + unit_blocks_ - 1) / unit_blocks_;
   // The last unit that is held may have to grow; units behind it are new to the request.

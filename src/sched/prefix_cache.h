@@ -39,6 +39,9 @@ class PrefixCache {
   // Leading blocks of the prompt that are cached, at most `blocks_max`. Changes nothing.
   [[nodiscard]] std::uint32_t match(const Units& units, std::uint32_t blocks_max) const noexcept;
 
+  // Of the prompt's first `to` blocks, how many are not cached: what remember() would have to write.
+  [[nodiscard]] std::uint32_t missing(const Units& units, std::uint32_t to) const noexcept;
+
   // Makes the prompt's first `to` blocks the request's, of which it holds the first `held_units` units already; those
   // that are not cached are taken. `private_more` further blocks, which are never hit, are taken (or given back, < 0).
   // False, and nothing is changed, when there are not enough. On success `held_units` covers `to`.

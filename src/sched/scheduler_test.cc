@@ -13,6 +13,42 @@ Config small(std::uint32_t blocks, std::uint32_t pass_tokens) {
   return config;
 }
 
+Config swapping(std::uint32_t blocks) {
+  Config config = small(blocks, 64);
+  config.eviction = Eviction::kSwap;
+  return config;
+}
+
+void run_pass(Scheduler& s) {
+  s.schedule();
+  s.complete();
+}
+
+struct Moved {
+  std::uint32_t out = 0;
+  std::uint32_t in = 0;
+  std::uint32_t tokens = 0;
+};
+
+// Runs what there is to its end.
+Moved finish(Scheduler& s) {
+  Moved moved;
+  while (!s.idle()) {
+    const Pass& pass = s.schedule();
+    moved.out += pass.blocks_out;
+    moved.in += pass.blocks_in;
+    moved.tokens += pass.tokens;
+    s.complete();
+  }
+  return moved;
+}
+
+// Two requests that outgrow four blocks together.
+void add_two(Scheduler& s) {
+  s.add(6, 6);
+  s.add(6, 6);
+}
+
 TEST(Scheduler, PrefillsComeFirstAndAlone) {
   Scheduler s(small(100, 16));
   s.add(8, 2);
@@ -53,61 +89,37 @@ TEST(Scheduler, ChunksFillThePassBehindTheDecodes) {
   EXPECT_EQ(pass.items[1].context, 2U);
 }
 
-// Two requests that outgrow the device: the later one goes, and comes back when the first is done.
+// The later one goes, and comes back when the first is done.
 TEST(Scheduler, RecomputesTheRequestThatCameLast) {
   Scheduler s(small(4, 64));
-  s.add(6, 6);
-  s.add(6, 6);
-  while (s.request(1).state != State::kWaiting || !s.request(1).resuming) {
-    s.schedule();
-    s.complete();
-  }
+  add_two(s);
+  while (s.request(1).state != State::kWaiting || !s.request(1).resuming) run_pass(s);
   EXPECT_EQ(s.request(1).computed, 0U);
   EXPECT_EQ(s.request(0).state, State::kRunning);
-  while (s.request(0).state == State::kRunning) {
-    s.schedule();
-    s.complete();
-  }
-  const Pass& pass = s.schedule();
-  ASSERT_EQ(pass.items.size(), 1U);
-  EXPECT_TRUE(pass.items[0].resumed);
-  EXPECT_EQ(pass.items[0].tokens, s.request(1).length());
+  while (s.request(0).state == State::kRunning) run_pass(s);
+  const Pass& back = s.schedule();
+  ASSERT_EQ(back.items.size(), 1U);
+  EXPECT_TRUE(back.items[0].resumed);
+  EXPECT_EQ(back.items[0].tokens, s.request(1).length());
 }
 
 TEST(Scheduler, SwapsOutAndBackInWithoutComputingAgain) {
-  Config config = small(4, 64);
-  config.eviction = Eviction::kSwap;
-  Scheduler s(config);
-  s.add(6, 6);
-  s.add(6, 6);
-  std::uint32_t out = 0;
-  std::uint32_t in = 0;
-  std::uint32_t tokens = 0;
-  while (!s.idle()) {
-    const Pass& pass = s.schedule();
-    out += pass.blocks_out;
-    in += pass.blocks_in;
-    tokens += pass.tokens;
-    s.complete();
-  }
-  EXPECT_EQ(out, 2U);
-  EXPECT_EQ(in, 2U);
-  EXPECT_EQ(tokens, 2U * (6 + 5));
+  Scheduler s(swapping(4));
+  add_two(s);
+  const Moved moved = finish(s);
+  EXPECT_EQ(moved.out, 2U);
+  EXPECT_EQ(moved.in, 2U);
+  EXPECT_EQ(moved.tokens, 2U * (6 + 5));
   EXPECT_EQ(s.counts().recomputes, 0U);
 }
 
 TEST(Scheduler, PartialEvictionTakesTheTailOnly) {
-  Config config = small(6, 64);
-  config.eviction = Eviction::kSwap;
+  Config config = swapping(6);
   config.partial = true;
   Scheduler s(config);
   s.add(6, 12);
   s.add(12, 4);
-  std::uint32_t out = 0;
-  while (!s.idle()) {
-    out += s.schedule().blocks_out;
-    s.complete();
-  }
+  const std::uint32_t out = finish(s).out;
   EXPECT_GT(out, 0U);
   EXPECT_LT(out, 4U);  // the whole request has 4
   EXPECT_EQ(s.request(1).generated, 4U);
@@ -124,16 +136,11 @@ TEST(Scheduler, RejectsWhatNeverFits) {
 }
 
 TEST(Scheduler, AFullHostTurnsSwapsIntoRecomputations) {
-  Config config = small(4, 64);
-  config.eviction = Eviction::kSwap;
+  Config config = swapping(4);
   config.host_blocks = 1;
   Scheduler s(config);
-  s.add(6, 6);
-  s.add(6, 6);
-  while (!s.idle()) {
-    s.schedule();
-    s.complete();
-  }
+  add_two(s);
+  finish(s);
   EXPECT_GT(s.counts().host_full, 0U);
   EXPECT_EQ(s.counts().recomputes, s.counts().host_full);
 }

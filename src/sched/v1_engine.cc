@@ -28,19 +28,19 @@ V1Engine::V1Engine(const V1Config& config, std::vector<V1Request>& requests, Oth
 
 bool V1Engine::enqueue(V1Id id) {
   const V1Request& r = requests_[id];
-  if (ceil_div(r.prompt + r.output, config_.block_tokens) > config_.blocks) return false;
+  if (final_blocks(r) > config_.blocks) return false;
   waiting_.push_back(id);
   return true;
 }
 
 void V1Engine::loaded(V1Id id) {
   --loading_;
-  prefills_.push_back({++admissions_, id, 0});
+  prefills_.push_back({++admissions_, id, 0, false});
 }
 
 // Makes room for the request's first `tokens` tokens: whole blocks of its prompt are shared, the rest is its own.
 bool V1Engine::hold(V1Request& r, std::uint32_t tokens) {
-  const std::uint32_t shared = std::min(tokens / config_.block_tokens, prompt_blocks(r));
+  const std::uint32_t shared = std::min(tokens / config_.block_tokens, shared_blocks(r));
   const std::uint32_t own = ceil_div(tokens, config_.block_tokens) - shared;
   if (!cache_.hold(r.units, shared, r.held_units, static_cast<std::int64_t>(own) - r.private_blocks)) return false;
   r.private_blocks = own;
@@ -110,17 +110,22 @@ void V1Engine::admit(V1Pass& pass, std::uint64_t& budget) {
     const std::uint32_t known = std::max(have, more) * config_.block_tokens;
     const auto tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(r.target() - known, budget));
     const bool fetches = more > have;
-    if (!hold(r, fetches ? known : known + tokens)) break;
+    const bool ahead = fetches && !tier_->layerwise();
+    if (!config_.preemption && promised_ + final_blocks(r) > config_.blocks) break;
+    if (!hold(r, ahead ? known : known + tokens)) break;
     waiting_.pop_front();
+    promised_ += final_blocks(r);
     if (r.preemptions == 0) r.hit_tokens = have * config_.block_tokens;
     r.computed = known;
     if (fetches) {
       r.loaded_tokens += (more - have) * config_.block_tokens;
-      ++loading_;
       tier_->fetch(id, have, more);
+    }
+    if (ahead) {
+      ++loading_;
       continue;
     }
-    prefills_.push_back({++admissions_, id, tokens});
+    prefills_.push_back({++admissions_, id, tokens, false});
     add_chunk(pass, prefills_.back(), budget);
   }
 }
@@ -149,6 +154,7 @@ bool V1Engine::preempt_last(V1Id& victim) {
 void V1Engine::requeue(V1Id id) {
   V1Request& r = requests_[id];
   release(id);
+  promised_ -= final_blocks(r);
   r.computed = 0;
   ++r.preemptions;
   ++preemptions_;
@@ -160,6 +166,20 @@ void V1Engine::release(V1Id id) {
   V1Request& r = requests_[id];
   cache_.release(r.units, r.held_units, r.private_blocks);
   r.held_units = r.private_blocks = 0;
+}
+
+void V1Engine::finish(V1Id id, std::vector<V1Id>& done) {
+  release(id);
+  promised_ -= final_blocks(requests_[id]);
+  done.push_back(id);
+}
+
+void V1Engine::chunks(std::vector<V1Chunk>& out) const {
+  out.clear();
+  for (const Prefill& prefill : prefills_) {
+    if (prefill.tokens == 0) continue;
+    out.push_back({prefill.id, requests_[prefill.id].computed + prefill.tokens, !prefill.begun});
+  }
 }
 
 void V1Engine::join(const Prefill& prefill) {
@@ -183,7 +203,7 @@ void V1Engine::leave(const Decode& decode) {
   context_ -= r.computed;
   // One that is sent back in mid-schedule has its block for the coming token already.
   const std::uint32_t tokens = r.computed + (grown_ ? 1 : 0);
-  r.private_blocks = ceil_div(tokens, config_.block_tokens) - prompt_blocks(r);
+  r.private_blocks = ceil_div(tokens, config_.block_tokens) - shared_blocks(r);
 }
 
 // Blocks that the passes of a run take behind its first pass.
@@ -231,21 +251,20 @@ void V1Engine::complete(std::uint64_t passes, std::vector<V1Id>& first, std::vec
     std::ranges::pop_heap(decodes_, kLater);
     decodes_.pop_back();
     leave(decode);
-    release(decode.id);
-    done.push_back(decode.id);
+    finish(decode.id, done);
   }
   std::size_t kept = 0;
   for (const Prefill& prefill : prefills_) {
     V1Request& r = requests_[prefill.id];
     r.computed += prefill.tokens;
     if (r.computed < r.target()) {
-      prefills_[kept++] = prefill;
+      prefills_[kept] = prefill;
+      prefills_[kept++].begun |= prefill.tokens > 0;
       continue;
     }
     if (r.generated++ == 0) first.push_back(prefill.id);
     if (r.generated == r.output) {
-      release(prefill.id);
-      done.push_back(prefill.id);
+      finish(prefill.id, done);
     } else {
       join(prefill);
     }

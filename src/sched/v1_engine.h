@@ -4,7 +4,7 @@
 //
 // A request's life (the only transitions):
 //
-//   waiting --cached blocks on another tier--> loading --all there--> prefilling
+//   waiting --cached blocks on another tier, fetched ahead--> loading --all there--> prefilling
 //   waiting --blocks for its first chunk--> prefilling --last chunk--> decoding --last token--> done
 //   prefilling, decoding --no blocks, came last--> waiting (at the head)
 //
@@ -29,6 +29,8 @@ struct V1Config {
   std::uint32_t unit_blocks = 32;     // blocks of a trace's prefix id
   std::uint32_t chunk_tokens = 8192;  // vLLM's max_num_batched_tokens on an H100
   std::uint32_t seqs_max = 1024;      // its max_num_seqs there
+  bool prefix_caching = true;         // off: every request computes or fetches all of its prompt
+  bool preemption = true;             // off: a request waits until its whole answer has blocks
 };
 
 struct V1Request {
@@ -54,8 +56,11 @@ class OtherTier {
   virtual ~OtherTier() = default;
   // How many leading blocks of the prompt can be had, and are worth it, given that `have` are cached; at most `most`.
   virtual std::uint32_t match(const V1Request& request, std::uint32_t have, std::uint32_t most) = 0;
-  // Starts to fetch blocks have..to; they are there when the engine is told with loaded().
+  // Starts to fetch blocks have..to. They are there when the engine is told with loaded(), or, layer by layer, when the
+  // pass that is being decided needs them.
   virtual void fetch(V1Id id, std::uint32_t have, std::uint32_t to) = 0;
+  // Whether fetches run inside the request's first pass instead of ahead of it.
+  [[nodiscard]] virtual bool layerwise() const { return false; }
 };
 
 // What the step model needs to know of a pass. `prefill` tokens make `pairs` (query, key) pairs.
@@ -65,6 +70,13 @@ struct V1Pass {
   std::uint64_t decodes = 0;
   std::uint64_t context = 0;  // cached tokens that the decodes read
   std::uint64_t run = 0;      // passes that may be taken at once, 0 = nothing to do; context grows by `decodes` each
+};
+
+// A part of a prompt that the pass which was decided computes.
+struct V1Chunk {
+  V1Id id = 0;
+  std::uint32_t to = 0;  // the request's tokens that are cached behind it
+  bool first = false;    // since the request was admitted
 };
 
 class V1Engine {
@@ -79,6 +91,8 @@ class V1Engine {
 
   // Decides the next pass.
   V1Pass schedule();
+  // What the decided pass computes of prompts, in order of admission. Valid until complete().
+  void chunks(std::vector<V1Chunk>& out) const;
   // The first `passes` <= run passes of schedule()'s answer have run. `first` gets the requests that have their first
   // token now, `done` those that have their last.
   void complete(std::uint64_t passes, std::vector<V1Id>& first, std::vector<V1Id>& done);
@@ -108,10 +122,19 @@ class V1Engine {
     std::uint64_t admitted = 0;
     V1Id id = 0;
     std::uint32_t tokens = 0;  // in the pass that is being decided
+    bool begun = false;        // has run in a pass before
   };
 
   [[nodiscard]] std::uint32_t prompt_blocks(const V1Request& r) const noexcept {
     return r.prompt / config_.block_tokens;
+  }
+  // Of these, the ones that other requests can find.
+  [[nodiscard]] std::uint32_t shared_blocks(const V1Request& r) const noexcept {
+    return config_.prefix_caching ? prompt_blocks(r) : 0;
+  }
+  // Blocks of the request with its whole answer.
+  [[nodiscard]] std::uint32_t final_blocks(const V1Request& r) const noexcept {
+    return (r.prompt + r.output + config_.block_tokens - 1) / config_.block_tokens;
   }
   [[nodiscard]] std::uint32_t phase(std::uint64_t step) const noexcept {
     return static_cast<std::uint32_t>(step % config_.block_tokens);
@@ -125,6 +148,7 @@ class V1Engine {
   void join(const Prefill& prefill);
   void leave(const Decode& decode);
   void release(V1Id id);
+  void finish(V1Id id, std::vector<V1Id>& done);
   void requeue(V1Id id);
   [[nodiscard]] std::uint64_t blocks_of_run(std::uint64_t passes) const noexcept;
   [[nodiscard]] std::uint64_t run_length() const noexcept;
@@ -141,7 +165,8 @@ class V1Engine {
   std::uint64_t step_ = 0;
   std::uint64_t admissions_ = 0;
   std::uint64_t preemptions_ = 0;
-  std::uint64_t taken_ = 0;  // blocks of the run's further passes that begun() has taken
+  std::uint64_t taken_ = 0;     // blocks of the run's further passes that begun() has taken
+  std::uint64_t promised_ = 0;  // final blocks of what was admitted
   std::uint32_t loading_ = 0;
   bool preempted_ = false;  // in the pass that is being decided
   bool grown_ = false;      // its decodes have their blocks

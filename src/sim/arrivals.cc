@@ -65,63 +65,10 @@ class TraceSource final : public ArrivalSource {
   std::size_t at_ = 0;
 };
 
-class SharedPrefixSource final : public ArrivalSource {
- public:
-  explicit SharedPrefixSource(const SharedPrefixOptions& options) : options_(options), random_(options.seed) {
-    unit_ = std::gcd(options.shared_tokens, options.own_tokens);
-    const std::uint32_t shared = options.shared_tokens / unit_;
-    const std::uint32_t own = options.own_tokens / unit_;
-    units_ = shared + own;
-    sched::UnitId fresh = 0;
-    for (std::uint32_t group = 0; group < options.groups; ++group) {
-      const sched::UnitId head = fresh;
-      fresh += shared;
-      for (std::uint32_t prompt = 0; prompt < options.prompts; ++prompt) {
-        for (std::uint32_t i = 0; i < shared; ++i) ids_.push_back(head + i);
-        for (std::uint32_t i = 0; i < own; ++i) ids_.push_back(fresh++);
-      }
-    }
-    for (const auto& stage : options.stages) {
-      ends_.push_back((ends_.empty() ? 0 : ends_.back() + options.gap_s) + stage.seconds);
-    }
-  }
-
-  // Poisson within a stage: a gap that crosses its end is cut there, which an exponential gap does not notice.
-  bool next(Arrival& out) override {
-    for (;;) {
-      if (stage_ == ends_.size()) return false;
-      now_ -= std::log1p(-random_.uniform()) / options_.stages[stage_].rate;
-      if (now_ < ends_[stage_]) break;
-      now_ = ends_[stage_++] + options_.gap_s;
-    }
-    const auto prompt = static_cast<std::uint32_t>(random_.below(options_.groups * options_.prompts));
-    out.time = ps(now_);
-    out.units = {ids_.data() + static_cast<std::size_t>(prompt) * units_, units_, 0};
-    out.prompt = options_.shared_tokens + options_.own_tokens;
-    out.output = options_.output;
-    return true;
-  }
-  std::uint32_t unit_tokens() const override { return unit_; }
-
- private:
-  SharedPrefixOptions options_;
-  Random random_;
-  std::uint32_t unit_ = 1;
-  std::uint32_t units_ = 0;
-  std::vector<sched::UnitId> ids_;
-  std::vector<double> ends_;
-  std::size_t stage_ = 0;
-  double now_ = 0;
-};
-
 }  // namespace
 
 std::unique_ptr<ArrivalSource> trace_source(const trace::Trace& trace, const TraceOptions& options) {
   return std::make_unique<TraceSource>(trace, options);
-}
-
-std::unique_ptr<ArrivalSource> shared_prefix_source(const SharedPrefixOptions& options) {
-  return std::make_unique<SharedPrefixSource>(options);
 }
 
 }  // namespace kvd::sim

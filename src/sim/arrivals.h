@@ -1,5 +1,5 @@
-// Where a fleet's requests come from: traces (also many copies of one), and generators. Pure; a source is asked for one
-// request after the other, in order of time.
+// Where a fleet's requests come from: an interface, and traces (also many copies of one); generators.h has the rest.
+// Pure; a source is asked for one request after the other, in order of time.
 #pragma once
 
 #include <cstdint>
@@ -38,24 +38,5 @@ struct TraceOptions {
 
 // The trace must outlive the source. A trace without block ids gives every request a prompt of its own.
 std::unique_ptr<ArrivalSource> trace_source(const trace::Trace& trace, const TraceOptions& options);
-
-// llm-d's shared-prefix benchmark: groups of prompts with a common head, Poisson stages.
-struct SharedPrefixOptions {
-  std::uint32_t groups = 150;
-  std::uint32_t prompts = 5;  // a group
-  std::uint32_t shared_tokens = 6000;
-  std::uint32_t own_tokens = 1200;
-  std::uint32_t output = 1000;
-  struct Stage {
-    double rate = 0;
-    double seconds = 0;
-  };
-  std::vector<Stage> stages;
-  double gap_s = 0;  // idle time between stages, for the last requests of one to end
-  std::uint64_t seed = 1;
-};
-
-// Requires that a common divisor of both lengths is a whole number of blocks; unit_tokens() says which.
-std::unique_ptr<ArrivalSource> shared_prefix_source(const SharedPrefixOptions& options);
 
 }  // namespace kvd::sim

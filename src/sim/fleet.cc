@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <memory>
 
 #include "base/check.h"
@@ -17,35 +16,23 @@ using sched::V1Id;
 
 namespace {
 
-class Fleet;
-
-// The depot as one instance sees it: its link, and what is on its way.
-class DepotLink final : public sched::OtherTier {
- public:
-  explicit DepotLink(Fleet& fleet) : fleet_(fleet) {}
-  std::uint32_t match(const sched::V1Request& request, std::uint32_t have, std::uint32_t most) override;
-  void fetch(V1Id id, std::uint32_t have, std::uint32_t to) override;
-
-  struct Load {
-    Picoseconds ready;
-    V1Id id;
-  };
-  std::deque<Load> loads;  // in order of their end: the link serves one after the other
-  Picoseconds now = 0;     // when the pass that asks is decided
-
- private:
-  Fleet& fleet_;
-  Picoseconds free_at_ = 0;
-};
-
 struct Instance {
-  Instance(const sched::V1Config& config, std::vector<sched::V1Request>& requests, Fleet& fleet, bool depot)
-      : link(fleet), engine(config, requests, depot ? &link : nullptr) {}
-  DepotLink link;
+  Instance(const FleetConfig& config, std::vector<sched::V1Request>& requests, TierStore* depot)
+      : tiers(make_tiers(config, requests, depot)), engine(config.engine, requests, tiers.get()) {}
+
+  static std::unique_ptr<InstanceTiers> make_tiers(const FleetConfig& config,
+                                                   const std::vector<sched::V1Request>& requests, TierStore* depot) {
+    if (!config.tiers.any()) return nullptr;
+    return std::make_unique<InstanceTiers>(config.tiers, config.pass, requests, config.engine.block_tokens,
+                                           config.engine.unit_blocks, depot);
+  }
+
+  std::unique_ptr<InstanceTiers> tiers;  // null where there are none
   sched::V1Engine engine;
   sched::V1Pass pass;
-  Picoseconds start = 0;  // of the passes in progress
-  std::int64_t run = 0;   // how many; 0 = none
+  Picoseconds start = 0;   // of the passes in progress
+  Picoseconds single = 0;  // how long it takes, if it is one
+  std::int64_t run = 0;    // how many; 0 = none
 };
 
 class Fleet {
@@ -58,17 +45,16 @@ class Fleet {
         outstanding_(config.instances),
         waiting_(config.instances),
         kv_used_(config.instances),
+        series_(std::llround(config.sample_s * kPicosecondsPerSecond)),
         stats_(config) {
     KVD_CHECK(policy_ != nullptr);
     KVD_CHECK(config.engine.block_tokens * config.engine.unit_blocks == source.unit_tokens());
-    if (config.depot.on) {
-      const std::uint64_t blocks = config.depot.tokens_max / config.engine.block_tokens;
-      const bool bounded = blocks > 0 && blocks < UINT32_MAX;
-      depot_ = std::make_unique<sched::PrefixCache>(bounded ? static_cast<std::uint32_t>(blocks) : UINT32_MAX,
-                                                    config.engine.unit_blocks);
+    const TierConfig& depot = config.tiers[Tier::kDepot];
+    if (depot.on) {
+      depot_ = std::make_unique<TierStore>(depot, config.tiers, config.engine.block_tokens, config.engine.unit_blocks);
     }
     for (std::uint32_t i = 0; i < config.instances; ++i) {
-      instances_.push_back(std::make_unique<Instance>(config.engine, requests_, *this, config.depot.on));
+      instances_.push_back(std::make_unique<Instance>(config, requests_, depot_.get()));
     }
   }
 
@@ -80,37 +66,84 @@ class Fleet {
       arrive(arrival);
     }
     while (events_.first_time() != EventTree::kNever) next_event();
-    bool conserved = true;
-    for (const auto& in : instances_) conserved &= in->engine.cache().used() == 0 && in->engine.waiting() == 0;
-    for (const auto& in : instances_) stats_.add_preemptions(in->engine.preemptions());
-    return stats_.finish(conserved);
-  }
-
-  sched::PrefixCache* depot() { return depot_.get(); }
-  const FleetConfig& config() const { return config_; }
-  // Time to compute the prompt's tokens have..to in passes of their own: what a fetch competes with.
-  [[nodiscard]] Picoseconds compute_time(std::uint64_t have, std::uint64_t to) const {
-    const std::uint64_t n = to - have;
-    const std::uint64_t pairs = n * have + n * (n + 1) / 2;
-    return config_.pass.token * static_cast<Picoseconds>(n) + config_.pass.pair * static_cast<Picoseconds>(pairs);
+    return finish();
   }
 
  private:
   class Match final : public route::PrefixMatch {
    public:
-    Match(const Fleet& fleet, const Arrival& arrival) : fleet_(fleet), arrival_(arrival) {}
+    Match(Fleet& fleet, const Arrival& arrival) : fleet_(fleet), arrival_(arrival) {}
     std::uint32_t tokens(std::uint32_t instance) const override {
-      return fleet_.instances_[instance]->engine.match_tokens(arrival_.units, arrival_.prompt);
+      Instance& in = *fleet_.instances_[instance];
+      const std::uint32_t own = in.engine.match_tokens(arrival_.units, arrival_.prompt);
+      if (in.tiers == nullptr) return own;
+      const std::uint32_t block = fleet_.config_.engine.block_tokens;
+      return std::max(own,
+                      block * in.tiers->private_match(arrival_.units, (arrival_.prompt - 1) / block, arrival_.time));
     }
 
     std::uint32_t prompt_tokens() const override { return arrival_.prompt; }
 
    private:
-    const Fleet& fleet_;
+    Fleet& fleet_;
     const Arrival& arrival_;
   };
 
+  FleetResult finish() {
+    bool conserved = true;
+    std::array<TierTraffic, kTiers> traffic;
+    for (const auto& in : instances_) {
+      conserved &= in->engine.cache().used() == 0 && in->engine.waiting() == 0;
+      stats_.add_preemptions(in->engine.preemptions());
+    }
+    for_stores([&](std::size_t tier, TierStore& store) {
+      traffic[tier].read_bytes += store.traffic.read_bytes;
+      traffic[tier].written_bytes += store.traffic.written_bytes;
+      traffic[tier].refused_bytes += store.traffic.refused_bytes;
+    });
+    FleetResult result = stats_.finish(conserved, traffic);
+    result.pass_log = std::move(pass_log_);
+    result.samples = series_.take();
+    return result;
+  }
+
+  // Each instance's own stores, and the depot once.
+  template <class F>
+  void for_stores(F&& visit) {
+    for (const auto& in : instances_) {
+      for (const Tier t : {Tier::kDram, Tier::kFlash}) {
+        TierStore* const store = in->tiers == nullptr ? nullptr : in->tiers->store(t);
+        if (store != nullptr) visit(static_cast<std::size_t>(t), *store);
+      }
+    }
+    if (depot_ != nullptr) visit(static_cast<std::size_t>(Tier::kDepot), *depot_);
+  }
+
+  void sample(Picoseconds now) {
+    look_at_engines(now);
+    FleetSample s;
+    s.time_s = static_cast<double>(now) / kPicosecondsPerSecond;
+    Picoseconds busy = stats_.busy();
+    for (const auto& in : instances_) {
+      const sched::PrefixCache& cache = in->engine.cache();
+      s.waiting += in->engine.waiting();
+      s.running += in->engine.running();
+      s.kv_used += static_cast<double>(cache.used()) / cache.blocks() / config_.instances;
+      s.kv_cached += static_cast<double>(cache.cached()) / cache.blocks() / config_.instances;
+      if (in->run > 0) busy += now - in->start;
+    }
+    for_stores([&](std::size_t tier, TierStore& store) {
+      s.tier_tokens[tier] += static_cast<double>(store.blocks_held(now)) * config_.engine.block_tokens;
+      s.read_bytes[tier] += store.traffic.read_bytes;
+      s.written_bytes[tier] += store.traffic.written_bytes;
+    });
+    s.busy_s = static_cast<double>(busy) / kPicosecondsPerSecond;
+    stats_.add_totals(s);
+    series_.add(s);
+  }
+
   void arrive(const Arrival& arrival) {
+    while (series_.due() < arrival.time) sample(series_.due());
     if (policy_->reads_engines()) look_at_engines(arrival.time);
     const std::uint32_t i = policy_->pick({outstanding_, waiting_, kv_used_}, Match(*this, arrival));
     const V1Id id = slot_for(arrival, i);
@@ -158,9 +191,8 @@ class Fleet {
   [[nodiscard]] Picoseconds duration(const Instance& in, std::int64_t passes) const {
     const auto decodes = static_cast<std::int64_t>(in.pass.decodes);
     const auto context = static_cast<std::int64_t>(in.pass.context);
-    if (passes != 1) return config_.pass.decode_run(passes, decodes, context);
-    return config_.pass.pass(static_cast<std::int64_t>(in.pass.prefill_tokens),
-                             static_cast<std::int64_t>(in.pass.pairs), decodes, context);
+    if (passes == 1) return in.single;
+    return config_.pass.decode_run(passes, decodes, context);
   }
 
   // How many passes of the run begin before `time`, at least the first.
@@ -181,35 +213,43 @@ class Fleet {
 
   void start_pass(std::uint32_t i, Picoseconds now) {
     Instance& in = *instances_[i];
-    auto& loads = in.link.loads;
-    for (; !loads.empty() && loads.front().ready <= now; loads.pop_front()) in.engine.loaded(loads.front().id);
-    in.link.now = now;
+    Picoseconds next_load = EventTree::kNever;
+    if (in.tiers != nullptr) {
+      while (in.tiers->next_load() <= now) in.engine.loaded(in.tiers->pop_load());
+      in.tiers->now = now;
+    }
     in.pass = in.engine.schedule();
     // When the last running request was preempted for want of blocks, the queue gets its turn at once.
     if (in.pass.run == 0 && in.engine.running() == 0 && in.engine.waiting() > 0) in.pass = in.engine.schedule();
     in.start = now;
     in.run = 0;
+    if (in.tiers != nullptr) next_load = in.tiers->next_load();
     if (in.pass.run == 0) {
-      events_.set(i, loads.empty() ? EventTree::kNever : loads.front().ready);
+      events_.set(i, next_load);
       return;
     }
+    in.single =
+        config_.pass.pass(static_cast<std::int64_t>(in.pass.prefill_tokens), static_cast<std::int64_t>(in.pass.pairs),
+                          static_cast<std::int64_t>(in.pass.decodes), static_cast<std::int64_t>(in.pass.context));
+    if (in.tiers != nullptr && in.pass.prefill_tokens > 0) in.single = in.tiers->begin_pass(in.engine, in.single);
     in.run = config_.skip ? static_cast<std::int64_t>(in.pass.run) : 1;
-    if (in.run > 1 && !loads.empty()) in.run = passes_begun(in, loads.front().ready);
+    if (in.run > 1 && next_load != EventTree::kNever) in.run = passes_begun(in, next_load);
     set_run(i, in.run);
   }
 
   void next_event() {
     const std::uint32_t i = events_.first();
     const Picoseconds now = events_.first_time();
+    while (series_.due() < now) sample(series_.due());
     Instance& in = *instances_[i];
     if (in.run > 0) {
       in.engine.complete(static_cast<std::uint64_t>(in.run), first_, done_);
       stats_.ran(static_cast<std::uint64_t>(in.run), now - in.start);
-      for (const V1Id id : first_) {
-        slots_[id].first_token = now;
-        const sched::V1Request& r = requests_[id];
-        if (depot_) depot_->remember(r.units, r.prompt / config_.engine.block_tokens);
+      if (config_.keep_passes) {
+        pass_log_.push_back({in.start, now, i, static_cast<std::uint64_t>(in.run), in.pass});
       }
+      if (in.tiers != nullptr && in.pass.prefill_tokens > 0) in.tiers->end_pass(now);
+      for (const V1Id id : first_) slots_[id].first_token = now;
       for (const V1Id id : done_) leave(id, now);
     }
     start_pass(i, now);
@@ -238,30 +278,13 @@ class Fleet {
   std::vector<std::uint32_t> outstanding_;
   std::vector<std::uint32_t> waiting_;
   std::vector<float> kv_used_;
-  std::unique_ptr<sched::PrefixCache> depot_;
+  std::unique_ptr<TierStore> depot_;
+  std::vector<FleetPass> pass_log_;
+  FleetSeries series_;
   FleetStats stats_;
   std::vector<V1Id> first_;
   std::vector<V1Id> done_;
 };
-
-std::uint32_t DepotLink::match(const sched::V1Request& request, std::uint32_t have, std::uint32_t most) {
-  const std::uint32_t there = fleet_.depot()->match(request.units, most);
-  if (there <= have) return have;
-  const DepotConfig& depot = fleet_.config().depot;
-  const std::uint64_t block = fleet_.config().engine.block_tokens;
-  const double bytes = static_cast<double>((there - have) * block) * depot.kv_bytes_per_token;
-  const Picoseconds wait = std::max<Picoseconds>(0, free_at_ - now);
-  const auto fetch = std::llround((bytes / depot.bytes_per_s + depot.latency_s) * kPicosecondsPerSecond);
-  return wait + fetch < fleet_.compute_time(have * block, there * block) ? there : have;
-}
-
-void DepotLink::fetch(V1Id id, std::uint32_t have, std::uint32_t to) {
-  const DepotConfig& depot = fleet_.config().depot;
-  const std::uint64_t tokens = std::uint64_t{to - have} * fleet_.config().engine.block_tokens;
-  const double seconds = static_cast<double>(tokens) * depot.kv_bytes_per_token / depot.bytes_per_s + depot.latency_s;
-  free_at_ = std::max(now, free_at_) + std::llround(seconds * kPicosecondsPerSecond);
-  loads.push_back({free_at_, id});
-}
 
 }  // namespace
 

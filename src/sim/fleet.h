@@ -1,13 +1,16 @@
 // Discrete-event simulation of a fleet of engines: routing, engines as vLLM V1 schedules them, their prefix caches, and
-// one depot that all of them share. One global order of events (time, then instance); pure: no threads, no clock, no
-// I/O; the same configuration and source give the same bytes out.
+// the tiers behind those: DRAM and flash of each instance, one depot that all of them share (tiers.h). One global order
+// of events (time, then instance); pure: no threads, no clock, no I/O; the same configuration and source give the same
+// bytes out.
 //
 // Runs of passes in which sequences only decode are taken at once, in closed form and in whole picoseconds; `skip` off
 // takes every pass by itself and gives the same records.
 //
-// Memory: what is in flight, 8 bytes a request for percentiles, and a record a request where they are kept.
+// Memory: what is in flight, 12 bytes a request for percentiles and the check of stability, and what is kept: a record
+// a request, a record an event, samples over time (fleet_series.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,32 +18,25 @@
 #include "model/linear_pass.h"
 #include "sched/v1_engine.h"
 #include "sim/arrivals.h"
+#include "sim/fleet_series.h"
+#include "sim/tiers.h"
 
 namespace kvd::sim {
-
-// One depot behind all instances. A request whose prefix goes on there fetches it before its first pass, over its
-// instance's own link, one fetch after the other, if that is sooner than computing it. What a prefill computed is there
-// when its pass ends; writes use a link direction of their own and hold nobody up.
-struct DepotConfig {
-  bool on = false;
-  double bytes_per_s = 0;        // an instance
-  double latency_s = 0;          // a fetch
-  std::uint64_t tokens_max = 0;  // capacity; 0 = unbounded
-  double kv_bytes_per_token = 0;
-};
 
 struct FleetConfig {
   std::uint32_t instances = 1;
   sched::V1Config engine;
   model::LinearPass pass;
   std::string policy = "least-request";  // of route::kPolicyNames
-  DepotConfig depot;
+  TiersConfig tiers;
   std::uint64_t seed = 1;
   bool skip = true;
   double warmup_s = 0;    // requests that arrive earlier are simulated and left out of the summary
   double sla_ttft_s = 5;  // goodput: both within
   double sla_tpot_s = 0.05;
   bool keep_records = false;
+  bool keep_passes = false;
+  double sample_s = 0;  // samples over time, that far apart at first; 0 = none
 };
 
 struct RequestRecord {
@@ -51,8 +47,17 @@ struct RequestRecord {
   std::uint32_t prompt = 0;
   std::uint32_t output = 0;
   std::uint32_t hit_tokens = 0;     // in the instance's own cache
-  std::uint32_t loaded_tokens = 0;  // from the depot
+  std::uint32_t loaded_tokens = 0;  // from tiers behind it
   std::uint32_t preemptions = 0;
+};
+
+// One event: `passes` passes that were taken at once, the first of which held this.
+struct FleetPass {
+  model::Picoseconds start = 0;
+  model::Picoseconds end = 0;
+  std::uint32_t instance = 0;
+  std::uint64_t passes = 0;
+  sched::V1Pass pass;
 };
 
 struct Percentiles {
@@ -80,7 +85,11 @@ struct FleetResult {
   double little_error = 0;  // relative difference of both sides of Little's law
   bool tokens_conserved = false;
   bool blocks_conserved = false;
+  bool loads_conserved = false;  // what requests were given by tiers is what the tiers sent
+  std::array<TierTraffic, kTiers> traffic;
   std::vector<RequestRecord> records;  // in order of their end, where kept
+  std::vector<FleetPass> pass_log;    // in order of their end, where kept
+  std::vector<FleetSample> samples;    // where asked for
 };
 
 // Runs until the last request has its last token. Requires a policy of route::kPolicyNames, at least one instance, and

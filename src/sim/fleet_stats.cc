@@ -70,6 +70,9 @@ void FleetStats::left(const RequestRecord& record, std::uint32_t generated) {
   tokens_made_ += generated;
   latency_ += seconds(record.finish - record.arrival);
   if (config_.keep_records) result_.records.push_back(record);
+  all_.prompts += record.prompt;
+  all_.hits += record.hit_tokens;
+  all_.loads += record.loaded_tokens;
   if (record.arrival < warmup_) return;
   ++result_.requests;
   const double ttft = seconds(record.first_token - record.arrival);
@@ -86,7 +89,14 @@ void FleetStats::left(const RequestRecord& record, std::uint32_t generated) {
   loads_ += record.loaded_tokens;
 }
 
-FleetResult FleetStats::finish(bool blocks_conserved) {
+void FleetStats::add_totals(FleetSample& sample) const noexcept {
+  sample.output_tokens = static_cast<double>(tokens_made_);
+  sample.prompt_tokens = static_cast<double>(all_.prompts);
+  sample.hit_tokens = static_cast<double>(all_.hits);
+  sample.loaded_tokens = static_cast<double>(all_.loads);
+}
+
+FleetResult FleetStats::finish(bool blocks_conserved, const std::array<TierTraffic, kTiers>& traffic) {
   result_.ttft = percentiles(ttft_);
   result_.tpot = percentiles(tpot_);
   result_.seconds = seconds(last_ - std::max<model::Picoseconds>(begin_, 0));
@@ -102,6 +112,11 @@ FleetResult FleetStats::finish(bool blocks_conserved) {
   result_.little_error = latency_ > 0 ? std::fabs(area_ - latency_) / latency_ : 0;
   result_.tokens_conserved = tokens_asked_ == tokens_made_ && in_flight_ == 0;
   result_.blocks_conserved = blocks_conserved;
+  result_.traffic = traffic;
+  double sent = 0;
+  for (const TierTraffic& t : traffic) sent += t.read_bytes;
+  const double given = static_cast<double>(all_.loads) * config_.tiers.kv_bytes_per_token;
+  result_.loads_conserved = std::fabs(sent - given) <= 1e-9 * std::max(sent, 1.0);
   return std::move(result_);
 }
 

@@ -1,6 +1,7 @@
 // What a fleet's run is summed up to, and the checks that every run makes of itself. Owned by the run; no locking.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -26,7 +27,11 @@ class FleetStats {
   void left(const RequestRecord& record, std::uint32_t generated);
   void add_preemptions(std::uint64_t count) noexcept { result_.preemptions += count; }
 
-  FleetResult finish(bool blocks_conserved);
+  [[nodiscard]] model::Picoseconds busy() const noexcept { return busy_; }
+  // Fills in what finished requests add up to.
+  void add_totals(FleetSample& sample) const noexcept;
+
+  FleetResult finish(bool blocks_conserved, const std::array<TierTraffic, kTiers>& traffic);
 
  private:
   void move_to(model::Picoseconds time);
@@ -51,6 +56,11 @@ class FleetStats {
   std::uint64_t hits_ = 0;
   std::uint64_t loads_ = 0;
   std::uint64_t good_ = 0;
+  struct Totals {  // with the warm-up
+    std::uint64_t prompts = 0;
+    std::uint64_t hits = 0;
+    std::uint64_t loads = 0;
+  } all_;
 };
 
 }  // namespace kvd::sim

@@ -42,7 +42,18 @@ FleetConfig small_fleet(std::uint32_t blocks) {
   config.engine = {blocks, 16, 4, 512, 64};
   config.pass = model::roofline(model::qwen3_32b_h100x2());
   config.keep_records = true;
+  config.tiers.kv_bytes_per_token = 262144;
+  config.tiers.layers = 64;
   return config;
+}
+
+TierConfig bounded_tier(double bytes_per_s, std::uint64_t tokens) {
+  TierConfig tier;
+  tier.on = true;
+  tier.tokens_max = tokens;
+  tier.read_bytes_per_s = tier.write_bytes_per_s = bytes_per_s;
+  tier.latency_s = 1e-4;
+  return tier;
 }
 
 bool same(const std::vector<RequestRecord>& a, const std::vector<RequestRecord>& b) {
@@ -72,7 +83,7 @@ TEST(Fleet, TakesRunsOfPassesAtOnceWithoutChangingAnything) {
           const trace::Trace trace = make_trace(seed, 1500);
           FleetConfig config = small_fleet(blocks);
           config.policy = policy;
-          config.depot = {depot, 5e9, 1e-4, 40000, 262144};
+          if (depot) config.tiers[Tier::kDepot] = bounded_tier(5e9, 40000);
           const FleetResult skipped = simulate(config, trace);
           config.skip = false;
           const FleetResult stepped = simulate(config, trace);
@@ -106,11 +117,108 @@ TEST(Fleet, ADepotGivesWhatPrivateCachesLost) {
   FleetConfig config = small_fleet(260);
   config.policy = "random";
   const FleetResult alone = simulate(config, trace);
-  config.depot = {true, 50e9, 1e-4, 0, 262144};
+  config.tiers[Tier::kDepot] = bounded_tier(50e9, 0);
   const FleetResult shared = simulate(config, trace);
   EXPECT_EQ(alone.loaded_share, 0);
   EXPECT_GT(shared.hit_share + shared.loaded_share, alone.hit_share + 0.1);
   EXPECT_LT(shared.ttft.mean, alone.ttft.mean);
+}
+
+// All tiers, bounded in every way, loads ahead of passes and inside them: nothing may be lost, and analytic runs must
+// still be what single passes are.
+TEST(Fleet, TiersKeepSkippingExactAndLoseNothing) {
+  for (const bool layerwise : {false, true}) {
+    for (const char* const policy : {"least-request", "prefix-affinity"}) {
+      for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+        const trace::Trace trace = make_trace(seed, 1200);
+        FleetConfig config = small_fleet(260);
+        config.policy = policy;
+        config.tiers.layerwise = layerwise;
+        config.tiers[Tier::kDram] = bounded_tier(20e9, 8000);
+        config.tiers[Tier::kFlash] = bounded_tier(5e9, 16000);
+        config.tiers[Tier::kFlash].write_budget_per_s = 15e6;
+        config.tiers[Tier::kDepot] = bounded_tier(10e9, 40000);
+        config.tiers[Tier::kDepot].total_read_per_s = 12e9;
+        config.tiers[Tier::kDepot].total_write_per_s = 6e9;
+        const FleetResult skipped = simulate(config, trace);
+        config.skip = false;
+        config.sample_s = 0.7;  // looking at a fleet must not change it
+        const FleetResult stepped = simulate(config, trace);
+        EXPECT_TRUE(same(skipped.records, stepped.records)) << policy << " " << layerwise;
+        EXPECT_LT(skipped.passes_executed, stepped.passes_executed);
+        EXPECT_TRUE(skipped.tokens_conserved && skipped.blocks_conserved && skipped.loads_conserved);
+        EXPECT_LT(skipped.little_error, 1e-6);
+        EXPECT_GT(skipped.loaded_share, 0.05);
+        for (const TierTraffic& t : skipped.traffic) EXPECT_GT(t.read_bytes, 0);
+        const TierTraffic& flash = skipped.traffic[static_cast<std::size_t>(Tier::kFlash)];
+        EXPECT_GT(flash.refused_bytes, 0);
+        const double span = static_cast<double>(skipped.records.back().finish) * 1e-12 + kBudgetBurstSeconds;
+        EXPECT_LE(flash.written_bytes, 3 * 15e6 * span) << "three instances' budgets";
+        ASSERT_GT(stepped.samples.size(), 10U);
+        EXPECT_GT(stepped.samples.back().loaded_tokens, 0);
+      }
+    }
+  }
+}
+
+TEST(Fleet, LogsItsPasses) {
+  const trace::Trace trace = make_trace(5, 200);
+  FleetConfig config = small_fleet(2000);
+  config.keep_passes = true;
+  config.skip = false;
+  const FleetResult result = simulate(config, trace);
+  ASSERT_EQ(result.pass_log.size(), result.passes);
+  std::uint64_t prompts = 0;
+  for (const FleetPass& p : result.pass_log) {
+    prompts += p.pass.prefill_tokens;
+    EXPECT_EQ(
+        p.end - p.start,
+        config.pass.pass(static_cast<std::int64_t>(p.pass.prefill_tokens), static_cast<std::int64_t>(p.pass.pairs),
+                         static_cast<std::int64_t>(p.pass.decodes), static_cast<std::int64_t>(p.pass.context)));
+  }
+  std::uint64_t asked = 0;
+  for (const RequestRecord& r : result.records) asked += r.prompt - r.hit_tokens;
+  EXPECT_EQ(result.preemptions, 0U);
+  EXPECT_EQ(prompts, asked);
+}
+
+TEST(Fleet, WithoutPreemptionEveryAdmittedRequestHasRoom) {
+  const trace::Trace trace = make_trace(6, 800);
+  FleetConfig config = small_fleet(260);
+  EXPECT_GT(simulate(config, trace).preemptions, 0U);
+  config.engine.preemption = false;
+  const FleetResult result = simulate(config, trace);
+  EXPECT_EQ(result.preemptions, 0U);
+  EXPECT_EQ(result.requests, 800U);
+  EXPECT_TRUE(result.tokens_conserved && result.blocks_conserved);
+}
+
+TEST(Fleet, WithoutPrefixCachingOnlyTiersHit) {
+  const trace::Trace trace = make_trace(7, 300);
+  FleetConfig config = small_fleet(2000);
+  config.engine.prefix_caching = false;
+  EXPECT_EQ(simulate(config, trace).hit_share, 0);
+  config.tiers[Tier::kDepot] = bounded_tier(50e9, 0);
+  const FleetResult result = simulate(config, trace);
+  EXPECT_EQ(result.hit_share, 0);
+  EXPECT_GT(result.loaded_share, 0.3);
+}
+
+TEST(Fleet, SamplesAreAsManyAsAChartIsWide) {
+  FleetSeries series(1000);
+  std::vector<model::Picoseconds> due;
+  for (int i = 0; i < 5000; ++i) {
+    due.push_back(series.due());
+    FleetSample s;
+    s.time_s = static_cast<double>(series.due());
+    series.add(s);
+  }
+  const std::vector<FleetSample> samples = series.take();
+  ASSERT_GE(samples.size(), kSamplesMax / 2);
+  ASSERT_LT(samples.size(), kSamplesMax);
+  const double apart = samples[1].time_s - samples[0].time_s;
+  for (std::size_t i = 1; i < samples.size(); ++i) EXPECT_EQ(samples[i].time_s - samples[i - 1].time_s, apart);
+  EXPECT_EQ(static_cast<double>(series.due()) - samples.back().time_s, apart);
 }
 
 TEST(Fleet, RejectsWhatCanNeverFit) {
@@ -128,17 +236,6 @@ TEST(Fleet, SaysWhenQueuesGrow) {
   EXPECT_FALSE(simulate(config, trace).unstable);
   const auto source = trace_source(trace, {.speed = 40});
   EXPECT_TRUE(run_fleet(config, *source).unstable);
-}
-
-TEST(SharedPrefix, FollowsItsStages) {
-  const auto source = shared_prefix_source({.stages = {{10, 100}, {50, 100}}});
-  Arrival arrival;
-  int early = 0;
-  int late = 0;
-  while (source->next(arrival)) (arrival.time < 100'000'000'000'000 ? early : late) += 1;
-  EXPECT_NEAR(early, 1000, 120);
-  EXPECT_NEAR(late, 5000, 280);
-  EXPECT_EQ(source->unit_tokens(), 1200U);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "sim/opportunities.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/random.h"
@@ -72,20 +71,6 @@ Outcome run(const model::StudyFit& fit, const Setting& setting, const Arm& arm, 
   const auto rank = result.itl_s.begin() + static_cast<std::ptrdiff_t>(0.99 * static_cast<double>(result.itl_s.size()));
   std::ranges::nth_element(result.itl_s, rank);
   return {result.seconds, static_cast<double>(*rank)};
-}
-
-Interval interval(const std::vector<double>& values) {
-  // Student's t for two-sided 95 %: 2.045 at 29 degrees of freedom, and by Cornish-Fisher's expansion elsewhere.
-  const auto n = static_cast<double>(values.size());
-  double mean = 0;
-  for (const double v : values) mean += v / n;
-  double squares = 0;
-  for (const double v : values) squares += (v - mean) * (v - mean);
-  constexpr double kNormal = 1.959964;
-  const double freedom = n - 1;
-  const double t = kNormal + (kNormal * kNormal * kNormal + kNormal) / (4 * freedom) +
-                   (5 * std::pow(kNormal, 5) + 16 * std::pow(kNormal, 3) + 3 * kNormal) / (96 * freedom * freedom);
-  return {mean, t * std::sqrt(squares / freedom / n)};
 }
 
 std::vector<Lengths> shuffled(std::span<const Lengths> requests, std::uint64_t seed) {

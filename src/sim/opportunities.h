@@ -8,14 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "sim/interval.h"
 #include "sim/study.h"
 
 namespace kvd::sim {
-
-struct Interval {
-  double mean = 0;
-  double half = 0;  // of the 95 % interval
-};
 
 // One way of evicting in one setting, over all seeds.
 struct OpportunityRow {

@@ -1,7 +1,8 @@
 // Comma-separated traces: arrivals with lengths, or lengths alone.
+#include "base/csv.h"
+
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <optional>
 
@@ -19,25 +20,6 @@ constexpr std::array<std::string_view, 5> kPromptNames{"num_prefill_tokens", "pr
 constexpr std::array<std::string_view, 5> kOutputNames{"num_decode_tokens", "output_tokens", "output_length",
                                                        "generatedtokens", "response tokens"};
 constexpr std::size_t kNowhere = ~std::size_t{0};
-constexpr std::size_t kColumnsMax = 256;
-
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t' || text.front() == '"')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '"' || text.back() == '\r')) {
-    text.remove_suffix(1);
-  }
-  return text;
-}
-
-void split(std::string_view line, std::vector<std::string_view>& cells) {
-  cells.clear();
-  while (cells.size() < kColumnsMax) {
-    const std::size_t comma = line.find(',');
-    cells.push_back(trim(line.substr(0, comma)));
-    if (comma == std::string_view::npos) return;
-    line.remove_prefix(comma + 1);
-  }
-}
 
 template <std::size_t N>
 std::size_t column(const std::vector<std::string_view>& header, const std::array<std::string_view, N>& names) {
@@ -57,15 +39,8 @@ std::string any_of(const std::array<std::string_view, N>& names) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-std::optional<double> number(std::string_view cell) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  if (error != std::errc{} || end != cell.data() + cell.size()) return std::nullopt;
-  return value;
-}
-
 std::optional<std::uint32_t> tokens(std::string_view cell) {
-  const auto value = number(cell);
+  const auto value = csv_number(cell);
   if (!value || !(*value >= 0) || *value > kRequestTokensMax || *value != std::floor(*value)) return std::nullopt;
   return static_cast<std::uint32_t>(*value);
 }
@@ -113,7 +88,7 @@ std::optional<double> date_time(std::string_view cell) {
   double fraction = 0;
   if (cell.starts_with('.')) {
     const std::size_t digits = std::min(cell.find_first_not_of("0123456789", 1), cell.size());
-    const auto parsed = digits > 1 ? number(cell.substr(0, digits)) : std::nullopt;
+    const auto parsed = digits > 1 ? csv_number(cell.substr(0, digits)) : std::nullopt;
     if (!parsed) return std::nullopt;
     fraction = *parsed;
   }
@@ -126,15 +101,10 @@ class CsvReader {
   CsvReader(std::string_view file, const ReadOptions& options) : file_(file), options_(options) {}
 
   FromInput<Trace> read(std::string_view text) {
-    while (!text.empty()) {
-      ++line_;
-      const std::size_t length = std::min(text.find('\n'), text.size());
-      const std::string_view line = text.substr(0, length);
-      text.remove_prefix(std::min(length + 1, text.size()));
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      split(line, cells_);
+    CsvLines lines(text);
+    while (lines.next(cells_)) {
       const auto fault = columns_ == 0 ? header() : row();
-      if (fault) return std::unexpected(InputFault{std::string(file_), line_, *fault});
+      if (fault) return std::unexpected(InputFault{std::string(file_), lines.line(), *fault});
     }
     if (trace_.requests.empty()) {
       return std::unexpected(InputFault{std::string(file_), 0, "no requests: expected a header and a line for each"});
@@ -181,7 +151,7 @@ class CsvReader {
 
   std::optional<std::string> read_arrival(std::string_view cell, double& seconds) {
     const bool first = trace_.requests.empty();
-    auto value = number(cell);
+    auto value = csv_number(cell);
     const bool date = !value.has_value();
     if (date) value = date_time(cell);
     if (!value || (!first && date != dates_)) {
@@ -202,7 +172,6 @@ class CsvReader {
   const ReadOptions& options_;
   Trace trace_;
   std::vector<std::string_view> cells_;
-  std::size_t line_ = 0;
   std::size_t columns_ = 0;
   std::size_t arrival_ = kNowhere;
   std::size_t prompt_ = kNowhere;

@@ -27,11 +27,13 @@ class DepotError(RuntimeError):
 class DepotProcess:
     """One `kvdepot serve` on a directory of its own (or `directory`, which then stays)."""
 
-    def __init__(self, directory=None, pool="256MiB", flash="2GiB", extra=()):
+    def __init__(self, directory=None, pool="256MiB", flash="2GiB", extra=(), *,
+                 listen="tcp://127.0.0.1:0", prefix=()):
+        """`prefix`: words before the command, of something that ends by executing it."""
         self._own_directory = directory is None
         self.directory = directory or tempfile.mkdtemp(prefix="kvd-e2e-")
         self._pool, self._flash, self._extra = pool, flash, list(extra)
-        self._listen = "tcp://127.0.0.1:0"
+        self._listen, self._prefix = listen, list(prefix)
         self._process = None
         self._output = []
         self.address = None
@@ -51,13 +53,19 @@ class DepotProcess:
         return self._process.pid
 
     @property
+    def status(self):
+        """How the last process ended; None while it runs."""
+        return self._process.poll()
+
+    @property
     def output(self):
         """All that the depot has printed since its last start."""
         return "".join(self._output)
 
     def start(self):
-        command = ["kvdepot", "serve", "--dir", self.directory, "--pool", self._pool, "--flash", self._flash,
-                   "--listen", self._listen, "--http", "127.0.0.1:0", *self._extra]
+        command = [*self._prefix, "kvdepot", "serve", "--dir", self.directory, "--pool", self._pool,
+                   "--flash", self._flash, "--listen", self._listen,
+                   "--http", "127.0.0.1:0", *self._extra]
         self._output = []
         self.address = self.http = None     # what a process before this one printed says nothing about this one
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -68,7 +68,8 @@ class SimTest(unittest.TestCase):
     def test_complains_about_values(self) -> None:
         for setting, expected in (("fleet.policy=best", "least-request"), ("fleet.instances=0", "from 1"),
                                   ("depot.bandwidth=10GB", "10GB/s"), ("engine.block_tokens=7", "whole blocks"),
-                                  ("fleet.instances", "section.key=value"), ("workload.speed=nan", "number")):
+                                  ("fleet.instances", "section.key=value"), ("workload.speed=nan", "number"),
+                                  ("dram.capacity=64", "with a unit"), ("workload.turns=3", "is not a key of trace")):
             with self.subTest(setting):
                 self.assertIn(expected, self.complaint("run", str(self.config), "--set", setting))
 
@@ -79,6 +80,76 @@ class SimTest(unittest.TestCase):
         name = self.path / "requests.csv"
         self.assertIn("trace.jsonl:7", self.complaint("run", str(self.config), "--requests", str(name)))
         self.assertFalse(name.exists())
+
+    def test_switches_mechanisms_off_by_name(self) -> None:
+        depot = ["--set", "depot.bandwidth=50GB/s", "--json"]
+        with_depot = json.loads(self.sim("run", str(self.config), *depot).stdout)
+        without = json.loads(self.sim("run", str(self.config), *depot, "--ablate", "depot").stdout)
+        self.assertGreater(with_depot["loaded_share"], 0)
+        self.assertEqual(without["loaded_share"], 0)
+        self.assertIn("near: write-budget", self.complaint("run", str(self.config), "--ablate", "write-budgets"))
+        self.assertIn("nothing of that kind", self.complaint("run", str(self.config), "--ablate", "flash"))
+        self.assertIn("kv-reads", self.sim("run", "--help").stdout)
+
+    def test_a_sweep_gives_the_same_bytes_on_any_number_of_threads(self) -> None:
+        out = []
+        for jobs in ("1", "2", "7"):
+            name = self.path / f"{jobs}.csv"
+            done = self.sim("sweep", str(self.config), "--vary", "fleet.policy=least-request,random", "--vary",
+                            "workload.speed=1,4", "--seeds", "3", "--jobs", jobs, "--out", str(name))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            out.append((done.stdout, name.read_bytes()))
+        self.assertEqual(out[0], out[1])
+        self.assertEqual(out[0], out[2])
+        self.assertEqual(out[0][1].count(b"\n"), 2 * 2 * 3 + 1)
+        self.assertIn("| least-request | 1 |", out[0][0])
+
+    def test_a_sweep_ablates_each_mechanism(self) -> None:
+        done = self.sim("sweep", str(self.config), "--vary", "ablate=each", "--seeds", "2", "--json")
+        arms = [arm["arm"]["ablate"] for arm in json.loads(done.stdout)]
+        self.assertEqual(arms[0], "none")
+        self.assertIn("prefix-cache", arms)
+        self.assertNotIn("depot", arms)
+
+    def test_a_sweep_says_what_it_expects(self) -> None:
+        for flags, expected in ((["--vary", "speed=1,2"], "section.key=VALUE"), (["--seeds", "0"], "--seeds"),
+                                (["--vary", "fleet.seed=1,2"], "--seeds"),
+                                (["--vary", "fleet.policy=random,best"], "least-request"),
+                                (["--vary", "ablate=none,dpot"], "depot")):
+            with self.subTest(flags):
+                self.assertIn(expected, self.complaint("sweep", str(self.config), *flags))
+
+    def test_writes_series_passes_and_charts(self) -> None:
+        names = [str(self.path / name) for name in ("series.csv", "passes.csv", "page.html")]
+        done = self.sim("run", str(self.config), "--no-skip", "--series", names[0], "--passes", names[1],
+                        "--html", names[2])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(Path(names[0]).read_text(encoding="utf-8").count("\n"), 60)
+        page = Path(names[2]).read_text(encoding="utf-8")
+        self.assertEqual(page.count("<svg"), 4)
+        self.assertNotIn("<script", page)
+        # A log of passes is what `sim calibrate` reads, and its fit finds the simulator's own model.
+        fitted = json.loads(self.sim("calibrate", names[1], "--json").stdout)
+        self.assertLess(fitted["left_out_p95_error"], 0.05)
+        # The planner takes the device that is made of it.
+        entry = str(self.path / "device.toml")
+        made = self.sim("calibrate", names[1], "--device", "simulated", "--model", "qwen3-32b", "--memory", "160GB",
+                        "--out", entry)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        plan = subprocess.run(["kvdepot", "plan", "--model", "qwen3-32b", "--gpu", "simulated", "--catalogue", entry,
+                               "--prompt", "2000", "--output", "100", "--reuse", "0.5", "--precision", "bf16"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(plan.returncode, 0, plan.stderr)
+        self.assertIn("--memory", self.complaint("calibrate", names[1], "--device", "x", "--model", "qwen3-32b"))
+        self.assertIn("qwen3-32b", self.complaint("calibrate", names[1], "--device", "x", "--model", "qwen"))
+
+    def test_examples_are_configurations(self) -> None:
+        for example in sorted((ROOT / "examples/sim").glob("*.toml")):
+            with self.subTest(example.name):
+                text = example.read_text(encoding="utf-8")
+                trace = ["--set", f"workload.trace={self.path / 'trace.jsonl'}"] if "\ntrace = " in text else []
+                done = self.sim("run", str(example), *trace, "--json")
+                self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_study_says_which_figures_there_are(self) -> None:
         self.assertIn("10a", self.complaint("study", "--figure", "12"))

@@ -1,0 +1,113 @@
+#include "cmd/sim_calibrate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "base/sizes.h"
+#include "cmd/complaint.h"
+#include "cmd/text_file.h"
+#include "model/catalogue.h"
+
+namespace kvd::cmd {
+
+int deliver(const std::string& text, const std::string& out) {
+  if (out.empty()) {
+    fmt::print("{}", text);
+    return 0;
+  }
+  const std::string error = write_text(out, text);
+  return error.empty() ? 0 : complain(error);
+}
+
+double percentile(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  return values[static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
+}
+
+std::string device_entry(const model::PassFit& fit, const model::Transformer& model, const std::string& name,
+                         double memory_bytes, double error, const std::string& source) {
+  constexpr double kElementBytes = 2;
+  if (fit.token_s <= 0 || fit.context_s <= 0 || fit.floor_s <= 0) return {};
+  const double weights = model.params() * kElementBytes;
+  const double one_s = fit.floor_s + fit.seq_s;  // a pass with one decode
+  const double bytes_per_s = std::max(model.kv_token_bytes(kElementBytes) / fit.context_s, weights / one_s);
+  return fmt::format(
+      "[[device]]\nname = \"{}\"\nmemory_bytes = {:.4g}\nmemory_bytes_per_s = {:.4g}\n"
+      "flops_per_s = {{bf16 = {:.4g}}}\ncompute_efficiency = 1\nmemory_efficiency = 1\nerror = {:.3g}\n"
+      "layer_s = 0\nstep_s = {:.4g}\nmeasured = true\nsource = \"{}\"\n",
+      name, memory_bytes, bytes_per_s, model.token_flops() / fit.token_s, std::clamp(error, 0.01, 0.99),
+      std::max(0.0, one_s - weights / bytes_per_s), source);
+}
+
+namespace {
+
+int deliver_device(const StudyFlags& flags, const model::PassFit& fit, std::size_t fitted,
+                   const std::vector<double>& errors) {
+  const model::Catalogue& catalogue = model::Catalogue::built_in();
+  const model::Transformer* const model = catalogue.model(flags.model);
+  if (model == nullptr) {
+    return complain(fmt::format("--model {}: whose passes these are is expected, one of {}", flags.model,
+                                fmt::join(catalogue.model_names(), ", ")));
+  }
+  const auto memory = parse_size(flags.memory);
+  if (!memory || *memory == 0) return complain("--memory: the device's memory is expected, as in 8GiB");
+  const std::string source =
+      fmt::format("kvdepot sim calibrate: {} passes of {} in 16 bits; {} others within {:.1f} % (median)", fitted,
+                  model->name, errors.size(), 100 * percentile(errors, 0.5));
+  const std::string entry =
+      device_entry(fit, *model, flags.device, static_cast<double>(*memory), percentile(errors, 0.95), source);
+  if (entry.empty()) return complain(flags.passes + ": too little prefill or context in these passes for an entry");
+  return deliver(entry, flags.out);
+}
+
+}  // namespace
+
+int run_calibrate_on_passes(const StudyFlags& flags) {
+  const auto text = read_text(flags.passes);
+  if (!text) return complain(text.error());
+  const auto passes = model::read_passes(*text, flags.passes);
+  if (!passes) return complain(passes.error().str());
+  std::vector<model::MeasuredPass> fitted;
+  std::vector<model::MeasuredPass> tested;
+  if (flags.test.empty()) {
+    for (std::size_t i = 0; i < passes->size(); ++i) (i % 2 == 0 ? fitted : tested).push_back((*passes)[i]);
+  } else {
+    const auto test_text = read_text(flags.test);
+    if (!test_text) return complain(test_text.error());
+    auto others = model::read_passes(*test_text, flags.test);
+    if (!others) return complain(others.error().str());
+    fitted = *passes;
+    tested = std::move(*others);
+  }
+  const model::PassFit fit = model::fit_passes(fitted);
+  std::vector<double> errors;
+  double measured_s = 0;
+  double predicted_s = 0;
+  for (const model::MeasuredPass& p : tested) {
+    errors.push_back(std::fabs(fit.seconds(p) / p.seconds - 1));
+    measured_s += p.seconds;
+    predicted_s += fit.seconds(p);
+  }
+  if (!flags.device.empty()) return deliver_device(flags, fit, fitted.size(), errors);
+  const nlohmann::ordered_json out = {{"floor_s", fit.floor_s},
+                                      {"token_s", fit.token_s},
+                                      {"pair_s", fit.pair_s},
+                                      {"seq_s", fit.seq_s},
+                                      {"context_s", fit.context_s},
+                                      {"passes_fitted", fitted.size()},
+                                      {"passes_left_out", tested.size()},
+                                      {"left_out_median_error", percentile(errors, 0.5)},
+                                      {"left_out_p95_error", percentile(errors, 0.95)},
+                                      {"left_out_measured_s", measured_s},
+                                      {"left_out_predicted_s", predicted_s}};
+  if (flags.json) return deliver(out.dump(1) + "\n", flags.out);
+  std::string lines;
+  for (const auto& [name, value] : out.items()) lines += fmt::format("{:<24}{:.6g}\n", name, value.get<double>());
+  return deliver(lines, flags.out);
+}
+
+}  // namespace kvd::cmd

@@ -1,0 +1,31 @@
+// `kvdepot sim calibrate PASSES.csv`: the step model fitted to measured passes, and a device of the catalogue made of
+// it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cmd/sim_study.h"
+#include "model/pass_fit.h"
+#include "model/transformer.h"
+
+namespace kvd::cmd {
+
+// Prints `text` or writes it to `out`, where that is not empty; the exit status.
+int deliver(const std::string& text, const std::string& out);
+// The value that `share` of all values do not exceed, roughly; requires values.
+[[nodiscard]] double percentile(std::vector<double> values, double share);
+
+// A [[device]] entry for `kvdepot plan --catalogue`, of passes of `model` in 16 bits. What the device achieved stands
+// as its peak, with efficiencies of 1: the passes do not tell what it could. Memory bandwidth is the rate at which
+// decodes read KV, or, if that is more, the one at which the shortest pass reads the weights; the rest of that pass is
+// step_s. `error` becomes that of the entry, `source` its source. Empty when the passes hold too little prefill or
+// context.
+[[nodiscard]] std::string device_entry(const model::PassFit& fit, const model::Transformer& model,
+                                       const std::string& name, double memory_bytes, double error,
+                                       const std::string& source);
+
+// Fits to the passes and tests on those of --test; without it every second pass is left out for that.
+int run_calibrate_on_passes(const StudyFlags& flags);
+
+}  // namespace kvd::cmd

@@ -1,0 +1,140 @@
+// The configuration of simulated fleets: what it means, and what it says about mistakes. And what can be switched off.
+#include "cmd/sim_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cmd/sim_ablate.h"
+
+namespace kvd::cmd {
+namespace {
+
+using sim::Tier;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr const char* kTiersText = R"([fleet]
+instances = 4
+[engine]
+loads = "layerwise"
+[dram]
+capacity = "256GiB"
+bandwidth = "50GB/s"
+[flash]
+capacity = "7.68TB"
+bandwidth = "13GB/s"
+write_bandwidth = "6.6GB/s"
+write_budget = "89MB/s"
+[depot]
+bandwidth = "20GB/s"
+total_bandwidth = "100GB/s"
+[workload]
+generator = "poisson"
+rate = 2.5
+duration_s = 600
+prompt_tokens = [500, 4000]
+zipf_theta = 0.6
+output_tokens = 200
+)";
+
+std::string fault(const std::string& text, const std::vector<std::string>& set = {}) {
+  const auto config = read_sim_config(text, "fleet.toml", set);
+  return config ? "no fault" : config.error().str();
+}
+
+TEST(SimConfig, ReadsTiersWithTheirUnits) {
+  const auto config = read_sim_config(kTiersText, "fleet.toml", {});
+  ASSERT_TRUE(config) << config.error().str();
+  const sim::TiersConfig& tiers = config->fleet.tiers;
+  EXPECT_TRUE(tiers.layerwise);
+  EXPECT_EQ(tiers.layers, 64U);
+  EXPECT_EQ(tiers[Tier::kDram].tokens_max, 256ULL * 1024 * 1024 * 1024 / 262144);
+  EXPECT_EQ(tiers[Tier::kDram].write_bytes_per_s, 50e9) << "as fast as reading, unless said otherwise";
+  EXPECT_EQ(tiers[Tier::kFlash].write_bytes_per_s, 6.6e9);
+  EXPECT_EQ(tiers[Tier::kFlash].write_budget_per_s, 89e6);
+  EXPECT_EQ(tiers[Tier::kDepot].total_read_per_s, 100e9);
+  EXPECT_EQ(tiers[Tier::kDepot].tokens_max, 0U);
+  EXPECT_EQ(config->source, "poisson");
+  EXPECT_EQ(config->poisson.prompt.low, 500U);
+  EXPECT_EQ(config->poisson.prompt.theta, 0.6);
+  ASSERT_EQ(config->poisson.stages.size(), 1U);
+  EXPECT_EQ(config->poisson.stages[0].rate, 2.5);
+}
+
+TEST(SimConfig, MultipliesRatesBySpeed) {
+  const auto config = read_sim_config(kTiersText, "fleet.toml", {"workload.speed=3"});
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->poisson.stages[0].rate, 7.5);
+}
+
+TEST(SimConfig, NamesFileAndLineAndWhatIsExpected) {
+  const std::string text = kTiersText;
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    const std::size_t at = changed.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return changed.replace(at, from.size(), to);
+  };
+  EXPECT_THAT(fault(with("\"256GiB\"", "\"256\"")), StartsWith("fleet.toml:6: dram.capacity: bytes with a unit"));
+  EXPECT_THAT(fault(with("\"256GiB\"", "\"2MiB\"")), HasSubstr("less than one block"));
+  EXPECT_THAT(fault(with("\"50GB/s\"", "\"50GB\"")), StartsWith("fleet.toml:7: dram.bandwidth: bytes a second"));
+  EXPECT_THAT(fault(with("write_budget", "write_budgets")), HasSubstr("near: flash.write_budget"));
+  EXPECT_THAT(fault(with("bandwidth = \"50GB/s\"\n", "")), HasSubstr("dram.capacity: bandwidth is expected"));
+  EXPECT_THAT(fault(with("\"layerwise\"", "\"layers\"")), StartsWith("fleet.toml:4: engine.loads"));
+  EXPECT_THAT(fault(with("[500, 4000]", "[4000, 500]")), HasSubstr("[low, high]"));
+  EXPECT_THAT(fault(with("[500, 4000]", "[500, 400000]")), HasSubstr("longer than engine.context_tokens = 131072"));
+  EXPECT_THAT(fault(with("duration_s = 600\n", "")), HasSubstr("duration_s is expected"));
+  EXPECT_THAT(fault(with("rate = 2.5\nduration_s = 600\n", "")), HasSubstr("stages"));
+  EXPECT_THAT(fault(with("rate = 2.5", "turns = 3\nrate = 2.5")), HasSubstr("workload.turns: is not a key of poisson"));
+  EXPECT_THAT(fault(with("\"poisson\"", "\"poison\"")), HasSubstr("shared-prefix, poisson, multi-turn"));
+  EXPECT_THAT(fault(text, {"depot.total_bandwith=1GB/s"}), HasSubstr("depot.total_bandwidth"));
+  EXPECT_THAT(fault(text, {"flash.total_bandwidth=1GB/s"}), HasSubstr("no such key"));
+}
+
+TEST(SimConfig, ATierWithoutBandwidthIsOff) {
+  const auto config = read_sim_config("[depot]\nlatency_ms = 2\n[workload]\ntrace = \"t\"\n", "fleet.toml", {});
+  ASSERT_TRUE(config) << config.error().str();
+  EXPECT_FALSE(config->fleet.tiers.any());
+}
+
+TEST(SimConfig, ReadsSessions) {
+  const auto config = read_sim_config(
+      "[workload]\ngenerator = \"multi-turn\"\nturns = [2, 8]\nthink_s = 30\nsystem_tokens = 1000\n"
+      "stages = [[1, 60], [2, 60]]\n",
+      "fleet.toml", {});
+  ASSERT_TRUE(config) << config.error().str();
+  EXPECT_EQ(config->sessions.turns.high, 8U);
+  EXPECT_EQ(config->sessions.stages.size(), 2U);
+  EXPECT_EQ(config->sessions.context_tokens, 131072U);
+}
+
+TEST(Ablations, EachChangesTheConfigurationOnceAndForAll) {
+  const auto base = read_sim_config(kTiersText, "fleet.toml", {});
+  ASSERT_TRUE(base);
+  for (const Ablation& a : ablations()) {
+    SimConfig config = *base;
+    ASSERT_TRUE(a.active(config)) << a.name;
+    ASSERT_TRUE(ablate(config, {std::string(a.name)})) << a.name;
+    // Nothing of it is left; chunks and caches have no off of their own to ask for.
+    const bool always =
+        a.name == "prefix-cache" || a.name == "chunking" || a.name == "preemption" || a.name == "contention";
+    EXPECT_EQ(a.active(config), always) << a.name;
+    EXPECT_THAT(ablations_help(), HasSubstr(std::string(a.name)));
+  }
+}
+
+TEST(Ablations, NameTheNearestAndWhatIsNotThere) {
+  auto config = read_sim_config(kTiersText, "fleet.toml", {});
+  ASSERT_TRUE(config);
+  const auto unknown = ablate(*config, {"prefix-cash"});
+  ASSERT_FALSE(unknown);
+  EXPECT_THAT(unknown.error(), HasSubstr("near: prefix-cache"));
+  auto plain = read_sim_config("[workload]\ntrace = \"t\"\n", "fleet.toml", {});
+  ASSERT_TRUE(plain);
+  const auto absent = ablate(*plain, {"depot"});
+  ASSERT_FALSE(absent);
+  EXPECT_THAT(absent.error(), HasSubstr("nothing of that kind"));
+}
+
+}  // namespace
+}  // namespace kvd::cmd

@@ -1,0 +1,299 @@
+// `kvdepot sim sweep`: every combination of values, each with the same seeds, on all cores. Threads share traces, which
+// nobody changes, and write to results of their own; what is printed is in the order of arms and seeds.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "cmd/complaint.h"
+#include "cmd/sim_ablate.h"
+#include "cmd/sim_report.h"
+#include "cmd/sim_run.h"
+#include "cmd/sim_workload.h"
+#include "cmd/text_file.h"
+#include "sim/interval.h"
+
+namespace kvd::cmd {
+
+namespace {
+
+constexpr int kBroken = 1;
+constexpr std::size_t kRunsMax = 100'000;
+
+struct Axis {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+struct Arm {
+  std::vector<std::string> values;  // one an axis
+  std::vector<SimConfig> configs;   // one a seed
+  std::vector<sim::FleetResult> results;
+  [[nodiscard]] sim::Interval over_seeds(double (*figure)(const sim::FleetResult&)) const {
+    std::vector<double> values_of;
+    for (const sim::FleetResult& r : results) values_of.push_back(figure(r));
+    return sim::interval(values_of);
+  }
+  [[nodiscard]] std::size_t unstable() const {
+    return static_cast<std::size_t>(std::ranges::count_if(results, &sim::FleetResult::unstable));
+  }
+};
+
+struct Sweep {
+  std::vector<Axis> axes;
+  std::vector<Arm> arms;
+  unsigned seeds = 0;
+};
+
+double goodput(const sim::FleetResult& r) { return r.goodput; }
+double ttft_mean(const sim::FleetResult& r) { return r.ttft.mean; }
+double ttft_p90(const sim::FleetResult& r) { return r.ttft.p90; }
+double tpot_p90(const sim::FleetResult& r) { return r.tpot.p90; }
+double hit_share(const sim::FleetResult& r) { return r.hit_share; }
+double loaded_share(const sim::FleetResult& r) { return r.loaded_share; }
+
+// "key=a,b,c"; "ablate=each" becomes "none" and every mechanism that the configuration has.
+std::expected<Axis, std::string> parse_axis(const std::string& typed, const SimConfig& base) {
+  const std::size_t equals = typed.find('=');
+  Axis axis{typed.substr(0, equals), {}};
+  const bool key = axis.key == "ablate" || axis.key.find('.') != std::string::npos;
+  if (equals == std::string::npos || equals + 1 == typed.size() || !key) {
+    return std::unexpected(fmt::format(
+        "--vary {}: section.key=VALUE,VALUE or ablate=NAME,NAME is expected, as in workload.speed=0.5,1,2", typed));
+  }
+  if (axis.key == "fleet.seed")
+    return std::unexpected("--vary fleet.seed: use --seeds N, each arm runs with all seeds");
+  for (std::size_t at = equals + 1; at <= typed.size();) {
+    const std::size_t comma = std::min(typed.find(',', at), typed.size());
+    axis.values.push_back(typed.substr(at, comma - at));
+    at = comma + 1;
+  }
+  if (axis.key == "ablate" && axis.values == std::vector<std::string>{"each"}) {
+    axis.values = {"none"};
+    for (const Ablation& a : ablations()) {
+      if (a.active(base)) axis.values.emplace_back(a.name);
+    }
+  }
+  return axis;
+}
+
+// The configuration of one arm and seed.
+std::expected<SimConfig, std::string> configure(const std::string& text, const SimSweepFlags& flags,
+                                                const std::vector<Axis>& axes, const std::vector<std::string>& values,
+                                                unsigned seed) {
+  std::vector<std::string> set = flags.set;
+  std::vector<std::string> off = flags.ablate;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i].key != "ablate") {
+      set.push_back(fmt::format("{}={}", axes[i].key, values[i]));
+    } else if (values[i] != "none") {
+      off.push_back(values[i]);
+    }
+  }
+  if (seed > 0) set.push_back(fmt::format("fleet.seed={}", seed));
+  auto config = read_sim_config(text, flags.config, set);
+  if (!config) return std::unexpected(config.error().str());
+  if (const auto done = ablate(*config, off); !done) return std::unexpected(done.error());
+  return std::move(*config);
+}
+
+std::expected<Sweep, std::string> plan_sweep(const SimSweepFlags& flags) {
+  const auto text = read_text(flags.config);
+  if (!text) return std::unexpected(text.error());
+  const auto base = configure(*text, flags, {}, {}, 0);
+  if (!base) return std::unexpected(base.error());
+  Sweep sweep;
+  sweep.seeds = flags.seeds;
+  std::size_t arms = 1;
+  for (const std::string& typed : flags.vary) {
+    auto axis = parse_axis(typed, *base);
+    if (!axis) return std::unexpected(axis.error());
+    arms *= axis->values.size();
+    if (arms * flags.seeds > kRunsMax) return std::unexpected(fmt::format("--vary: more than {} runs", kRunsMax));
+    sweep.axes.push_back(std::move(*axis));
+  }
+  for (std::size_t n = 0; n < arms; ++n) {
+    Arm arm;
+    std::size_t rest = n;  // the last axis counts fastest
+    for (std::size_t i = sweep.axes.size(); i-- > 0;) {
+      arm.values.insert(arm.values.begin(), sweep.axes[i].values[rest % sweep.axes[i].values.size()]);
+      rest /= sweep.axes[i].values.size();
+    }
+    for (unsigned seed = 1; seed <= flags.seeds; ++seed) {
+      auto config = configure(*text, flags, sweep.axes, arm.values, seed);
+      if (!config) return std::unexpected(config.error());
+      arm.configs.push_back(std::move(*config));
+    }
+    arm.results.resize(flags.seeds);
+    sweep.arms.push_back(std::move(arm));
+  }
+  return sweep;
+}
+
+// Runs everything; a line when a workload does not fit its engine.
+std::optional<std::string> simulate(Sweep& sweep, const TraceShelf& shelf, unsigned jobs) {
+  const std::size_t runs = sweep.arms.size() * sweep.seeds;
+  std::vector<std::string> faults(runs);
+  std::atomic<std::size_t> next{0};
+  std::atomic<std::size_t> done{0};
+  const bool progress = isatty(STDERR_FILENO) == 1;
+  const auto work = [&](bool shows) {
+    for (std::size_t i = next++; i < runs; i = next++) {
+      Arm& arm = sweep.arms[i / sweep.seeds];
+      SimConfig& config = arm.configs[i % sweep.seeds];
+      auto source = make_source(config, shelf);
+      if (source) {
+        arm.results[i % sweep.seeds] = sim::run_fleet(config.fleet, **source);
+      } else {
+        faults[i] = source.error();
+      }
+      ++done;
+      if (progress && shows) fmt::print(stderr, "\r{} of {} runs ", done.load(), runs);
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    const std::size_t others = std::min<std::size_t>(jobs, runs) - 1;
+    for (std::size_t t = 0; t < others; ++t) threads.emplace_back(work, false);
+    work(true);
+  }
+  if (progress) fmt::print(stderr, "\r{:30}\r", "");
+  for (const std::string& fault : faults) {
+    if (!fault.empty()) return fault;
+  }
+  return std::nullopt;
+}
+
+std::string csv(const Sweep& sweep) {
+  std::string text;
+  for (const Axis& axis : sweep.axes) text += axis.key + ",";
+  text +=
+      "seed,requests,rejected,ttft_mean_s,ttft_p50_s,ttft_p90_s,ttft_p99_s,tpot_mean_s,tpot_p90_s,"
+      "output_tokens_per_s,goodput_per_s,hit_share,loaded_share,busy_share,preemptions,unstable\n";
+  for (const Arm& arm : sweep.arms) {
+    for (unsigned s = 0; s < sweep.seeds; ++s) {
+      const sim::FleetResult& r = arm.results[s];
+      for (const std::string& value : arm.values) text += value + ",";
+      text +=
+          fmt::format("{},{},{},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{},{}\n",
+                      s + 1, r.requests, r.rejected, r.ttft.mean, r.ttft.p50, r.ttft.p90, r.ttft.p99, r.tpot.mean,
+                      r.tpot.p90, r.output_tokens_per_s, r.goodput, r.hit_share, r.loaded_share, r.busy_share,
+                      r.preemptions, r.unstable ? 1 : 0);
+    }
+  }
+  return text;
+}
+
+// Goodput of an arm less that of the first with the same seed.
+sim::Interval paired(const Sweep& sweep, const Arm& arm) {
+  std::vector<double> gains;
+  for (unsigned s = 0; s < sweep.seeds; ++s) {
+    gains.push_back(arm.results[s].goodput - sweep.arms[0].results[s].goodput);
+  }
+  return sim::interval(gains);
+}
+
+std::string table(const Sweep& sweep) {
+  const SimConfig& base = sweep.arms[0].configs[0];
+  std::string text = fmt::format(
+      "{} arms, seeds 1 to {} for each; 95 % intervals. Requests that arrive in the first {} s are simulated and not "
+      "counted;\nevery request runs to its end. Goodput: TTFT within {} s and TPOT within {} s.\n\n|",
+      sweep.arms.size(), sweep.seeds, base.fleet.warmup_s, base.fleet.sla_ttft_s, base.fleet.sla_tpot_s);
+  for (const Axis& axis : sweep.axes) text += fmt::format(" {} |", axis.key);
+  text += " TTFT mean s | TTFT p90 s | TPOT p90 ms | goodput /s | over the first arm | own hits % | tiers % |\n|";
+  for (std::size_t i = 0; i < sweep.axes.size() + 7; ++i) text += "---|";
+  text += '\n';
+  for (const Arm& arm : sweep.arms) {
+    text += '|';
+    for (const std::string& value : arm.values) text += fmt::format(" {} |", value);
+    if (const std::size_t unstable = arm.unstable(); unstable > 0) {
+      text += fmt::format(" unstable in {} of {} | | |", unstable, sweep.seeds);
+    } else {
+      const sim::Interval mean = arm.over_seeds(ttft_mean);
+      const sim::Interval p90 = arm.over_seeds(ttft_p90);
+      text += fmt::format(" {:.3f} ± {:.3f} | {:.3f} ± {:.3f} | {:.1f} |", mean.mean, mean.half, p90.mean, p90.half,
+                          1e3 * arm.over_seeds(tpot_p90).mean);
+    }
+    const sim::Interval good = arm.over_seeds(goodput);
+    const sim::Interval gain = paired(sweep, arm);
+    text += fmt::format(" {:.3f} ± {:.3f} | {:+.3f} ± {:.3f} | {:.1f} | {:.1f} |\n", good.mean, good.half, gain.mean,
+                        gain.half, 100 * arm.over_seeds(hit_share).mean, 100 * arm.over_seeds(loaded_share).mean);
+  }
+  return text;
+}
+
+nlohmann::ordered_json json(const Sweep& sweep) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::array();
+  for (const Arm& arm : sweep.arms) {
+    nlohmann::ordered_json entry;
+    for (std::size_t i = 0; i < sweep.axes.size(); ++i) entry["arm"][sweep.axes[i].key] = arm.values[i];
+    const sim::Interval gain = paired(sweep, arm);
+    entry["goodput_over_first"] = {{"mean", gain.mean}, {"half_95", gain.half}};
+    for (unsigned s = 0; s < sweep.seeds; ++s) entry["runs"].push_back(fleet_json(arm.results[s], arm.configs[s]));
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+// Over the first axis whose values are numbers; a line for each combination of the others. Unstable arms are left out.
+std::vector<Chart> charts(const Sweep& sweep) {
+  const auto number = [](const std::string& text) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc{} && end != text.data() ? std::optional(value) : std::nullopt;
+  };
+  const auto axis = std::ranges::find_if(sweep.axes, [&](const Axis& a) {
+    return a.values.size() > 1 &&
+           std::ranges::all_of(a.values, [&](const std::string& v) { return number(v).has_value(); });
+  });
+  if (axis == sweep.axes.end()) return {};
+  const auto x = static_cast<std::size_t>(axis - sweep.axes.begin());
+  std::vector<Chart> out{{"Goodput within the SLA", axis->key, "requests/s"},
+                         {"Time to first token, 90th percentile", axis->key, "s"}};
+  for (const Arm& arm : sweep.arms) {
+    std::string name;
+    for (std::size_t i = 0; i < sweep.axes.size(); ++i) {
+      if (i != x) name += (name.empty() ? "" : ", ") + arm.values[i];
+    }
+    if (name.empty()) name = "all";
+    const double values[] = {arm.over_seeds(goodput).mean, arm.over_seeds(ttft_p90).mean};
+    for (std::size_t c = 0; c < out.size(); ++c) {
+      auto line = std::ranges::find(out[c].series, name, &ChartSeries::name);
+      if (line == out[c].series.end()) line = out[c].series.insert(line, ChartSeries{name});
+      if (c == 0 || arm.unstable() == 0) line->points.emplace_back(*number(arm.values[x]), values[c]);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+int run_sim_sweep(const SimSweepFlags& flags) {
+  if (flags.seeds == 0) return complain("--seeds: at least 1 is expected, 10 for intervals that say something");
+  auto sweep = plan_sweep(flags);
+  if (!sweep) return complain(sweep.error());
+  TraceShelf shelf;
+  for (const Arm& arm : sweep->arms) {
+    if (const auto done = shelf.load(arm.configs[0]); !done) return complain(done.error());
+  }
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  if (const auto fault = simulate(*sweep, shelf, flags.jobs > 0 ? flags.jobs : cores)) return complain(*fault);
+  const std::string text = table(*sweep);
+  std::string error = flags.out.empty() ? "" : write_text(flags.out, csv(*sweep));
+  if (error.empty() && !flags.html.empty()) {
+    error = write_text(flags.html, page("Sweep of " + flags.config, text, charts(*sweep)));
+  }
+  if (!error.empty()) return complain(error);
+  fmt::print("{}", flags.json ? json(*sweep).dump(1) + "\n" : text);
+  const bool all_sound = std::ranges::all_of(sweep->arms, [](const Arm& arm) {
+    return std::ranges::all_of(arm.results, [](const sim::FleetResult& r) { return sound(r); });
+  });
+  return all_sound ? 0 : kBroken;
+}
+
+}  // namespace kvd::cmd
