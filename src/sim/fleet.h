@@ -88,7 +88,7 @@ struct FleetResult {
   bool loads_conserved = false;  // what requests were given by tiers is what the tiers sent
   std::array<TierTraffic, kTiers> traffic;
   std::vector<RequestRecord> records;  // in order of their end, where kept
-  std::vector<FleetPass> pass_log;    // in order of their end, where kept
+  std::vector<FleetPass> pass_log;     // in order of their end, where kept
   std::vector<FleetSample> samples;    // where asked for
 };
 
