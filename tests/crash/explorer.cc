@@ -212,7 +212,7 @@ std::vector<std::string> Explorer::replay(const Path& path) {
       start = stop_at(start, *before, at).start;
       Journal now(start);
       const Found found = machine_.recover(start, now);
-      fmt::print("{}", now.text());
+      fmt::print("{}recovery:\n{}", describe(start), now.text());
       const auto more = judge(found, now.oracle());
       wrong.insert(wrong.end(), more.begin(), more.end());
       if (same) compare(found, now.oracle(), *parent, wrong);

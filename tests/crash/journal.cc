@@ -12,6 +12,42 @@ namespace kvd::crash {
 
 using io::DiskOp;
 
+std::string describe(const Start& start) {
+  io::SparseBytes drive = start.durable.bytes();
+  for (const io::SimWrite& write : start.unflushed) drive.write(write.offset, write.bytes);
+  std::vector<std::byte> bytes(kSegmentBytes);
+  drive.read(0, MutableBytes(bytes).first(kPageBytes));
+  const store::FormatSeeds seeds(load<store::Superblock>(bytes.data()).uuid);
+  std::string text;
+  for (std::uint32_t segment = 0; segment < kSegments; ++segment) {
+    drive.read(store::kHeadBytes + segment * kSegmentBytes, bytes);
+    const auto header = store::parse_segment_header(Bytes(bytes).first(kPageBytes), seeds, segment);
+    if (!header) continue;
+    const auto trailer = store::peek_footer(bytes, segment, header->generation, kSegmentBytes);
+    text += fmt::format("segment {} generation {:x}, {}\n", segment, header->generation,
+                        trailer ? fmt::format("footer of {} frames", trailer->frames) : "no footer");
+    store::FrameExpected expected{header->generation, segment, 0, 0};
+    for (std::uint32_t page = 1; page < kSegmentBytes / kPageBytes; ++expected.frame_seq) {
+      store::SegmentContent content;
+      expected.pages_left = static_cast<std::uint32_t>(kSegmentBytes / kPageBytes - page);
+      const auto head = store::parse_frame(Bytes(bytes).subspan(page * kPageBytes), seeds, expected, content);
+      if (!head) break;
+      for (const store::Descriptor& d : content.descriptors) {
+        const auto record = record_of(d.key_lo);
+        const std::string name = record ? fmt::format("record {}", *record) : "another record";
+        const std::uint8_t version =
+            d.tombstone() || !record ? 0 : version_of(*record, Bytes(bytes).subspan(d.offset * kPageBytes, d.length));
+        text += d.tombstone()
+                    ? fmt::format("  frame {}: tombstone of {} in segment {} generation {:x}, seq {}\n",
+                                  head->frame_seq, name, d.offset, d.checksum, d.put_seq)
+                    : fmt::format("  frame {}: {} version {}, seq {}\n", head->frame_seq, name, version, d.put_seq);
+      }
+      page += head->descriptor_bytes / 4096 + head->payload_pages;
+    }
+  }
+  return text;
+}
+
 Journal::Journal(const Start& start) : oracle_(start.oracle), shared_(std::make_shared<const Oracle>(oracle_)) {
   writes_ = start.unflushed;
   for (std::uint32_t i = 0; i < writes_.size(); ++i) done_.push_back(i);

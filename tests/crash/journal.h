@@ -27,6 +27,9 @@ struct Start {
   Oracle oracle;
 };
 
+// What lies in the segments of a drive, a line per descriptor, for people.
+std::string describe(const Start& start);
+
 class Journal final : public io::SimObserver {
  public:
   enum class Step : std::uint8_t { kSubmit, kComplete, kFlush, kPromise };

@@ -19,6 +19,7 @@ std::uint8_t Oracle::put(std::size_t record) {
 void Oracle::acknowledged(std::size_t record, std::uint8_t version, AckLevel level) {
   Version& v = records_[record].versions[version];
   if (v.taken_out || v.given_up) return;  // meanwhile; the acknowledgement was on its way
+  v.promised_in |= v.copies;
   if (level >= AckLevel::kWritten) v.acknowledged[at(Crash::kKill)] = true;
   if (level >= AckLevel::kSynced) v.acknowledged[at(Crash::kPowerLoss)] = true;
 }
@@ -52,12 +53,15 @@ void Oracle::copied(std::size_t record, std::uint8_t version, std::uint8_t segme
 }
 
 void Oracle::given_up(std::uint8_t segment) {
+  const std::uint32_t bit = std::uint32_t{1} << segment;
   for (Record& record : records_)
-    for (Version& v : record.versions)
-      if (v.segment == segment) {
-        v.given_up = true;
-        v.acknowledged = {};
-      }
+    for (Version& v : record.versions) {
+      if (v.segment == segment) v.given_up = true;
+      if ((v.copies & bit) != 0) v.lost_copy = true;
+      if ((v.promised_in & bit) == 0) continue;
+      v.acknowledged = {};
+      v.promised_in = 0;
+    }
 }
 
 void Oracle::reused(std::uint8_t segment) {

@@ -2,7 +2,7 @@
 //
 // Follows a workload: puts, removals, acknowledgements, and where the log holds what. A version of a record is
 //   promised  after a kill: acknowledged at least as `written`; after a power loss: as `synced`; and not removed since,
-//             and the header that ends its segment has not been submitted;
+//             and no header has been submitted for a segment that held a copy when it was acknowledged;
 //   allowed   a frame with it was submitted, its removal is not durable, and the reuse of its segment has not begun.
 // A promised version must be found. Of one that is not promised either an allowed version or nothing must be found.
 // A removal is durable against kills when await_removals() was answered, against power loss when a flush that was
@@ -50,9 +50,9 @@ class Oracle {
   // 0 = none.
   [[nodiscard]] std::uint8_t promised(std::size_t record, Crash how) const noexcept;
   [[nodiscard]] bool allowed(std::size_t record, std::uint8_t version, Crash how) const noexcept;
-  // Whether some header that ends the version's segment was submitted.
+  // Whether some header that ends a segment with a copy of the version was submitted.
   [[nodiscard]] bool lost_its_segment(std::size_t record, std::uint8_t version) const noexcept {
-    return records_[record].versions[version].given_up;
+    return records_[record].versions[version].lost_copy;
   }
   [[nodiscard]] std::uint8_t versions(std::size_t record) const noexcept { return records_[record].count; }
   // Of everything that promised() and allowed() say.
@@ -62,10 +62,12 @@ class Oracle {
   struct Version {
     std::array<bool, 2> acknowledged{};  // by Crash
     std::array<bool, 2> removed{};       // durably, by Crash
-    bool given_up = false;
-    bool taken_out = false;           // remove() was called
-    std::uint8_t segment = kNowhere;  // of the last copy
-    std::uint32_t copies = 0;         // segments that hold one, a bit each
+    bool given_up = false;               // the segment of the last copy
+    bool lost_copy = false;              // a segment with some copy was given up
+    bool taken_out = false;              // remove() was called
+    std::uint8_t segment = kNowhere;     // of the last copy
+    std::uint32_t copies = 0;            // segments that hold one, a bit each
+    std::uint32_t promised_in = 0;  // those that did when it was acknowledged: any of them may be the one it relies on
   };
   struct Record {
     std::uint8_t count = 0;
