@@ -42,7 +42,7 @@ class EmbeddedDepot final : public client::Attachment {
 // Errors of a node in words that fit a library: what to do when the directory is taken.
 Error explain(const Directory& directory, const Error& error, std::string& why) {
   if (error.code != Code::kBusy) return error;
-  constexpr char kTaken[] =
+  static constexpr char kTaken[] =
       "another process owns the directory: to share it, run `kvdepot serve --dir DIR` and use its address";
   why = directory.path + ": " + kTaken;
   return {Code::kBusy, error.sys_errno, kTaken};
