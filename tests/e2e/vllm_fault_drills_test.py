@@ -1,0 +1,288 @@
+"""Faults of the depot under real engines: every request ends with the right answer, late by its deadline at most.
+
+    python -m unittest -v tests.e2e.vllm_fault_drills_test
+
+Three engines: one that loads before the pass, one that loads layer by layer inside it, and one that verifies nothing.
+Where an engine loads inside the pass, two requests for the same prompt share the pass, and afterwards its own cache is
+looked at: no block in it may be one that did not come. "The right answer" is what the first engine said when nothing
+was wrong, in float32: batches of other shapes then do not round to other tokens.
+The depot is slowed down (`--shape-read`) so that "in mid-load" lasts long enough to do something. About four minutes on
+two idle cores. What a drill cost is printed beside the cold time.
+"""
+
+import os
+import time
+import unittest
+
+from tests.e2e.depot_process import DepotProcess
+from tests.e2e.engine_rig import (
+    BLOCK, SLACK, Asking, Rig, connector, negate_weights, read_digests, wait_stored, wait_until)
+
+BLOCKS = 4
+TOKENS = BLOCKS * BLOCK + 10
+ANSWER = 8
+SHARE = 1.5                                 # deadline: this share of the compute that is saved
+SLOWNESS = 0.4                              # a slowed load over the compute that it saves
+PAGE = 4096
+SLAB_PAGES = 48                             # a block's K and V of one layer in float32
+
+
+class InOnePass:
+    """An engine that is asked for a prompt twice in one pass: both come while it still computes something else."""
+
+    def __init__(self, engine, other):
+        self._engine, self._other = engine, other
+
+    def ask(self, ids, max_tokens):
+        requests = [{"ids": self._other, "max_tokens": 1}] + [{"ids": ids, "max_tokens": max_tokens}] * 2
+        _, (_, first, second) = self._engine.generate(requests)
+        if first.tokens != second.tokens:
+            raise AssertionError(f"two answers: {first.tokens} and {second.tokens}")
+        first.cached = max(0, int(first.cached - self._engine.lost_blocks * BLOCK))
+        return first
+
+
+class Faults(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.rig = Rig()
+        cls.addClassCleanup(cls.rig.close)
+        cls.depot = cls.enterClassContext(DepotProcess(pool="256MiB", flash="2GiB"))
+        cls.model = cls.rig.copy_of_model("model")
+        cls.digests = cls.rig.work / "digests.jsonl"
+        cls.unverified = cls.rig.work / "unverified.jsonl"
+        cls.settings = {"deadline_share": SHARE, "load": "async", "breaker_probe_ms": 300,
+                        "digest_log": str(cls.digests)}
+        cls.engine = cls.start("before", wait=False)
+        cls.inside = cls.start("inside", load="layerwise", wait=False)
+        cls.trusting = cls.start("trusting", verify=False, digest_log=str(cls.unverified), wait=False)
+        cls.engines = [cls.engine, cls.inside, cls.trusting]
+        for engine in cls.engines:
+            cls.rig.wait_ready(engine)
+        cls.prompts = {}
+        cls.right = {}
+        cls.first_s = 0.0                               # of a cold request
+        # Five prompts for the drill of five requests, one for each other; all stored, their answers kept.
+        for name in ("kill", "stop 0", "stop 1", "stop 2", "stop 3", "stop 4", "down", "running", "weights"):
+            prompt = cls.prompts[name] = cls.rig.prompt(name, TOKENS)
+            before = cls.depot.metrics()["kvdepot_store_puts_total"]
+            answer = cls.engine.ask(prompt, ANSWER)
+            cls.right[name], cls.first_s = answer.tokens, max(cls.first_s, answer.first_s)
+            wait_stored(cls.depot, before + BLOCKS)
+        cls.prompt_bytes = cls.engine.counter("vllm:kvdepot_bytes_stored") / len(cls.prompts)
+        cls.slow = f"--shape-read={int(cls.prompt_bytes / (SLOWNESS * cls.first_s))}"
+
+    @classmethod
+    def start(cls, name, wait=True, **settings):
+        return cls.rig.engine(name, connector(cls.depot.address, **cls.settings | settings), model=cls.model, wait=wait,
+                              dtype="float32")
+
+    def on_each(self, drill):
+        """The same drill on an engine that loads before the pass and on one that loads inside it."""
+        for engine in (self.engine, self.inside):
+            with self.subTest(engine=engine.spec.name):
+                drill(engine)
+
+    # ---- steps of drills -----------------------------------------------------------------------------------------
+
+    def restart(self, *flags):
+        """A new depot process on the same data, and engines that are connected to it again."""
+        self.depot.kill()
+        self.depot._extra = list(flags)
+        self.depot.start()
+        self.reconnect()
+
+    def reconnect(self):
+        filler = self.rig.prompt("filler", BLOCK + 2)
+        def connected():
+            for engine in self.engines:
+                engine.ask(filler)
+            return self.depot.metrics()["kvdepot_connections"] >= 4 * len(self.engines)     # two for each role
+        wait_until(connected, "the engines are connected")
+        for engine in self.engines:
+            engine.reset_prefix_cache()
+
+    def bytes_sent(self):
+        return self.depot.metrics()["kvdepot_net_bytes_out_total"]
+
+    def in_mid_load(self, engine, name, act):
+        """Asks for a prompt, acts when some of its bytes have come and most have not. Returns the answer."""
+        before = self.bytes_sent()
+        asked = InOnePass(engine, self.rig.prompt(f"beside {time.monotonic()}", 2 * BLOCK)) if engine is self.inside \
+            else engine
+        asking = Asking(asked, self.prompts[name], ANSWER)
+        wait_until(lambda: self.bytes_sent() - before > 1_000_000, "the load has begun", 30)
+        self.assertTrue(asking.is_alive())
+        act()
+        answer, _ = asking.result()
+        return answer
+
+    def count(self, engine, *names):
+        return sum(engine.counter(f"vllm:kvdepot_{name}") for name in names)
+
+    def timeouts(self, engine):
+        """Operations of the engine that waited for their deadline."""
+        return self.count(engine, 'lookup_failures{reason="timeout"}', 'load_failures{reason="timeout"}')
+
+    def assert_right(self, name, answer):
+        self.assertEqual(answer.tokens, self.right[name], name)
+
+    def assert_in_time(self, what, answer, deadlines=1):
+        """Time to first token: 1.1 times cold and the deadline, times three for a busy machine. Where nothing may be
+        waited for, the counters say so exactly."""
+        limit = 1.1 * self.first_s + deadlines * SHARE * self.first_s
+        print(f"{what}: first token after {answer.first_s:.2f} s, cold {self.first_s:.2f} s, with the deadline "
+              f"{limit:.2f} s", flush=True)
+        self.assertLess(answer.first_s, SLACK * limit)
+
+    def assert_own_cache_right(self, engine, name):
+        """What a failed load has left in the engine's own cache is computed, not the bytes that did not come."""
+        answer = engine.ask(self.prompts[name], ANSWER)
+        self.assert_right(name, answer)
+        self.assertGreaterEqual(answer.cached, (BLOCKS - 1) * BLOCK)
+
+    def recover(self, name, engine=None):
+        """The depot is well again: the engine finds that out by itself."""
+        engine = engine or self.engine
+        def hit():
+            engine.reset_prefix_cache()
+            answer = engine.ask(self.prompts[name], ANSWER)
+            self.assert_right(name, answer)
+            return answer.cached > 0
+        wait_until(hit, "the depot is used again", 60)
+
+    # ---- drills --------------------------------------------------------------------------------------------------
+
+    def test_1_killed_in_mid_load(self):
+        def drill(engine):
+            self.restart(self.slow)
+            answer = self.in_mid_load(engine, "kill", self.depot.kill)
+            self.assert_right("kill", answer)
+            self.assert_in_time("killed in mid-load", answer)
+            self.assertEqual(answer.cached, 0)
+            self.assert_own_cache_right(engine, "kill")
+            waited, asked = self.timeouts(engine), self.count(engine, "lookups")
+            answer = engine.ask(self.prompts["stop 0"], ANSWER)
+            self.assert_right("stop 0", answer)
+            # Nobody is there: pays nothing.
+            self.assert_in_time("after the kill", answer, deadlines=0)
+            self.assertEqual((self.timeouts(engine), self.count(engine, "lookups")), (waited, asked))
+            self.depot.start()
+            self.recover("kill", engine)
+        self.on_each(drill)
+
+    def test_2_stopped_in_mid_load_and_for_five_requests(self):
+        def drill(engine):
+            self.restart(self.slow)
+            before = self.timeouts(engine)
+            answer = self.in_mid_load(engine, "stop 0", self.depot.stop)
+            self.assert_right("stop 0", answer)
+            self.assert_in_time("stopped in mid-load", answer)
+            self.assert_own_cache_right(engine, "stop 0")
+            asked = self.count(engine, "lookups")
+            for i in range(1, 5):
+                answer = engine.ask(self.prompts[f"stop {i}"], ANSWER)
+                self.assert_right(f"stop {i}", answer)
+                self.assert_in_time("while it is stopped", answer, deadlines=0)
+            # The first paid the deadline for all of them: these four only compute.
+            self.assertEqual((self.timeouts(engine) - before, self.count(engine, "lookups")), (1, asked))
+            self.depot.cont()
+            self.recover("stop 1", engine)
+        self.on_each(drill)
+
+    def test_3_bytes_flipped_while_it_is_down(self):
+        self.depot.kill()
+        self.flip()
+        self.depot._extra = []
+        self.depot.start()
+        self.reconnect()
+        self.ask_for_found_damage(self.engine, "down")
+
+    def test_4_bytes_flipped_while_it_runs(self):
+        def drill(engine):
+            self.store_again("running")
+            self.restart()                                      # so that they are on flash only
+            self.flip()
+            self.ask_for_found_damage(engine, "running")
+            self.assert_own_cache_right(engine, "running")
+        self.on_each(drill)
+
+    def store_again(self, name):
+        """Asks until the depot has every block, undamaged and written. A load ends at the first damaged block, so that
+        each question may find only one of those that earlier drills have left."""
+        for _ in range(BLOCKS + 1):
+            self.engine.reset_prefix_cache()
+            answer = self.engine.ask(self.prompts[name], ANSWER)
+            self.assert_right(name, answer)
+            time.sleep(1.5)                                     # the last segment is written when the depot is idle
+            wait_stored(self.depot, 0)
+            if answer.cached == BLOCKS * BLOCK:
+                return
+        self.fail(f"{name} is not whole again after {BLOCKS + 1} questions")
+
+    def flip(self):
+        """Flips a bit in every slab of every record, and in nothing else: what ends in zeros is a header or a table."""
+        path = os.path.join(self.depot.directory, "flash.kvd")
+        with open(path, "r+b", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            for offset in range(4 << 20, size, (SLAB_PAGES - 4) * PAGE):
+                page = os.pread(file.fileno(), PAGE, offset)
+                if any(page[-64:]):                             # what was never written stays as it is, too
+                    os.pwrite(file.fileno(), bytes([page[1234] ^ 0x10]), offset + 1234)
+            os.fsync(file.fileno())
+
+    def ask_for_found_damage(self, engine, name):
+        """The same, and the depot must have seen the damage."""
+        before = self.depot.metrics()["kvdepot_store_corrupt_total"]
+        self.assert_in_time(f"damaged while {name}", self.ask_for_damaged(engine, name))
+        self.assertGreater(self.depot.metrics()["kvdepot_store_corrupt_total"], before)
+
+    def ask_for_damaged(self, engine, name):
+        """No damaged byte may reach the model: all that the engine loads is what was stored, and the answer is right.
+        Fails where it does."""
+        engine.reset_prefix_cache()
+        answer = engine.ask(self.prompts[name], ANSWER)
+        logs = [read_digests(log) for log in (self.digests, self.unverified)]
+        stored, loaded = [log[0] for log in logs], logs[engine is self.trusting][1]
+        for key, digests in loaded.items():
+            for digest in digests:
+                self.assertTrue(any(digest in s.get(key, ()) for s in stored), "other bytes than were stored")
+        self.assert_right(name, answer)
+        return answer
+
+    def test_5_without_verification_the_same_test_fails(self):
+        """Nobody verifies: wrong bytes reach the model, and the drill above sees them. With the consumer's
+        verification alone, none do."""
+        self.store_again("running")
+        self.restart("--verify=off")
+        loaded = self.count(self.trusting, "blocks_loaded")
+        self.ask_for_damaged(self.trusting, "running")          # nothing is damaged yet: does not fail
+        self.assertGreater(self.count(self.trusting, "blocks_loaded"), loaded)
+        self.restart("--verify=off")
+        self.flip()
+        with self.assertRaisesRegex(AssertionError, "other bytes than were stored"):
+            self.ask_for_damaged(self.trusting, "running")
+        refused = self.count(self.engine, 'load_failures{reason="corrupt"}')
+        self.ask_for_damaged(self.engine, "running")
+        self.assertGreater(self.count(self.engine, 'load_failures{reason="corrupt"}'), refused)
+        self.assertEqual(self.depot.metrics()["kvdepot_store_corrupt_total"], 0)
+        self.trusting.close()
+        self.engines.remove(self.trusting)
+
+    def test_6_other_weights_under_the_same_name(self):
+        self.restart()
+        self.store_again("weights")
+        for engine in self.engines:
+            engine.close()
+        file = self.model / "model.safetensors"
+        stat = file.stat()
+        negate_weights(self.model)
+        self.assertEqual((file.stat().st_size, file.stat().st_mtime_ns), (stat.st_size, stat.st_mtime_ns))
+        other = self.start("other-weights")
+        answer = other.ask(self.prompts["weights"], ANSWER)
+        self.assertEqual(answer.cached, 0)
+        self.assertGreater(other.counter("vllm:kvdepot_lookups"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
