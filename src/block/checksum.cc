@@ -63,8 +63,8 @@ void encode_table(MutableBytes page, std::uint64_t record_seed, std::span<const 
   const TableHead head{kTableMagic, static_cast<std::uint16_t>(slabs.size()),
                        static_cast<std::uint16_t>(foreign.size()), table_checksum(record_seed, slabs, foreign)};
   save(page.data(), head);
-  std::memcpy(page.data() + sizeof head, slabs.data(), slabs.size_bytes());
-  std::memcpy(page.data() + sizeof head + slabs.size_bytes(), foreign.data(), foreign.size());
+  if (!slabs.empty()) std::memcpy(page.data() + sizeof head, slabs.data(), slabs.size_bytes());
+  if (!foreign.empty()) std::memcpy(page.data() + sizeof head + slabs.size_bytes(), foreign.data(), foreign.size());
 }
 
 Result<Table> decode_table(Bytes page, std::uint64_t record_seed, const RecordShape& shape) noexcept {

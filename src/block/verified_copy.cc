@@ -17,7 +17,7 @@ constexpr std::size_t kBlockBytes = std::size_t{256} << 10;
 std::uint64_t copy_and_hash(std::uint64_t record_seed, std::uint32_t layer, Bytes from, MutableBytes to) noexcept {
   KVD_CHECK(from.size() == to.size());
   if (from.size() <= kBlockBytes) {
-    std::memcpy(to.data(), from.data(), from.size());
+    if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
     return slab_checksum(record_seed, layer, to);
   }
   SlabHasher hasher(record_seed, layer, from.size());

@@ -54,7 +54,8 @@ void Connection::flush() {
   tokens_ = 0;
   if (state_ == State::kClosed) return;
   if (paused_ && owned_bytes_ <= options_.owned_bytes_max / 2) resume_timer_.arm(loop_.now());
-  if (owned_bytes_ > options_.owned_bytes_max * (paused_ ? 2 : 1)) {
+  // The last request of a turn may have gone beyond the bound: no more is taken until the peer has read.
+  if (owned_bytes_ > options_.owned_bytes_max * (paused_ || yielded_ ? 2 : 1)) {
     counters_.stalled.add();
     return close(Error{Code::kNoSpace, 0, "the peer does not read its replies"});
   }

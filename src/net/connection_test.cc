@@ -180,7 +180,7 @@ TEST_F(ConnectionTest, SmallMessagesTravelTogether) {
   peer_->connection->flush();
   ASSERT_TRUE(until([&] { return other_->received.size() == 20; }));
   EXPECT_EQ(peer_->counters.send_calls.value(), 1U);
-  EXPECT_EQ(other_->counters.recv_calls.value(), 1U);
+  EXPECT_LE(other_->counters.recv_calls.value(), 3U);  // 1, but a turn of the loop may end between two messages
   EXPECT_EQ(other_->counters.messages_in.value(), 20U);
 }
 

@@ -227,9 +227,10 @@ TEST(WireMessage, CheckRoundTrips) {
   const std::vector<std::byte> bytes(3 * 20, std::byte{7});
   const Check check{.ns = 9, .shard = 2, .group = 1, .keys = {.bytes = bytes, .key_bytes = 20, .native = false}};
   const Buffer message = frame({.request_id = 1}, check);
-  const auto got = decode<Check>(parse(message).header, parse(message).meta);
+  const Parsed p = parse(message);
+  const auto got = decode<Check>(p.header, p.meta);
   ASSERT_TRUE(got.has_value());
-  EXPECT_EQ(parse(message).header.items, 3U);
+  EXPECT_EQ(p.header.items, 3U);
   EXPECT_EQ(got->ns, 9U);
   EXPECT_EQ(got->shard, 2);
   EXPECT_EQ(got->group, 1);
