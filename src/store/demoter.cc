@@ -164,6 +164,7 @@ bool Demoter::write_one() {
   }
   const bool fresh = writer_.fresh();
   writer_.give_back(*frame);
+  if (only_carried() && !flash_.tombstones.next_is_carried()) return false;
   if (!fresh) {
     writer_.roll();
     return true;
@@ -176,8 +177,16 @@ bool Demoter::write_one() {
   return true;
 }
 
+// Whether the open segment was the last ready one. Until another is ready it takes only copies of what its old holders
+// still have: if the machine stops now it can be given up at once, when everything else may hold tombstones that count.
+bool Demoter::only_carried() const noexcept { return flash_.segments.ready_count() == 0; }
+
 void Demoter::fill(Frame& frame) {
-  while (flash_.tombstones.pending() && frame.add(flash_.tombstones.next_pending())) flash_.tombstones.take_pending();
+  Tombstones& tombstones = flash_.tombstones;
+  while (tombstones.pending() && (!only_carried() || tombstones.next_is_carried()) &&
+         frame.add(tombstones.next_pending()))
+    tombstones.take_pending();
+  if (only_carried()) return;
   for (Queue* queue : {&urgent_, &waiting_}) {
     while (PoolRecord* record = queue->front()) {
       const bool large_enough = frame.payload_bytes() >= kFrameTarget;

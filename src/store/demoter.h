@@ -71,6 +71,7 @@ class Demoter {
   [[nodiscard]] bool has_work() const noexcept;
   [[nodiscard]] bool must_write();
   bool write_one();
+  [[nodiscard]] bool only_carried() const noexcept;
   void fill(Frame& frame);
   void frame_done(Frame& frame, const Status& status);
   void record_written(PoolRecord& record, const FlashPlace& place);

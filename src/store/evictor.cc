@@ -30,7 +30,20 @@ void Evictor::maintain() {
   };
   while (flash_.health.on() && tasks_.size() < kTasksMax && flash_.segments.ready_count() + unblocked() < kReadyWanted)
     if (!start_one()) break;
+  if (flash_.health.on() && stuck())
+    if (const auto victim =
+            flash_.segments.first_victim([&](auto s) { return !flash_.tombstones.holds_for_others(s); }))
+      evict(*victim);
   flash_.update_gauges();
+}
+
+// Whether all that is being given up waits for tombstones to be carried, and there is nowhere to carry them: a crash
+// while the last ready segment took such copies leaves that. Recovery sees to it that some segment has none to carry.
+bool Evictor::stuck() const {
+  const Segments& segments = flash_.segments;
+  return !tasks_.empty() && segments.ready_count() == 0 && segments.count_in(SegmentState::kOpen) == 0 &&
+         segments.count_in(SegmentState::kSealing) == 0 &&
+         std::ranges::all_of(tasks_, [](const auto& task) { return task->step == Task::Step::kTombstones; });
 }
 
 bool Evictor::start_one() {

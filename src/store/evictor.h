@@ -68,6 +68,7 @@ class Evictor {
     io::DiskOp op;
   };
 
+  [[nodiscard]] bool stuck() const;
   bool start_one();
   Task& add_task(std::uint32_t segment, bool evicts);
   void submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, std::size_t bytes,

@@ -52,6 +52,11 @@ class PageBatch {
   std::uint32_t pending_ = 0;
 };
 
+// Whether two tombstones say the same.
+bool same(const Tombstone& a, const Tombstone& b) {
+  return a.segment == b.segment && a.generation == b.generation && a.key.hash == b.key.hash && a.put_seq == b.put_seq;
+}
+
 }  // namespace
 
 Result<RecoveryReport> Recovery::run() {
@@ -269,21 +274,38 @@ std::uint64_t Recovery::seq_at(std::uint32_t segment, std::uint32_t offset) cons
   return at != seqs.end() && at->first == offset ? at->second : 0;
 }
 
+// The youngest segment whose tombstones are all in others, too, or name nothing any more; tombstones_ is sorted.
+std::optional<std::uint32_t> Recovery::segment_of_copies() const {
+  std::vector<bool> needed(flash_.segments.count());
+  for (std::size_t i = 0, end = 0; i < tombstones_.size(); i = end) {
+    const Tombstone& t = tombstones_[i];
+    while (end < tombstones_.size() && same(t, tombstones_[end])) ++end;
+    const bool names_something = t.segment != t.holder && t.generation == flash_.segments.at(t.segment).generation;
+    if (end == i + 1 && names_something) needed[t.holder] = true;
+  }
+  std::optional<std::uint32_t> youngest;
+  for (std::uint32_t s = 0; s < needed.size(); ++s)
+    if (!needed[s] && flash_.segments.at(s).state == SegmentState::kSealed &&
+        (!youngest || flash_.segments.at(s).generation > flash_.segments.at(*youngest).generation))
+      youngest = s;
+  return youngest;
+}
+
 void Recovery::apply_tombstones() {
   for (const Tombstone& tombstone : tombstones_) {
     const auto entry = flash_.index.find(tombstone.key.hash);
     if (entry && seq_at(entry->segment, entry->offset) < tombstone.put_seq)
       flash_.index.erase(tombstone.key.hash, entry->segment, entry->offset);
   }
-  // A crash while tombstones were carried over leaves two copies: the older holder's is enough, so that the younger
-  // holder, which may be all that is free to be given up, has nothing to carry.
-  const auto order = [](const Tombstone& t) {
-    return std::tuple(t.segment, t.generation, t.key.hash, t.put_seq, t.holder_generation);
+  // A crash while tombstones were carried over leaves two copies. One is enough, and not the one in a segment of which
+  // all are elsewhere, too: that may be all that is free to be given up, so it must have nothing to carry.
+  const auto sort = [&](std::optional<std::uint32_t> last) {
+    std::ranges::sort(tombstones_, {}, [last](const Tombstone& t) {
+      return std::tuple(t.segment, t.generation, t.key.hash, t.put_seq, t.holder == last, t.holder_generation);
+    });
   };
-  const auto same = [](const Tombstone& a, const Tombstone& b) {
-    return a.segment == b.segment && a.generation == b.generation && a.key.hash == b.key.hash && a.put_seq == b.put_seq;
-  };
-  std::ranges::sort(tombstones_, {}, order);
+  sort({});
+  sort(segment_of_copies());
   const auto rest = std::ranges::unique(tombstones_, same);
   tombstones_.erase(rest.begin(), rest.end());
   for (const Tombstone& tombstone : tombstones_) {

@@ -19,10 +19,15 @@ void Segments::seal(std::uint32_t segment, bool next_victim) {
 }
 
 std::optional<std::uint32_t> Segments::start_eviction(bool avoid_readers) {
-  auto victim = policy_->victim();
-  if (avoid_readers)
-    while (victim && segments_[*victim].readers > 0) victim = policy_->next_victim(*victim);
+  const auto victim =
+      avoid_readers ? first_victim([&](std::uint32_t s) { return segments_[s].readers == 0; }) : policy_->victim();
   if (victim) start_eviction_of(*victim);
+  return victim;
+}
+
+std::optional<std::uint32_t> Segments::first_victim(const std::function<bool(std::uint32_t)>& is) const {
+  auto victim = policy_->victim();
+  while (victim && !is(*victim)) victim = policy_->next_victim(*victim);
   return victim;
 }
 

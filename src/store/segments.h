@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -55,7 +56,9 @@ class Segments {
   // The sealed segment to give up next becomes kEvicting; empty when there is none. `avoid_readers`: prefers one that
   // nobody reads.
   std::optional<std::uint32_t> start_eviction(bool avoid_readers);
-  // The same for a chosen one, which must be kSealed.
+  // The first of the sealed segments, in the order in which they would be given up, for which `is` holds.
+  [[nodiscard]] std::optional<std::uint32_t> first_victim(const std::function<bool(std::uint32_t)>& is) const;
+  // A chosen segment, which must be kSealed, becomes kEvicting.
   void start_eviction_of(std::uint32_t segment);
   // A kFree segment becomes kPreparing; empty when there is none.
   std::optional<std::uint32_t> start_preparing();

@@ -24,11 +24,7 @@ void Tombstones::restore(const Tombstone& tombstone) {
   live_.push_back(tombstone);
 }
 
-Tombstone Tombstones::take_pending() {
-  const Tombstone tombstone = pending_.front();
-  pending_.pop_front();
-  return tombstone;
-}
+void Tombstones::take_pending() { queue_of(next_pending()).pop_front(); }
 
 // It is on flash, or has nothing to name any more.
 void Tombstones::written_or_gone(const Tombstone& tombstone) {
@@ -55,7 +51,7 @@ void Tombstones::written(Tombstone tombstone, std::uint32_t holder, std::uint64_
 
 void Tombstones::failed(const Tombstone& tombstone) {
   Tombstone again = tombstone;
-  if (!obsolete(again)) return pending_.push_front(again);
+  if (!obsolete(again)) return queue_of(again).push_front(again);
   written_or_gone(again);
   done_carrying(again);
 }
@@ -73,7 +69,7 @@ void Tombstones::flush_failed() {
   for (Unflushed& u : unflushed_) {
     u.tombstone.holder_generation = 0;
     if (u.tombstone.from != UINT32_MAX) ++carry_pending_;
-    pending_.push_back(u.tombstone);
+    queue_of(u.tombstone).push_back(u.tombstone);
   }
   unflushed_.clear();
 }
@@ -95,7 +91,7 @@ void Tombstones::carry_from(std::uint32_t segment) {
     tombstone.from = segment;
     ++carried_[segment];
     ++carry_pending_;
-    pending_.push_back(tombstone);
+    carried_pending_.push_back(tombstone);
   };
   std::erase_if(live_,
                 [&](const Tombstone& tombstone) { return carries(tombstone, segment) && (carry(tombstone), true); });
@@ -109,12 +105,13 @@ void Tombstones::forget(std::uint32_t segment) {
   std::erase_if(live_, [&](const Tombstone& tombstone) { return tombstone.segment == segment; });
   std::erase_if(unflushed_,
                 [&](Unflushed& u) { return u.tombstone.segment == segment && (done_carrying(u.tombstone), true); });
-  std::erase_if(pending_, [&](Tombstone& tombstone) {
-    if (tombstone.segment != segment) return false;
-    written_or_gone(tombstone);
-    done_carrying(tombstone);
-    return true;
-  });
+  for (auto* queue : {&pending_, &carried_pending_})
+    std::erase_if(*queue, [&](Tombstone& tombstone) {
+      if (tombstone.segment != segment) return false;
+      written_or_gone(tombstone);
+      done_carrying(tombstone);
+      return true;
+    });
 }
 
 std::optional<std::uint32_t> Tombstones::overfull() const {

@@ -40,10 +40,13 @@ class Tombstones {
   // One that recovery found; its holder is filled in. Opening the volume has flushed it.
   void restore(const Tombstone& tombstone);
 
-  [[nodiscard]] bool pending() const noexcept { return !pending_.empty(); }
-  [[nodiscard]] std::size_t pending_count() const noexcept { return pending_.size(); }
-  [[nodiscard]] const Tombstone& next_pending() const { return pending_.front(); }
-  Tombstone take_pending();
+  [[nodiscard]] bool pending() const noexcept { return !pending_.empty() || !carried_pending_.empty(); }
+  // Those that are carried come first: others may have to wait for them (Demoter::fill).
+  [[nodiscard]] bool next_is_carried() const noexcept { return !carried_pending_.empty(); }
+  [[nodiscard]] const Tombstone& next_pending() const {
+    return next_is_carried() ? carried_pending_.front() : pending_.front();
+  }
+  void take_pending();
   // Whether all that were added with a lower put_seq are on flash or have nothing to name any more.
   [[nodiscard]] bool written_before(std::uint64_t put_seq) const {
     return unwritten_.empty() || *unwritten_.begin() >= put_seq;
@@ -67,7 +70,9 @@ class Tombstones {
   // `segment` holds nothing any more: tombstones that name it have done their work.
   void forget(std::uint32_t segment);
 
-  [[nodiscard]] std::size_t size() const noexcept { return live_.size() + unflushed_.size() + pending_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept {
+    return live_.size() + unflushed_.size() + pending_.size() + carried_pending_.size();
+  }
   // The segment that most tombstones name, when there are more than kLiveMax; otherwise nothing.
   [[nodiscard]] std::optional<std::uint32_t> overfull() const;
 
@@ -76,6 +81,9 @@ class Tombstones {
   [[nodiscard]] bool carries(const Tombstone& tombstone, std::uint32_t segment) const;
   void written_or_gone(const Tombstone& tombstone);
   void done_carrying(Tombstone& tombstone);
+  [[nodiscard]] std::deque<Tombstone>& queue_of(const Tombstone& tombstone) {
+    return tombstone.from == UINT32_MAX ? pending_ : carried_pending_;
+  }
 
   Segments& segments_;
   struct Unflushed {
@@ -85,6 +93,7 @@ class Tombstones {
   std::vector<Tombstone> live_;
   std::vector<Unflushed> unflushed_;  // in order
   std::deque<Tombstone> pending_;
+  std::deque<Tombstone> carried_pending_;
   std::set<std::uint64_t> unwritten_;   // put_seq of those that are nowhere on flash yet
   std::vector<std::uint32_t> carried_;  // by segment
   std::uint64_t carry_pending_ = 0;     // pending or in a frame, and carried
