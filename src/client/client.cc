@@ -50,7 +50,8 @@ struct Parts {
               .breaker_failures = options.breaker_failures,
               .breaker_probe = options.breaker_probe,
               .verify = options.verify,
-              .seed = static_cast<std::uint64_t>(loop->now().time_since_epoch().count())}) {}
+              .seed = static_cast<std::uint64_t>(loop->now().time_since_epoch().count()),
+              .shared_memory = options.shared_memory}) {}
 
   std::unique_ptr<io::Loop> loop;
   io::UniqueFd event_fd;
@@ -274,6 +275,7 @@ ClientStats ThreadedClient::stats() const {
   stats.busy = state.busy.value();
   stats.corrupt_slabs = state.get.corrupt_slabs.value();
   stats.bytes_loaded = state.get.bytes_loaded.value();
+  stats.bytes_shared = state.get.bytes_shared.value();
   stats.bytes_stored = state.bytes_stored.value();
   stats.messages_sent = state.net.messages_out.value();
   stats.messages_received = state.net.messages_in.value();

@@ -17,7 +17,7 @@ namespace kvd::cmd {
 namespace {
 
 constexpr std::array kNames{"dir",     "pool",         "flash",      "listen",   "http",
-                            "segment", "demote-after", "shape-read", "log-level"};
+                            "segment", "demote-after", "shape-read", "log-level", "shared-memory"};
 
 // A scalar as it would be typed on the command line.
 std::string as_typed(const toml::node& node) {
@@ -123,6 +123,7 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   store.verify = read.converted("verify", "on", parse_switch);
   store.demote_after = read.converted("demote-after", "30s", parse_duration);
   options.node.shape_read_bytes_per_s = read.converted("shape-read", "0", parse_size);
+  options.node.shared_memory = read.converted("shared-memory", "on", parse_switch);
   options.log_level = read.converted("log-level", "info", parse_level);
   options.node.http = read.text("http", "127.0.0.1:7071");
   if (options.node.http == "off") options.node.http.clear();

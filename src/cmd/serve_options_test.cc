@@ -23,6 +23,7 @@ TEST(ServeOptions, FillInWhatIsNotSaid) {
   EXPECT_EQ(options->node.store.demote_after, std::chrono::seconds(30));
   EXPECT_EQ(options->node.store.segment_bytes, 0U);  // the store chooses by the size of the log
   EXPECT_TRUE(options->node.store.verify);
+  EXPECT_TRUE(options->node.shared_memory);
 }
 
 TEST(ServeOptions, TakeWhatIsSaid) {
@@ -35,6 +36,7 @@ TEST(ServeOptions, TakeWhatIsSaid) {
                                      {"demote-after", {"250ms"}},
                                      {"shape-read", {"50MB"}},
                                      {"verify", {"off"}},
+                                     {"shared-memory", {"off"}},
                                      {"log-level", {"debug"}}});
   ASSERT_TRUE(options.has_value());
   EXPECT_EQ(options->node.store.pool_bytes, std::uint64_t{8} << 30);
@@ -45,6 +47,7 @@ TEST(ServeOptions, TakeWhatIsSaid) {
   EXPECT_EQ(options->node.shape_read_bytes_per_s, 50'000'000U);
   EXPECT_EQ(options->node.store.segment_bytes, std::uint64_t{16} << 20);
   EXPECT_FALSE(options->node.store.verify);
+  EXPECT_FALSE(options->node.shared_memory);
   EXPECT_EQ(options->log_level, Level::kDebug);
 }
 

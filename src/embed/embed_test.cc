@@ -1,6 +1,7 @@
 // An embedded depot as its users see it: the public API over a real node and store.
 #include "kvdepot/embed.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
@@ -97,6 +99,61 @@ TEST_F(EmbedTest, StoresAndLoadsInThisProcess) {
   EXPECT_EQ(done.code, Code::kOk);
   EXPECT_EQ(done.failed_keys, 0U);
   EXPECT_TRUE(memory_ == original);
+  EXPECT_EQ((*client)->stats().bytes_shared, memory_.size()) << "copied from the depot's memory";
+}
+
+TEST_F(EmbedTest, BytesComeThroughTheSocketWhereMemoryIsNotWanted) {
+  const auto client = open_any(address(), {.client = {.shared_memory = false}});
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  const Handles handles = prepare(**client);
+  const std::vector<std::byte> original = memory_;
+  EXPECT_EQ(put(**client, handles, AckLevel::kPooled).code, Code::kOk);
+  EXPECT_EQ(get(**client, handles).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+  EXPECT_EQ((*client)->stats().bytes_shared, 0U);
+  EXPECT_EQ((*client)->stats().bytes_loaded, memory_.size());
+}
+
+// Gets and puts that overlap in time, over memory that is lent and taken back all the while; with a pool so small that
+// records are evicted meanwhile.
+TEST_F(EmbedTest, ManyThreadsReadWhileThePoolIsReused) {
+  const auto client = open_any(address());
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  constexpr std::size_t kThreads = 4;
+  constexpr std::uint32_t kBig = 200'000;
+  constexpr std::size_t kRounds = 60;
+  Namespace ns;
+  ns.fingerprint = "big";
+  ns.groups.push_back({.group = 0, .layers = 2, .slab_bytes = kBig, .block_tokens = 16, .order = "LBHNC"});
+  const NamespaceId id = *(*client)->open_namespace(ns);
+  std::atomic<std::size_t> wrong{0};
+  std::atomic<std::size_t> read{0};
+  const auto work = [&](std::size_t thread) {
+    std::vector<std::byte> bytes(2 * kBig);
+    const RegionId region = *(*client)->register_region(bytes.data(), bytes.size());
+    const std::array<std::uint64_t, 2> layers{0, kBig};
+    const std::array<std::uint64_t, 1> blocks{0};
+    const Placement placement{.region = region, .layer_offset = layers, .block_offset = blocks};
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      const std::uint64_t number = round * kThreads + thread;
+      const auto key = std::as_bytes(std::span(&number, 1));
+      const KeyList keys{.bytes = key, .key_bytes = 8};
+      const auto fill = static_cast<std::byte>(number * 7 + 1);
+      std::ranges::fill(bytes, fill);
+      finish(**client, (*client)->multiput({.ns = id, .keys = keys, .src = placement, .deadline = kPatient}));
+      std::ranges::fill(bytes, std::byte{});
+      const Completion got =
+          finish(**client, (*client)->multiget({.ns = id, .keys = keys, .dest = placement, .deadline = kPatient}));
+      if (got.code != Code::kOk || got.failed_keys > 0) continue;  // a miss is legal
+      ++read;
+      if (std::ranges::any_of(bytes, [fill](std::byte b) { return b != fill; })) ++wrong;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < kThreads; ++thread) threads.emplace_back(work, thread);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_GT(read, kThreads * kRounds / 2);
 }
 
 TEST_F(EmbedTest, WhatWasStoredIsThereWhenTheDirectoryIsOpenedAgain) {
@@ -112,20 +169,25 @@ TEST_F(EmbedTest, WhatWasStoredIsThereWhenTheDirectoryIsOpenedAgain) {
   EXPECT_TRUE(memory_ == original);
 }
 
-// Turns over a bit of the first slab with these bytes in the pool of an embedded depot of this process.
+// Turns over a bit of the first slab with these bytes in the pool of an embedded depot of this process: through its own
+// mapping, the only way there is.
 bool flip_in_pool(std::span<const std::byte> slab) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code ignored;
-    if (!std::filesystem::read_symlink(entry.path(), ignored).string().starts_with("/memfd:kvdepot-pool")) continue;
-    const int fd = std::stoi(entry.path().filename());
+  const int memory = ::open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+  std::ifstream maps("/proc/self/maps");
+  bool flipped = false;
+  for (std::string line; !flipped && std::getline(maps, line);) {
+    if (line.find("memfd:kvdepot-pool") == std::string::npos || line.find(" rw-s ") == std::string::npos) continue;
+    const auto end = static_cast<off_t>(std::stoull(line.substr(line.find('-') + 1), nullptr, 16));
     std::vector<std::byte> page(slab.size());
-    for (off_t at = 0; ::pread(fd, page.data(), page.size(), at) == static_cast<ssize_t>(page.size()); at += 4096) {
+    for (auto at = static_cast<off_t>(std::stoull(line, nullptr, 16)); at < end && !flipped; at += 4096) {
+      if (::pread(memory, page.data(), page.size(), at) != static_cast<ssize_t>(page.size())) break;
       if (!std::ranges::equal(page, slab)) continue;
       page[5] ^= std::byte{1};
-      return ::pwrite(fd, &page[5], 1, at + 5) == 1;
+      flipped = ::pwrite(memory, &page[5], 1, at + 5) == 1;
     }
   }
-  return false;
+  ::close(memory);
+  return flipped;
 }
 
 TEST_F(EmbedTest, ARecordThatWentBadInThePoolIsStoredAnew) {

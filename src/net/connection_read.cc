@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "net/connection.h"
+#include "net/descriptor.h"
 
 namespace kvd::net {
 namespace {
@@ -41,13 +42,14 @@ void Connection::read_some() {
   std::size_t budget = kEventBytesMax;
   paused_ = yielded_ = false;
   resume_timer_.disarm();
+  if (held_) return update_interest();
   turn_end_ = after(loop_.now(), kTurnMax);
   for (bool more = true; more && state_ == State::kOpen;) {
     if (const Status consumed = consume(); !consumed) {
       violate(consumed.error());
       break;
     }
-    if (state_ != State::kOpen || paused_ || yielded_ || budget == 0) break;
+    if (state_ != State::kOpen || paused_ || yielded_ || held_ || budget == 0) break;
     const std::size_t got = receive();
     more = got > 0;
     budget -= std::min(budget, got);
@@ -83,12 +85,15 @@ std::size_t Connection::receive() {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = count;
-  const ssize_t result = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+  DescriptorSpace space;
+  if (options_.takes_descriptors) expect_descriptor(message, space);
+  const ssize_t result = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   counters_.recv_calls.add();
   if (result <= 0) {
     receive_failed(result == 0 ? 0 : errno);
     return 0;
   }
+  if (message.msg_controllen > 0) descriptor_ = net::take_descriptor(message);
   const auto got = static_cast<std::size_t>(result);
   counters_.bytes_in.add(got);
   last_received_ = loop_.now();
@@ -137,7 +142,7 @@ void Connection::landed(std::size_t bytes) {
 Status Connection::consume() {
   for (bool more = true; more && state_ == State::kOpen;) {
     paused_ = part_ == Part::kHeader && owned_bytes_ > options_.owned_bytes_max;
-    if (paused_) break;
+    if (paused_ || held_) break;
     Status taken;
     switch (part_) {
       case Part::kHeader: taken = take_header(more); break;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "net/connection.h"
+#include "net/descriptor.h"
 
 namespace kvd::net {
 namespace {
@@ -87,6 +88,9 @@ bool Connection::flush_some(std::size_t& budget) {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = batch.pieces;
+  DescriptorSpace space;
+  const Queued& front = queue_.front();
+  if (front.message.descriptor >= 0 && !front.started()) attach_descriptor(message, space, front.message.descriptor);
   const ssize_t result = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   counters_.send_calls.add();
   if (result < 0) {
@@ -111,6 +115,7 @@ bool Connection::flush_some(std::size_t& budget) {
 Connection::Batch Connection::gather_queue(std::span<iovec> out, std::size_t bytes_max, std::size_t body_max) const {
   Batch batch;
   for (const Queued& queued : queue_) {
+    if (queued.message.descriptor >= 0 && batch.pieces > 0) return batch;  // it goes with the first byte of a call
     for (std::size_t i = queued.piece; i < queued.pieces(); ++i) {
       Bytes piece = queued.at(i);
       if (i == queued.piece) piece = piece.subspan(queued.offset);

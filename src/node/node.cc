@@ -1,5 +1,6 @@
 #include "node/node.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <unordered_map>
@@ -56,6 +57,7 @@ class NodeImpl final : public Node {
 
   [[nodiscard]] Figures figures() const;
   [[nodiscard]] http::Response answer(std::string_view path) const;
+  [[nodiscard]] store::StoreOptions store_options() const;
   Status bind(std::string& why);
   Status listen(std::string& why);
   void make_context();
@@ -82,6 +84,7 @@ class NodeImpl final : public Node {
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<net::Shaper> shaper_;
   Budget pinned_;
+  Budget lent_;
   Budget unfinished_;
   Budget op_keys_;
   std::unique_ptr<Leases> leases_;
@@ -105,6 +108,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       options_(std::move(options)),
       started_(loop.now()),
       pinned_(percent_of(options_.store.pool_bytes, options_.limits.pinned_percent_max), &counters_.pinned_bytes),
+      lent_(percent_of(pinned_.bytes_max(), options_.limits.lent_percent_max)),
       unfinished_(percent_of(options_.store.pool_bytes, options_.limits.unfinished_percent_max),
                   &counters_.unfinished_bytes),
       op_keys_(options_.limits.op_keys_max, &counters_.op_keys),
@@ -132,7 +136,7 @@ Result<std::unique_ptr<Node>> Node::start(io::Loop& loop, Log& log, const NodeOp
 
 Status NodeImpl::open(std::string& why) {
   if (Status bound = bind(why); !bound) return bound;
-  Result<std::unique_ptr<store::Store>> store = store::Store::open(loop_, log_, options_.store, &why);
+  Result<std::unique_ptr<store::Store>> store = store::Store::open(loop_, log_, store_options(), &why);
   if (!store) return fail(store.error());
   store_ = std::move(*store);
   store_stats_ = &store_->stats();
@@ -140,6 +144,15 @@ Status NodeImpl::open(std::string& why) {
   if (Status listening = listen(why); !listening) return listening;
   state_ = State::kReady;
   return {};
+}
+
+// The pool is made for sharing where somebody could ask for it.
+store::StoreOptions NodeImpl::store_options() const {
+  store::StoreOptions options = options_.store;
+  const auto is_local = [](const auto& listener) { return listener->address().kind == net::Address::Kind::kUnix; };
+  options.share_pool = options.share_pool || std::ranges::any_of(listeners_, is_local);
+  if (!options_.shared_memory || options_.shape_read_bytes_per_s > 0) options.share_pool = false;
+  return options;
 }
 
 // Takes every address before the store is opened: what is in use is known at once, and health is answered during
@@ -176,8 +189,10 @@ void NodeImpl::make_context() {
                                  .leases = *leases_,
                                  .checker = *checker_,
                                  .pinned = pinned_,
+                                 .lent = lent_,
                                  .unfinished = unfinished_,
                                  .op_keys = op_keys_,
+                                 .shared_fd = store_->shared_fd(),
                                  .draining = false,
                                  .stats_json = [this] { return stats_json(); }});
 }

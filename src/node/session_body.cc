@@ -106,14 +106,15 @@ void Session::pump() {
 void Session::pump_get(RunningGet& get) {
   get.op->advance();
   while (!connection_->closed() && !get.op->finished() && !connection_->congested() && get.op->ready()) {
-    net::Outgoing message = get.op->next();
+    std::uint64_t view = 0;
+    net::Outgoing message = next_message(get, view);
     if (get.op->finished()) {
       message.on_done = [this, id = get.op->request().id, on_done = std::move(message.on_done)]() mutable {
-        on_done();
+        if (on_done) on_done();
         finish_get(id);
       };
     }
-    get.queued.push_back(connection_->send(std::move(message)));
+    get.queued.push_back({.id = connection_->send(std::move(message)), .view = view});
     get.op->advance();
   }
 }
@@ -144,7 +145,8 @@ void Session::end_get(std::uint64_t id, const Error& why) {
   get.op->abort();
   std::size_t withdrawn = 0;
   for (auto queued = get.queued.rbegin(); queued != get.queued.rend(); ++queued, ++withdrawn) {
-    if (!connection_->withdraw(*queued)) break;
+    if (!connection_->withdraw(queued->id)) break;
+    views_.withdraw(queued->view);
   }
   const bool answered = get.op->finished() && withdrawn == 0;
   context_.counters.ops.sub(1);

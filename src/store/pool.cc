@@ -1,7 +1,6 @@
 #include "store/pool.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -44,7 +43,8 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
   return view;
 }
 
-Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces) {
+Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces,
+                                           bool shared) {
   KVD_CHECK(bytes > 0 && is_aligned(bytes, kPageBytes));
   const int fd = ::memfd_create("kvdepot-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return fail(Code::kNoSpace, "creating the pool's memory file", errno);
@@ -53,8 +53,6 @@ Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stat
     ::close(fd);
     return fail(Code::kNoSpace, "sizing the pool's memory file", error);
   }
-  // A peer that maps the file can then rely on its size.
-  ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   void* base = map_pool(fd, bytes);
   if (base == MAP_FAILED) {
     const int error = errno;
@@ -64,7 +62,9 @@ Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stat
   ::madvise(base, bytes, MADV_HUGEPAGE);  // wishes: no harm where the kernel grants none
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
-  return std::unique_ptr<Pool>(new Pool(fd, static_cast<std::byte*>(base), bytes, stats, namespaces));
+  std::unique_ptr<Pool> pool(new Pool(fd, static_cast<std::byte*>(base), bytes, stats, namespaces));
+  pool->shared_ = seal_pool(fd, shared);
+  return pool;
 }
 
 Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces)

@@ -38,6 +38,7 @@ struct StoreOptions {
   Duration demote_idle = std::chrono::milliseconds(50);  // no request for this long = idle: demotion starts
   std::uint32_t pinned_percent_max = 50;                 // share of the pool that leases may pin
   bool prefault = true;                                  // touch the pool's memory in the background after opening
+  bool share_pool = false;                               // seal the pool's memory for readers: see shared_fd()
   bool verify = true;                                    // verify slabs read from flash; false only in tests
   bool force_threads = false;                            // tests: disk engine without io_uring
   bool small_sizes = false;                              // tests: no lower limits on pool, flash and segments
@@ -187,6 +188,10 @@ class Store {
 
   // The pool's memfd and mapping, for transports.
   [[nodiscard]] virtual int pool_fd() const noexcept = 0;
+  // The pool's memfd for other processes, who can map it for reading only and rely on its size; -1 unless
+  // options.share_pool and the kernel can seal it so (5.1 and later). RecordView::pool_offset counts in it. Borrowed.
+  [[nodiscard]] virtual int shared_fd() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t pool_bytes() const noexcept = 0;
   [[nodiscard]] virtual const StoreStats& stats() const noexcept = 0;
   // Identity of the store (random, from its superblock) and number of this opening, for HELLO.
   [[nodiscard]] virtual std::array<std::byte, 16> uuid() const noexcept = 0;

@@ -93,7 +93,7 @@ Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
 }
 
 Status StoreImpl::open_pool(std::string& why) {
-  auto pool = Pool::create(options_.pool_bytes, stats_, *namespaces_);
+  auto pool = Pool::create(options_.pool_bytes, stats_, *namespaces_, options_.share_pool);
   if (!pool) {
     why = fmt::format("pool of {} MiB: {} (error {}): ask for a smaller pool", options_.pool_bytes >> 20,
                       pool.error().what, pool.error().sys_errno);

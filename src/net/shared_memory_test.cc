@@ -1,0 +1,62 @@
+#include "net/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "io/aligned_map.h"
+
+namespace kvd::net {
+namespace {
+
+io::UniqueFd make_file(std::uint64_t bytes, int seals) {
+  io::UniqueFd file(::memfd_create("shared-memory-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
+  EXPECT_EQ(::pwrite(file.get(), "first", 5, 0), 5);
+  if (seals != 0) EXPECT_EQ(::fcntl(file.get(), F_ADD_SEALS, seals), 0);
+  return file;
+}
+
+Code error_of(io::UniqueFd file, std::uint64_t bytes) {
+  const auto mapped = SharedMemory::map(std::move(file), bytes);
+  return mapped ? Code::kOk : mapped.error().code;
+}
+
+TEST(SharedMemory, ShowsTheFileOnABoundaryOfHugePages) {
+  const auto memory = SharedMemory::map(make_file(10'000, F_SEAL_SHRINK), 10'000);
+  ASSERT_TRUE(memory.has_value());
+  const Bytes bytes = (*memory)->bytes();
+  EXPECT_EQ(bytes.size(), 10'000U);
+  EXPECT_EQ(as_text(bytes.first(5)), "first");
+  EXPECT_TRUE(is_aligned(reinterpret_cast<std::uintptr_t>(bytes.data()), io::kHugePageBytes));
+}
+
+TEST(SharedMemory, TakesOnlyFilesWhoseBytesStay) {
+  EXPECT_EQ(error_of(make_file(8192, F_SEAL_SHRINK), 8192), Code::kOk);
+  EXPECT_EQ(error_of(make_file(8192, 0), 8192), Code::kInvalid) << "could be cut while it is read";
+  EXPECT_EQ(error_of(make_file(8192, F_SEAL_SHRINK), 8191), Code::kInvalid);
+  EXPECT_EQ(error_of(make_file(8192, F_SEAL_SHRINK), 12288), Code::kInvalid) << "bytes beyond its end";
+  EXPECT_EQ(error_of(make_file(0, F_SEAL_GROW), 0), Code::kInvalid);
+  EXPECT_EQ(error_of(io::UniqueFd(), 8192), Code::kInvalid) << "no descriptor came";
+  EXPECT_EQ(error_of(io::UniqueFd(::open("/dev/zero", O_RDONLY | O_CLOEXEC)), 8192), Code::kInvalid);
+}
+
+TEST(SharedMemory, AForkedChildDoesNotHaveIt) {
+  const auto memory = SharedMemory::map(make_file(8192, F_SEAL_SHRINK), 8192);
+  ASSERT_TRUE(memory.has_value());
+  const std::byte* const at = (*memory)->bytes().data();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    unsigned char resident = 0;  // fails with ENOMEM where nothing is mapped
+    ::_exit(::mincore(const_cast<std::byte*>(at), 4096, &resident) == 0 ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace kvd::net
