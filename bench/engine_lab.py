@@ -99,6 +99,7 @@ class Lab:
 
     def spec(self, name: str, connector: dict | None = None, **changes) -> EngineSpec:
         changes.setdefault("python", self.model.python)
+        changes.setdefault("touch_memory", True)
         return EngineSpec(name=name, model=self.model.path, dtype=self.model.dtype, connector=connector,
                           log_dir=self.bench.work / "log", import_paths=package_paths(self.bench.build), **changes)
 

@@ -116,11 +116,15 @@ class Bench:
 
     def rounds(self, full: int = RUNS, quick: int = RUNS_QUICK) -> int:
         """How many rounds: --runs, else by --quick."""
-        return self.options.runs or (quick if self.quick else full)
+        return self.options.runs or self.number(full, quick)
+
+    def number(self, full: int, quick: int) -> int:
+        """Of what is not to be had with less, --runs or not."""
+        return quick if self.quick else full
 
     def close_rounds(self) -> int:
         """Rounds for a bound within 10 % of 1."""
-        return self.rounds(PAIRS_CLOSE, PAIRS_CLOSE_QUICK)
+        return max(self.options.runs, self.number(PAIRS_CLOSE, PAIRS_CLOSE_QUICK))
 
     def wants(self, *names: str) -> bool:
         """Whether one of these results was asked for (--only takes patterns; without it, all are)."""
@@ -300,7 +304,8 @@ def parse(suite: str, doc: str | None, argv: Sequence[str] | None,
     parser.add_argument("--check", action="store_true", help="exit with status 1 when a goal is missed")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN",
                         help="measure only results whose name matches (may be given more than once)")
-    parser.add_argument("--runs", type=int, default=0, metavar="N", help="rounds, instead of the suite's own number")
+    parser.add_argument("--runs", type=int, default=0, metavar="N",
+                        help="rounds, instead of the suite's own number; rows with a bound near 1 have twenty at least")
     parser.add_argument("--build-dir", default=str(ROOT / "build"), metavar="DIR", help="default: build/ here")
     parser.add_argument("--keep", action="store_true", help="keep the files the suite made")
     if add_arguments:

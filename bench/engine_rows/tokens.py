@@ -32,7 +32,7 @@ def run(lab: Lab, bench: Bench, depot: Depot, plain: Engine) -> None:
     logs = {half: bench.work / f"digests.{half}" for half in ("writer", "reader")}
     writer, reader = lab.engines(*(
         lab.spec(f"digest-{half}", ours(depot, digest_log=str(log))) for half, log in logs.items()))
-    count = bench.rounds(PROMPTS, PROMPTS_QUICK)
+    count = bench.number(PROMPTS, PROMPTS_QUICK)
     same, differing, blocks = 0, [], 0
     for index in range(count):
         bench.progress.tick(f"tokens: prompt {index + 1} of {count}, {len(differing)} differ")

@@ -6,7 +6,11 @@ with a step's scheduler output, `WorkerReport` comes back with its result, `Work
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+# (request, block, ids): takes blocks out of vLLM's prefix cache, which the request's from `block` on may enter again.
+Evict = Callable[[str, int, set[int]], None]
 
 
 @dataclass(slots=True)
