@@ -99,7 +99,11 @@ class Faults(unittest.TestCase):
                 engine.ask(filler)
             return self.depot.metrics()["kvdepot_connections"] >= 4 * len(self.engines)     # two for each role
         wait_until(connected, "the engines are connected")
+        def used(engine):
+            engine.reset_prefix_cache()
+            return engine.ask(filler).cached > 0        # no breaker is open any more
         for engine in self.engines:
+            wait_until(lambda e=engine: used(e), "the depot is used", 60)
             engine.reset_prefix_cache()
 
     def bytes_sent(self):
@@ -136,10 +140,12 @@ class Faults(unittest.TestCase):
         self.assertLess(answer.first_s, SLACK * limit)
 
     def assert_own_cache_right(self, engine, name):
-        """What a failed load has left in the engine's own cache is computed, not the bytes that did not come."""
+        """What a failed load has left in the engine's own cache is computed, not the bytes that did not come. After a
+        load inside the pass there may be nothing: see kvdepot.vllm.messages.Evict."""
         answer = engine.ask(self.prompts[name], ANSWER)
         self.assert_right(name, answer)
-        self.assertGreaterEqual(answer.cached, (BLOCKS - 1) * BLOCK)
+        if engine is not self.inside:
+            self.assertGreaterEqual(answer.cached, (BLOCKS - 1) * BLOCK)
 
     def recover(self, name, engine=None):
         """The depot is well again: the engine finds that out by itself."""
@@ -256,16 +262,20 @@ class Faults(unittest.TestCase):
         self.store_again("running")
         self.restart("--verify=off")
         loaded = self.count(self.trusting, "blocks_loaded")
-        self.ask_for_damaged(self.trusting, "running")          # nothing is damaged yet: does not fail
-        self.assertGreater(self.count(self.trusting, "blocks_loaded"), loaded)
+        def loads():
+            self.ask_for_damaged(self.trusting, "running")      # nothing is damaged yet: does not fail
+            return self.count(self.trusting, "blocks_loaded") > loaded
+        wait_until(loads, "undamaged blocks are loaded", 60)
         self.restart("--verify=off")
         self.flip()
         with self.assertRaisesRegex(AssertionError, "other bytes than were stored"):
             self.ask_for_damaged(self.trusting, "running")
+        self.assertEqual(self.depot.metrics()["kvdepot_store_corrupt_total"], 0)
         refused = self.count(self.engine, 'load_failures{reason="corrupt"}')
         self.ask_for_damaged(self.engine, "running")
         self.assertGreater(self.count(self.engine, 'load_failures{reason="corrupt"}'), refused)
-        self.assertEqual(self.depot.metrics()["kvdepot_store_corrupt_total"], 0)
+        # The consumer has told the depot, which has looked for itself and dropped the record.
+        wait_until(lambda: self.depot.metrics()["kvdepot_store_corrupt_total"] > 0, "the depot knows of the damage")
         self.trusting.close()
         self.engines.remove(self.trusting)
 

@@ -229,14 +229,6 @@ def local_blocks(pool: Any, request: Any, block_tokens: int) -> int:
     return min(last, len(request.block_hashes))
 
 
-def evict(manager: Any, request_id: str, first: int, block_ids: set[int]) -> None:
-    """Takes blocks out of vLLM's prefix cache; the request's from `first` on enter it again once they are computed."""
-    manager.evict_blocks(block_ids)
-    entered = manager.coordinator.single_type_managers[0].num_cached_block
-    if request_id in entered:
-        entered[request_id] = min(entered[request_id], first)
-
-
 _weights_watchers: list[weakref.WeakMethod] = []
 
 

@@ -7,7 +7,6 @@ step carries a StepPlan down and a WorkerReport up.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -223,7 +222,7 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         meta = connector_output.kv_connector_worker_meta
         received: Iterable[str] = connector_output.finished_recving or ()
         self._scheduler.on_output(meta.report if meta is not None else None, received,
-                                  functools.partial(_compat.evict, self._kv_cache_manager))
+                                  self._kv_cache_manager.evict_blocks)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self._scheduler.request_finished(request), None

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# (request, block, ids): takes blocks out of vLLM's prefix cache, which the request's from `block` on may enter again.
-Evict = Callable[[str, int, set[int]], None]
+# Takes blocks out of vLLM's prefix cache. vLLM counts how many of a request's blocks have entered it, so those of
+# running requests do not enter again when they are computed anew.
+Evict = Callable[[set[int]], None]
 
 
 @dataclass(slots=True)

@@ -489,7 +489,7 @@ class SchedulerHalf:
             index = next((i for i, block_id in enumerate(table) if block_id in bad), None)
             if index is None:
                 continue
-            evict(request_id, index, set(table[index:]))
+            evict(set(table[index:]))
             tracked = self._tracked.get(request_id)
             if tracked is not None:
                 request = tracked.request

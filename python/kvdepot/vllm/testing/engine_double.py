@@ -105,7 +105,6 @@ class Engine:
     def __post_init__(self) -> None:
         self.memory = memory()
         self.evicted: set[int] = set()
-        self.entered: dict[str, int] = {}   # first block of a request that vLLM's cache may take in again
         self.before: dict[str, int] = {}
         self.local: dict[str, int] = {}
         self.tables: dict[str, list[int]] = {}
@@ -194,11 +193,7 @@ class Engine:
         self.truncate(errors)
         for request in ending:      # vLLM's order: requests end before their connector is told what the step did
             self.held[request.request_id] = self.finish(request)
-        self.scheduler.on_output(report, received, self.evict)
-
-    def evict(self, request_id: str, first: int, block_ids: set[int]) -> None:
-        self.evicted |= block_ids
-        self.entered[request_id] = first
+        self.scheduler.on_output(report, received, self.evicted.update)
 
     def truncate(self, errors: set[int]) -> None:
         """As vLLM does: only the first request that holds a bad block goes back to it. One that shares it goes back to
