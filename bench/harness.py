@@ -107,6 +107,7 @@ class Bench:
         self.progress = Progress()
         self._quick_end = time.monotonic() + quick_limit_s
         self.results: list[dict] = []
+        self.facts: dict = {}           # of the run, beside the results
 
     # -- what to run ----------------------------------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ class Bench:
             self._head = {"suite": self.suite, "version": machine.version(ROOT), "quick": self.quick,
                           "machine": machine.facts(self.file.parent)}
         partial = self.file.with_suffix(".json.partial")
-        partial.write_text(json.dumps(self._head | {"results": self.results}, indent=1) + "\n")
+        partial.write_text(json.dumps(self._head | self.facts | {"results": self.results}, indent=1) + "\n")
         os.replace(partial, self.file)
 
     def missed(self) -> list[str]:
