@@ -200,9 +200,9 @@ def expect_cached(answer: Answer, least: int, what: str) -> Answer:
 
 def ask_depot(depot: Depot, engine: Engine, prompt: Sequence[int], least: int, what: str,
               max_tokens: int = 1) -> Answer:
-    """A request whose first `least` tokens must come from the depot, proven by the depot's own counter. When the machine
-    stands still for a tenth of a second (a virtual one does) the engine gives a load up and computes, as it should;
-    such a request is asked again, twice at most, and counted in `depot.repeated`."""
+    """A request whose first `least` tokens must come from the depot, proven by the depot's own counter. When the
+    machine stands still for a tenth of a second (a virtual one does) the engine gives a load up and computes, as it
+    should; such a request is asked again, twice at most, and counted in `depot.repeated`."""
     for attempt in range(1 + REPEATS_MAX):
         if attempt > 0:
             depot.repeated += 1
