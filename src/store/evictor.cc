@@ -37,6 +37,11 @@ void Evictor::maintain() {
   flash_.update_gauges();
 }
 
+void Evictor::segment_sealed() {
+  maintain();
+  if (on_progress_) on_progress_();
+}
+
 // Whether all that is being given up waits for tombstones to be carried, and there is nowhere to carry them: a crash
 // while the last ready segment took such copies leaves that. Recovery sees to it that some segment has none to carry.
 bool Evictor::stuck() const {

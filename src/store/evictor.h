@@ -29,11 +29,14 @@ class Evictor {
 
   Evictor(Flash& flash, SyncQueue& syncs);
 
-  // Called when a segment became ready, or when tombstones wait to be written. Must not call back into the evictor.
+  // Called when a segment became ready or was sealed, or when tombstones wait to be written. Must not call back into the
+  // evictor.
   void on_progress(std::function<void()> callback) { on_progress_ = std::move(callback); }
 
-  // Starts what is needed to have enough segments ready. Call whenever one was opened or sealed.
+  // Starts what is needed to have enough segments ready. Call whenever one was opened.
   void maintain();
+  // One was sealed: it may be given up.
+  void segment_sealed();
   // Gives up one more segment than that: the index is at its cap.
   void make_index_room();
   // The index has no place for a record: erases a segment's entries at once (a sweep, milliseconds). False when nothing

@@ -8,13 +8,14 @@
 
 namespace kvd::store {
 
-LogWriter::LogWriter(Flash& flash, Evictor& evictor)
-    : flash_(flash), evictor_(evictor), stall_(flash.loop, [this] { check_stall(); }) {
+LogWriter::LogWriter(Flash& flash, Evictor& evictor, SyncQueue& syncs)
+    : flash_(flash), evictor_(evictor), syncs_(syncs), stall_(flash.loop, [this] { check_stall(); }) {
   for (Frame& frame : frames_) free_.push_back(&frame);
 }
 
 Frame* LogWriter::begin_frame(bool carrying) {
   if (!flash_.health.on() || free_.empty()) return nullptr;
+  if (!carrying && index_waits()) return nullptr;
   if (current_ == nullptr) {
     const auto next = flash_.segments.open_next(carrying);
     evictor_.maintain();
@@ -26,6 +27,12 @@ Frame* LogWriter::begin_frame(bool carrying) {
   free_.pop_back();
   frame->reset(*current_, flash_.namespaces);
   return frame;
+}
+
+// Whether the index is full and nothing can be given up for it before a segment has got its footer.
+bool LogWriter::index_waits() const {
+  return flash_.index.size() >= flash_.index.records_max() && !closing_.empty() &&
+         flash_.segments.count_in(SegmentState::kSealed) == 0;
 }
 
 void LogWriter::give_back(Frame& frame) {
@@ -77,7 +84,7 @@ void LogWriter::settle(OpenSegment& segment) {
   if (!segment.closed || !segment.in_flight.empty()) return;
   const auto at =
       std::ranges::find_if(closing_, [&](const auto& closing) { return closing->segment.get() == &segment; });
-  write_footer(**at);
+  finish(**at);
 }
 
 void LogWriter::visit_in_flight(const std::function<void(const Frame&)>& visit) const {
@@ -96,13 +103,24 @@ void LogWriter::roll() {
   segment.closed = true;
   flash_.segments.at(segment.id).state = SegmentState::kSealing;
   closing_.push_back(std::move(closing));
-  if (segment.in_flight.empty()) write_footer(*closing_.back());
+  if (segment.in_flight.empty()) finish(*closing_.back());
+}
+
+// What a failed flush has lost no later one brings back. Called from inside a failed one, too: then it asks for none.
+void LogWriter::finish(Closing& closing) {
+  const OpenSegment& segment = *closing.segment;
+  const auto without_footer = [this, &segment] {
+    return segment.content.descriptors.empty() || flash_.segments.at(segment.id).unflushed || !flash_.health.on();
+  };
+  if (without_footer()) return sealed(closing, {});
+  syncs_.request([this, &closing, without_footer](const Status& status) {
+    status && !without_footer() ? write_footer(closing) : sealed(closing, status);
+  });
 }
 
 void LogWriter::write_footer(Closing& closing) {
   const OpenSegment& segment = *closing.segment;
   const SegmentContent& content = segment.content;
-  if (content.descriptors.empty() || !flash_.health.on()) return sealed(closing, {});
   FooterTrailer trailer;
   trailer.generation = segment.generation;
   trailer.boot_epoch = flash_.volume.boot_epoch();
@@ -129,7 +147,7 @@ void LogWriter::sealed(const Closing& closing, const Status& status) {
                                 status.error().sys_errno));
   flash_.segments.seal(segment.id, segment.content.descriptors.empty());
   std::erase_if(closing_, [&](const auto& other) { return other.get() == &closing; });
-  evictor_.maintain();
+  evictor_.segment_sealed();
 }
 
 // Reads may go on while writes hang, so the tier's own watch does not see it.

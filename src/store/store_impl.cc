@@ -418,7 +418,8 @@ void StoreImpl::check_drain() {
       drain.rolled = true;
       tier_->writer.roll();
     }
-    if (drain.rolled && !drain.syncing && tier_->writer.idle()) {
+    // Not settled any more: the flush for a footer has failed, and what it may have lost is written again.
+    if (drain.rolled && !drain.syncing && tier_->writer.idle() && tier_->demoter.settled()) {
       drain.syncing = true;
       tier_->syncs.request([this](Status status) {
         if (drain_ == nullptr) return;
