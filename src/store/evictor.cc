@@ -16,6 +16,7 @@ Evictor::Evictor(Flash& flash, SyncQueue& syncs)
       retry_(flash.loop, [this] { retry_all(); }) {}
 
 void Evictor::maintain() {
+  prepare_free();
   if (const auto overfull = flash_.tombstones.overfull();
       overfull && flash_.segments.at(*overfull).state == SegmentState::kSealed && tasks_.size() < kTasksMax)
     evict(*overfull);
@@ -29,7 +30,7 @@ void Evictor::maintain() {
         tasks_, [](const auto& task) { return task->step != Task::Step::kReaders && !task->retire; }));
   };
   while (flash_.health.on() && tasks_.size() < kTasksMax && flash_.segments.ready_count() + unblocked() < kReadyWanted)
-    if (!start_one()) break;
+    if (!give_up_one()) break;
   if (flash_.health.on() && stuck())
     if (const auto victim =
             flash_.segments.first_victim([&](auto s) { return !flash_.tombstones.holds_for_others(s); }))
@@ -42,6 +43,18 @@ void Evictor::segment_sealed() {
   if (on_progress_) on_progress_();
 }
 
+// Free segments come before all that is given up, and beside it: tombstones may have nowhere else to be carried to.
+void Evictor::prepare_free() {
+  const auto preparing = [this] {
+    return static_cast<std::uint32_t>(std::ranges::count_if(tasks_, [](const auto& task) { return !task->evicts; }));
+  };
+  while (flash_.health.on() && flash_.segments.ready_count() + preparing() < kReadyWanted) {
+    const auto free = flash_.segments.start_preparing();
+    if (!free) return;
+    write_header(add_task(*free, false));
+  }
+}
+
 // Whether all that is being given up waits for tombstones to be carried, and there is nowhere to carry them: a crash
 // while the last ready segment took such copies leaves that. Recovery sees to it that some segment has none to carry.
 bool Evictor::stuck() const {
@@ -51,11 +64,7 @@ bool Evictor::stuck() const {
          std::ranges::all_of(tasks_, [](const auto& task) { return task->step == Task::Step::kTombstones; });
 }
 
-bool Evictor::start_one() {
-  if (const auto free = flash_.segments.start_preparing()) {
-    write_header(add_task(*free, false));
-    return true;
-  }
+bool Evictor::give_up_one() {
   auto victim = flash_.segments.start_eviction(true);
   if (!victim) victim = flash_.segments.start_eviction(false);
   if (!victim) return false;

@@ -71,8 +71,9 @@ class Evictor {
     io::DiskOp op;
   };
 
+  void prepare_free();
   [[nodiscard]] bool stuck() const;
-  bool start_one();
+  bool give_up_one();
   Task& add_task(std::uint32_t segment, bool evicts);
   void submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, std::size_t bytes,
               std::move_only_function<void(Status)> on_done);
