@@ -97,10 +97,11 @@ void Evictor::evict(std::uint32_t segment, bool retire) {
   read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
 }
 
-std::vector<std::uint32_t> Evictor::being_evicted(std::uint64_t hash) const {
+std::vector<std::uint32_t> Evictor::removed_from(std::uint64_t hash) {
   std::vector<std::uint32_t> segments;
   for (const auto& task : tasks_)
-    if (task->evicts && (!task->content_known || std::ranges::binary_search(task->content, hash)))
+    if (task->evicts && (!task->content_known || std::ranges::binary_search(task->content, hash)) &&
+        task->removed.insert(hash).second)
       segments.push_back(task->segment);
   return segments;
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "store/aligned_buffer.h"
@@ -29,8 +30,8 @@ class Evictor {
 
   Evictor(Flash& flash, SyncQueue& syncs);
 
-  // Called when a segment became ready or was sealed, or when tombstones wait to be written. Must not call back into the
-  // evictor.
+  // Called when a segment became ready or was sealed, or when tombstones wait to be written. Must not call back into
+  // the evictor.
   void on_progress(std::function<void()> callback) { on_progress_ = std::move(callback); }
 
   // Starts what is needed to have enough segments ready. Call whenever one was opened.
@@ -51,9 +52,10 @@ class Evictor {
   void tombstones_durable();
 
   [[nodiscard]] bool idle() const noexcept { return tasks_.empty(); }
-  // Segments whose old content is unfindable, but could come back after a crash, and which held a record with this
-  // hash, as far as their footers tell. A removal must count them as living.
-  [[nodiscard]] std::vector<std::uint32_t> being_evicted(std::uint64_t record_hash) const;
+  // A record is being removed. The segments whose old content is unfindable, but could come back after a crash, and
+  // which held a record with this hash, as far as their footers tell: the removal must count them as living. Each of
+  // them once per hash, because nothing newer is written there.
+  [[nodiscard]] std::vector<std::uint32_t> removed_from(std::uint64_t record_hash);
 
  private:
   struct Task {
@@ -62,7 +64,8 @@ class Evictor {
     std::uint32_t segment = 0;
     bool evicts = false;  // it held something
     bool content_known = false;
-    std::vector<std::uint64_t> content;  // content_known: hashes of the records that it held, sorted
+    std::vector<std::uint64_t> content;         // content_known: hashes of the records that it held, sorted
+    std::unordered_set<std::uint64_t> removed;  // hashes for which removed_from() has named it
     bool retire = false;
     std::uint64_t new_generation = 0;
     std::uint64_t sweep_at = 0;

@@ -511,6 +511,32 @@ TEST_F(FlashTest, ARemovalDuringEvictionHoldsThoughTheEvictionWasNotDurable) {
   for (std::uint64_t n = 0; n < 4; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << n;
 }
 
+// Also where nobody knows what the segment holds, because its footer cannot be read.
+TEST_F(FlashTest, ARemovalThatIsRepeatedDuringEvictionIsWrittenOnce) {
+  for (const bool readable : {true, false}) {
+    SCOPED_TRACE(readable);
+    StoreKit kit;
+    ASSERT_TRUE(kit.open()) << kit.why;
+    for (std::uint64_t n = 0; n < 5; ++n) ASSERT_TRUE(kit.put(n, 1, AckLevel::kSynced));  // the first segment
+    if (!readable) kit.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
+    std::optional<Code> code;
+    for (std::uint64_t n = 100; kit.stats().segments_evicted.value() == 0; ++n) {
+      code.reset();
+      store::start_put(kit, n, code);
+      while (!code && kit.stats().segments_evicted.value() == 0) kit.loop.run_for(std::chrono::microseconds(20));
+    }
+    kit.drive().stall(1, Duration::max());  // the header that ends it
+    kit.loop.run_for(Millis(5));
+    for (int i = 0; i < 100; ++i) {
+      for (std::uint64_t n = 0; n < 4; ++n) kit.remove(n);
+      for (std::uint64_t n = 1'000; n < 1'010; ++n) kit.remove(n);
+    }
+    kit.loop.run_for(Millis(500));
+    EXPECT_EQ(kit.stats().tombstones.value(), readable ? 4U : 14U);
+    kit.disks.kill({.seed = 1});
+  }
+}
+
 TEST_F(FlashTest, ARecordRemovedWhileItIsWrittenStaysRemoved) {
   open();
   ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));
