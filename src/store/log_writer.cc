@@ -9,7 +9,7 @@
 namespace kvd::store {
 
 LogWriter::LogWriter(Flash& flash, Evictor& evictor, SyncQueue& syncs)
-    : flash_(flash), evictor_(evictor), syncs_(syncs), stall_(flash.loop, [this] { check_stall(); }) {
+    : flash_(flash), evictor_(evictor), syncs_(syncs) {
   for (Frame& frame : frames_) free_.push_back(&frame);
 }
 
@@ -44,10 +44,7 @@ void LogWriter::submit(Frame& frame) {
   frame.lay_out(flash_);
   for (const NamespaceHandle ns : frame.new_namespaces()) flash_.hold_namespace(current_->id, ns);
   current_->in_flight.push_back(&frame);
-  if (in_flight_++ == 0) {
-    frames_done_seen_ = frames_done_;
-    stall_.arm_in(FlashHealth::kStallMax);
-  }
+  ++in_flight_;
   frame.op.on_done = [this, &frame](Status status) { frame_done(frame, status); };
   flash_.submit(frame.op);
 }
@@ -70,8 +67,7 @@ void LogWriter::settle(OpenSegment& segment) {
   while (!segment.in_flight.empty() && segment.in_flight.front()->done) {
     Frame& frame = *segment.in_flight.front();
     segment.in_flight.pop_front();
-    ++frames_done_;
-    if (--in_flight_ == 0) stall_.disarm();
+    --in_flight_;
     failed = segment.frames_failed = failed || !frame.status;
     if (failed) {
       on_frame_(frame, frame.status ? Status(fail(Code::kIo, "an earlier frame of the segment failed")) : frame.status);
@@ -148,14 +144,6 @@ void LogWriter::sealed(const Closing& closing, const Status& status) {
   flash_.segments.seal(segment.id, segment.content.descriptors.empty());
   std::erase_if(closing_, [&](const auto& other) { return other.get() == &closing; });
   evictor_.segment_sealed();
-}
-
-// Reads may go on while writes hang, so the tier's own watch does not see it.
-void LogWriter::check_stall() {
-  if (in_flight_ == 0) return;
-  if (frames_done_ == frames_done_seen_) return flash_.health.turn_off("writes do not complete");
-  frames_done_seen_ = frames_done_;
-  stall_.arm_in(FlashHealth::kStallMax);
 }
 
 }  // namespace kvd::store

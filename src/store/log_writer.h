@@ -64,7 +64,6 @@ class LogWriter {
   void finish(Closing& closing);      // all its frames have completed
   void write_footer(Closing& closing);
   void sealed(const Closing& closing, const Status& status);
-  void check_stall();
 
   Flash& flash_;
   Evictor& evictor_;
@@ -75,9 +74,6 @@ class LogWriter {
   std::size_t in_flight_ = 0;
   std::unique_ptr<OpenSegment> current_;
   std::vector<std::unique_ptr<Closing>> closing_;
-  io::Timer stall_;  // armed while frames are in flight
-  std::uint64_t frames_done_ = 0;
-  std::uint64_t frames_done_seen_ = 0;
 };
 
 }  // namespace kvd::store
