@@ -12,7 +12,7 @@ FlashHealth::FlashHealth(io::Loop& loop, Log& log, io::Disk& disk)
 void FlashHealth::submitted() {
   if (!on_ || watchdog_.armed()) return;
   completions_seen_ = completions_;
-  watchdog_.arm_in(kStallMax);
+  watchdog_.arm(due_ = after(loop_.now(), kStallMax));
 }
 
 void FlashHealth::completed(bool ok) {
@@ -29,10 +29,12 @@ void FlashHealth::completed(bool ok) {
 // Armed only while something is in flight, so an idle store has no timer.
 void FlashHealth::check_stall() {
   if (disk_.in_flight() == 0) return;
-  if (completions_ == completions_seen_) return turn_off("the device completes nothing");
+  if (completions_ == completions_seen_ && !late(due_)) return turn_off("the device completes nothing");
   completions_seen_ = completions_;
-  watchdog_.arm_in(kStallMax);
+  watchdog_.arm(due_ = after(loop_.now(), kStallMax));
 }
+
+bool FlashHealth::late(Time due) const { return loop_.now() - due > kLateMax; }
 
 void FlashHealth::turn_off(const char* why) {
   if (!on_) return;

@@ -21,6 +21,9 @@ class FlashHealth {
   static constexpr Duration kErrorWindow = std::chrono::seconds(10);
   // The kernel's own timeout of an NVMe command is 30 s; nothing finished for a third of that is not load.
   static constexpr Duration kStallMax = std::chrono::seconds(10);
+  // A watchdog that comes later than this has slept with the process or the machine, and so has the device's time: it
+  // proves nothing.
+  static constexpr Duration kLateMax = std::chrono::seconds(1);
 
   // All are borrowed.
   FlashHealth(io::Loop& loop, Log& log, io::Disk& disk);
@@ -33,6 +36,8 @@ class FlashHealth {
   void submitted();
   // An operation completed, well or not.
   void completed(bool ok);
+  // In the callback of a watchdog that was due then: it comes too late to judge, see kLateMax.
+  [[nodiscard]] bool late(Time due) const;
   // Turns the tier off, saying why.
   void turn_off(const char* why);
 
@@ -45,6 +50,7 @@ class FlashHealth {
   std::function<void()> off_;
   io::Timer watchdog_;
   io::Timer announce_;  // calls off_ outside of whoever reported the error
+  Time due_{};          // of the watchdog
   bool on_ = true;
   std::uint64_t completions_ = 0;
   std::uint64_t completions_seen_ = 0;

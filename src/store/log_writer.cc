@@ -39,7 +39,7 @@ void LogWriter::submit(Frame& frame) {
   current_->in_flight.push_back(&frame);
   if (in_flight_++ == 0) {
     frames_done_seen_ = frames_done_;
-    stall_.arm_in(FlashHealth::kStallMax);
+    stall_.arm(stall_due_ = after(flash_.loop.now(), FlashHealth::kStallMax));
   }
   frame.op.on_done = [this, &frame](Status status) { frame_done(frame, status); };
   flash_.submit(frame.op);
@@ -135,9 +135,10 @@ void LogWriter::sealed(const Closing& closing, const Status& status) {
 // Reads may go on while writes hang, so the tier's own watch does not see it.
 void LogWriter::check_stall() {
   if (in_flight_ == 0) return;
-  if (frames_done_ == frames_done_seen_) return flash_.health.turn_off("writes do not complete");
+  const bool late = flash_.health.late(stall_due_);
+  if (frames_done_ == frames_done_seen_ && !late) return flash_.health.turn_off("writes do not complete");
   frames_done_seen_ = frames_done_;
-  stall_.arm_in(FlashHealth::kStallMax);
+  stall_.arm(stall_due_ = after(flash_.loop.now(), FlashHealth::kStallMax));
 }
 
 }  // namespace kvd::store

@@ -70,6 +70,7 @@ class LogWriter {
   std::unique_ptr<OpenSegment> current_;
   std::vector<std::unique_ptr<Closing>> closing_;
   io::Timer stall_;  // armed while frames are in flight
+  Time stall_due_{};
   std::uint64_t frames_done_ = 0;
   std::uint64_t frames_done_seen_ = 0;
 };
