@@ -18,12 +18,12 @@ Time FlashHealth::submitted(io::DiskOp::Kind kind) {
   if (!on_) return kNever;
   if (!watchdog_.armed()) {
     completions_seen_ = completions_;
-    watchdog_.arm_in(kStallMax);
+    watchdog_.arm(watchdog_due_ = after(loop_.now(), kStallMax));
   }
   if (kind == io::DiskOp::Kind::kRead) return kNever;
   const Time expected = after(loop_.now(), kind == io::DiskOp::Kind::kSync ? kSyncStallMax : kStallMax);
   expected_.insert(expected);
-  overdue_.arm(*expected_.begin());
+  if (!overdue_.armed() || expected < overdue_due_) watch_until(expected);
   return expected;
 }
 
@@ -43,17 +43,20 @@ void FlashHealth::completed(Time expected, bool ok) {
 // Armed only while something is in flight, so an idle store has no timer.
 void FlashHealth::check_stall() {
   if (disk_.in_flight() == 0) return;
-  if (completions_ == completions_seen_) return turn_off("the device completes nothing");
+  if (completions_ == completions_seen_ && !late(watchdog_due_)) return turn_off("the device completes nothing");
   completions_seen_ = completions_;
-  watchdog_.arm_in(kStallMax);
+  watchdog_.arm(watchdog_due_ = after(loop_.now(), kStallMax));
 }
 
 // Reads may go on while a flush hangs, and everything that is to be written waits for it then.
 void FlashHealth::check_overdue() {
   if (expected_.empty()) return;
+  if (late(overdue_due_)) return watch_until(after(loop_.now(), kStallMax));
   if (loop_.now() >= *expected_.begin()) return turn_off("a write or flush does not complete");
-  overdue_.arm(*expected_.begin());
+  watch_until(*expected_.begin());
 }
+
+void FlashHealth::watch_until(Time when) { overdue_.arm(overdue_due_ = when); }
 
 void FlashHealth::turn_off(const char* why) {
   if (!on_) return;

@@ -26,6 +26,9 @@ class FlashHealth {
   // A flush may wait for what others have written to the same file system; 30 s, when the kernel gives up a command
   // itself.
   static constexpr Duration kSyncStallMax = std::chrono::seconds(30);
+  // A watchdog that comes later than this has slept with the process or the machine, and so has the device's time: it
+  // proves nothing.
+  static constexpr Duration kLateMax = std::chrono::seconds(1);
 
   // All are borrowed.
   FlashHealth(io::Loop& loop, Log& log, io::Disk& disk);
@@ -44,6 +47,8 @@ class FlashHealth {
  private:
   void check_stall();
   void check_overdue();
+  void watch_until(Time when);
+  [[nodiscard]] bool late(Time due) const { return loop_.now() - due > kLateMax; }
 
   io::Loop& loop_;
   Log& log_;
@@ -52,6 +57,7 @@ class FlashHealth {
   io::Timer watchdog_;
   std::multiset<Time> expected_;  // of writes and flushes that are under way; a few
   io::Timer overdue_;             // armed while there are any, for the first or earlier
+  Time watchdog_due_{}, overdue_due_{};
   io::Timer announce_;            // calls off_ outside of whoever reported the error
   bool on_ = true;
   std::uint64_t completions_ = 0;

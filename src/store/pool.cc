@@ -3,12 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <iterator>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -46,29 +46,23 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
 
 Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces) {
   KVD_CHECK(bytes > 0 && is_aligned(bytes, kPageBytes));
-  const int fd = ::memfd_create("kvdepot-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return fail(Code::kNoSpace, "creating the pool's memory file", errno);
-  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-    const int error = errno;
-    ::close(fd);
-    return fail(Code::kNoSpace, "sizing the pool's memory file", error);
+  io::PrivateFd fd(io::UniqueFd(::memfd_create("kvdepot-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  if (!fd.ok()) return fail(Code::kNoSpace, "creating the pool's memory file", errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return fail(Code::kNoSpace, "sizing the pool's memory file", errno);
   }
   // A peer that maps the file can then rely on its size.
-  ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  void* base = map_pool(fd, bytes);
-  if (base == MAP_FAILED) {
-    const int error = errno;
-    ::close(fd);
-    return fail(Code::kNoSpace, "mapping the pool", error);
-  }
+  ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  void* base = map_pool(fd.get(), bytes);
+  if (base == MAP_FAILED) return fail(Code::kNoSpace, "mapping the pool", errno);
   ::madvise(base, bytes, MADV_HUGEPAGE);  // wishes: no harm where the kernel grants none
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
-  return std::unique_ptr<Pool>(new Pool(fd, static_cast<std::byte*>(base), bytes, stats, namespaces));
+  return std::unique_ptr<Pool>(new Pool(std::move(fd), static_cast<std::byte*>(base), bytes, stats, namespaces));
 }
 
-Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces)
-    : fd_(fd),
+Pool::Pool(io::PrivateFd fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces)
+    : fd_(std::move(fd)),
       base_(base),
       bytes_(bytes),
       stats_(stats),
@@ -79,7 +73,6 @@ Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Name
 Pool::~Pool() {
   toucher_ = {};
   ::munmap(base_, bytes_);
-  ::close(fd_);
 }
 
 void Pool::prefault(Log& log) {

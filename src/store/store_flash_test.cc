@@ -644,6 +644,21 @@ TEST_F(FlashTest, AHangingDiskTurnsTheTierOffInsteadOfFillingThePool) {
   kit_.kill();
 }
 
+// After a stop of the process its timers see seconds in which nothing ran.
+TEST_F(FlashTest, AWatchdogThatComesLateDoesNotTakeTheDeviceForHanging) {
+  open();
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kWritten));  // a segment is open
+  kit_.loop.run_for(Millis(50));
+  std::optional<Code> code;
+  kit_.drive().stall(1, std::chrono::seconds(15));
+  start_put(1, code);
+  kit_.loop.run_for(Millis(500));  // the frame is on its way
+  kit_.clock.advance_to(after(kit_.loop.now(), std::chrono::seconds(12)));
+  kit_.loop.run_for(std::chrono::seconds(5));
+  EXPECT_EQ(kit_.stats().tier_off.value(), 0u);
+  EXPECT_EQ(code, Code::kOk);
+}
+
 // The device reports a lost write once. What it may have lost is written again before it counts as durable.
 TEST_F(FlashTest, AfterAFailedFlushSyncedMeansWrittenAgain) {
   open();
