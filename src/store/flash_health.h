@@ -58,7 +58,7 @@ class FlashHealth {
   std::multiset<Time> expected_;  // of writes and flushes that are under way; a few
   io::Timer overdue_;             // armed while there are any, for the first or earlier
   Time watchdog_due_{}, overdue_due_{};
-  io::Timer announce_;            // calls off_ outside of whoever reported the error
+  io::Timer announce_;  // calls off_ outside of whoever reported the error
   bool on_ = true;
   std::uint64_t completions_ = 0;
   std::uint64_t completions_seen_ = 0;
