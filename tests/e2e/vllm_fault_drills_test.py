@@ -216,7 +216,7 @@ class Faults(unittest.TestCase):
     def store_again(self, name):
         """Asks until the depot has every block, undamaged and written. A load ends at the first damaged block, so that
         each question may find only one of those that earlier drills have left."""
-        for _ in range(BLOCKS + 1):
+        for _ in range(2 * BLOCKS + 2):
             self.engine.reset_prefix_cache()
             answer = self.engine.ask(self.prompts[name], ANSWER)
             self.assert_right(name, answer)
@@ -224,7 +224,7 @@ class Faults(unittest.TestCase):
             wait_stored(self.depot, 0)
             if answer.cached == BLOCKS * BLOCK:
                 return
-        self.fail(f"{name} is not whole again after {BLOCKS + 1} questions")
+        self.fail(f"{name} is not whole again after {2 * BLOCKS + 2} questions")
 
     def flip(self):
         """Flips a bit in every slab of every record, and in nothing else: what ends in zeros is a header or a table."""
