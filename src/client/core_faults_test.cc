@@ -100,6 +100,17 @@ TEST(CoreFaults, ACancelledPutReadsItsSourceNoMore) {
   EXPECT_EQ(rig.depot->connections, 2U);
 }
 
+TEST(CoreFaults, BytesThatWereNeverSentAreNotCountedAsStored) {
+  CoreRig rig({.slab_bytes = 1 << 20});
+  rig.fill_source();
+  rig.proxy->limit_up(kData, {.bytes = rig.proxy->forwarded_up(kData) + 500'000, .then = Then::kCut});
+  EXPECT_EQ(rig.finish(rig.put()).code, Code::kUnavailable);
+  EXPECT_EQ(rig.state.bytes_stored.value(), 0U) << "its first message of 3 MiB was cut";
+  ASSERT_TRUE(rig.wait_connected());
+  EXPECT_EQ(rig.finish(rig.put()).code, Code::kOk);
+  EXPECT_EQ(rig.state.bytes_stored.value(), std::uint64_t{12} << 20);
+}
+
 TEST(CoreFaults, ACancelForAnEarlierOperationOfTheSlotDoesNothing) {
   CoreRig rig({.ops_max = 1});
   rig.store_records();

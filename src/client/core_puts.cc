@@ -76,7 +76,8 @@ bool Core::pump_put(Running& running, std::size_t& budget) {
 void Core::on_body_sent(std::uint32_t slot, OpId id, std::size_t bytes) {
   Running& running = running_[slot];
   if (running.id != id || running.bodies.empty()) return;  // the op is over: its bodies were taken back
-  state_.bytes_stored.add(bytes);
+  // A connection that ends gives back what it has not sent.
+  if (running.channel->ready()) state_.bytes_stored.add(bytes);
   running.bodies.pop_front();
   update_owed(running);
 }

@@ -26,8 +26,6 @@ void EventCount::raise(std::uint32_t value, std::uint32_t channels) noexcept {
   if (waiters_.load(std::memory_order_seq_cst) > 0) futex(word_, FUTEX_WAKE_BITSET, INT_MAX, nullptr, channels);
 }
 
-void EventCount::wake_all() noexcept { futex(word_, FUTEX_WAKE_BITSET, INT_MAX, nullptr, kAllChannels); }
-
 bool EventCount::wait(std::uint32_t seen, std::uint32_t channels, Time until) noexcept {
   timespec deadline{};
   if (until != kNever) {

@@ -22,8 +22,6 @@ class EventCount {
 
   // Sets the value and wakes waiters on any of `channels`. One raising thread at a time.
   void raise(std::uint32_t value, std::uint32_t channels) noexcept;
-  // Wakes every waiter without a new value (the object that it waits for is gone).
-  void wake_all() noexcept;
 
   // Sleeps until the value is not `seen` any more or a wake-up on one of `channels` came, at most until `until` on
   // the monotonic clock. May return early; callers look again. False when the time is over.

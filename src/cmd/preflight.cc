@@ -20,7 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Memory beside the pool and the index: buffers of connections, code. An upper estimate for the default configuration.
+// Memory beside the pool and the index: buffers of connections, code. Enough for the default configuration with peers
+// that go on reading and sending. One that stops within a message holds up to 4 MiB, one that does not read its replies
+// up to 16 MiB, each until it is cut after 30 seconds.
 constexpr std::uint64_t kMemoryBesidePool = std::uint64_t{256} << 20;
 constexpr std::uint64_t kFilesBesideConnections = 64;
 constexpr std::uint64_t kFlashBytesPerIndexRecord = 64 << 10;  // the store's default

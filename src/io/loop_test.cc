@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -266,6 +269,41 @@ TEST(RealLoop, IsWokenByOtherThreadsAndStops) {
   for (auto& poster : posters) poster.join();
   thread.join();
   EXPECT_EQ(ran, 4000);
+}
+
+int interrupted_fd = -1;
+
+// What a stop of the process looks like from inside: the wait is interrupted, and while nothing runs bytes arrive and
+// timers become due.
+extern "C" void write_and_linger(int) {
+  const int error = errno;
+  [[maybe_unused]] const ssize_t wrote = ::write(interrupted_fd, "x", 1);
+  const timespec longer_than_the_timer{.tv_sec = 0, .tv_nsec = 60'000'000};
+  ::nanosleep(&longer_than_the_timer, nullptr);
+  errno = error;
+}
+
+TEST(RealLoop, AfterAnInterruptionDescriptorsComeBeforeTimers) {
+  const auto loop = new_loop();
+  Pair pair;
+  std::vector<int> order;
+  Watch watch(*loop, [&](std::uint32_t) {
+    order.push_back(1);
+    watch.stop();
+  });
+  ASSERT_TRUE(watch.start(pair.a.get(), Watch::kRead).has_value());
+  Timer timer(*loop, [&] { order.push_back(2); });
+  interrupted_fd = pair.b.get();
+  struct sigaction action{};
+  struct sigaction before{};
+  action.sa_handler = write_and_linger;
+  ASSERT_EQ(::sigaction(SIGALRM, &action, &before), 0);
+  timer.arm_in(Millis(50));
+  const itimerval soon{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = 5'000}};
+  ASSERT_EQ(::setitimer(ITIMER_REAL, &soon, nullptr), 0);
+  while (order.size() < 2) loop->run_once(hours(1));
+  ::sigaction(SIGALRM, &before, nullptr);
+  EXPECT_EQ(order, (std::vector{1, 2}));
 }
 
 TEST(RealLoop, StopFromAnotherThreadEndsAnEndlessWait) {

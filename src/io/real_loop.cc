@@ -89,6 +89,7 @@ class RealLoop final : public Loop {
 
  private:
   [[nodiscard]] Duration wait_time(Duration max_wait);
+  [[nodiscard]] int wait_events(Duration duration);
   void wait(Duration duration);
   std::size_t run_events();
   std::size_t run_posted();
@@ -136,20 +137,26 @@ Duration RealLoop::wait_time(Duration max_wait) {
   return std::max(duration, Duration::zero());
 }
 
-void RealLoop::wait(Duration duration) {
-  int count = -1;
+// Returns what the system call does.
+int RealLoop::wait_events(Duration duration) {
   const bool forever = duration == Duration::max();
   if (has_pwait2_) {
     const timespec timeout = to_timespec(duration);
-    count = ::epoll_pwait2(epoll_.get(), events_.data(), static_cast<int>(events_.size()), forever ? nullptr : &timeout,
-                           nullptr);
+    const int count = ::epoll_pwait2(epoll_.get(), events_.data(), static_cast<int>(events_.size()),
+                                     forever ? nullptr : &timeout, nullptr);
     // EPERM: seccomp profiles older than the system call.
-    if (count < 0 && (errno == ENOSYS || errno == EPERM)) has_pwait2_ = false;
+    if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return count;
+    has_pwait2_ = false;
   }
-  if (!has_pwait2_) {
-    count = ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()),
-                         forever ? -1 : to_millis_up(duration));
-  }
+  return ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()),
+                      forever ? -1 : to_millis_up(duration));
+}
+
+void RealLoop::wait(Duration duration) {
+  int count = wait_events(duration);
+  // After a stop (SIGSTOP, a debugger) many timers may be due at once. What has come meanwhile is seen before them, or
+  // they would take peers and devices that have answered for silent.
+  if (count < 0 && errno == EINTR) count = wait_events(Duration::zero());
   KVD_CHECK(count >= 0 || errno == EINTR);
   events_at_ = 0;
   events_end_ = count > 0 ? static_cast<std::size_t>(count) : 0;

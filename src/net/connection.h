@@ -133,6 +133,8 @@ class Connection final : private ShaperUser {
   // Bytes queued and not yet in the kernel: at least options.queue_bytes_high = stop producing, wait for on_drained().
   [[nodiscard]] bool congested() const noexcept { return queued_bytes_ >= options_.queue_bytes_high; }
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_; }
+  // Memory held for the structures of messages on their way in; between two messages at most 256 KiB.
+  [[nodiscard]] std::size_t meta_bytes_held() const noexcept { return meta_.capacity(); }
 
   // The longest meta taken from now on (a depot allows little before HELLO).
   void set_meta_bytes_max(std::size_t bytes) noexcept { options_.meta_bytes_max = bytes; }
@@ -189,6 +191,7 @@ class Connection final : private ShaperUser {
   Status take_header(bool& more);
   Status take_meta(bool& more);
   Status take_payload(bool& more);
+  void drop_long_meta();
   void violate(const Error& why);
   void receive_failed(int error);
 

@@ -178,7 +178,6 @@ Status Connection::take_header(bool& more) {
   ahead_at_ += wire::kHeaderBytes;
   part_ = Part::kMeta;
   meta_have_ = 0;
-  if (meta_.capacity() > kMetaKeepBytes) meta_ = {};
   meta_.resize(std::min<std::size_t>(header_.meta_bytes, kMetaStepBytes));
   return {};
 }
@@ -199,7 +198,13 @@ Status Connection::take_meta(bool& more) {
   ++in_callback_;
   Status handled = handler_.on_message(header_, meta_);
   --in_callback_;
+  if (part_ == Part::kHeader) drop_long_meta();
   return handled;
+}
+
+// At a message's end, not when the next one begins: a connection may be idle for ever.
+void Connection::drop_long_meta() {
+  if (meta_.capacity() > kMetaKeepBytes) std::vector<std::byte>().swap(meta_);  // assigning {} would keep the memory
 }
 
 // Copies what the read-ahead caught of the payload into its places; ends the message when nothing is missing.
@@ -227,6 +232,7 @@ Status Connection::take_payload(bool& more) {
   ++in_callback_;
   Status ended = handler_.on_payload_end();
   --in_callback_;
+  drop_long_meta();
   return ended;
 }
 

@@ -219,6 +219,14 @@ TEST_F(ConnectionTest, AMetaLongerThanTheReadAheadArrives) {
   peer_->send(wire::frame({.request_id = 1}, wire::StatsReply{text}));
   ASSERT_TRUE(until([&] { return other_->received.size() == 1; }));
   EXPECT_EQ(as_text(other_->received[0].meta), text);
+  EXPECT_LE(other_->connection->meta_bytes_held(), 256U << 10) << "an idle connection keeps what it no longer needs";
+  // The same of a message with payload, whose meta is valid until the payload has come.
+  const std::vector<std::uint64_t> checksums(100'000);
+  const wire::Header header{.request_id = 2, .items = 100'000, .layer_first = 0, .layer_count = 1};
+  peer_->send(wire::frame(header, wire::PutData{wire::U64View(std::span(checksums))}, 9), make_bytes(9, 1));
+  ASSERT_TRUE(until([&] { return other_->received.size() == 2; }));
+  EXPECT_GE(other_->received[1].meta.size(), 800'000U);
+  EXPECT_LE(other_->connection->meta_bytes_held(), 256U << 10);
 }
 
 TEST_F(ConnectionTest, NothingLandsInAPlaceThatIsNoLongerNamed) {

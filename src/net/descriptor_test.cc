@@ -83,10 +83,10 @@ TEST_F(DescriptorTest, OfSeveralTheLastStays) {
 
 TEST_F(DescriptorTest, IsDroppedByWhoDoesNotExpectIt) {
   connect({});
-  int pipe[2];
-  ASSERT_EQ(::pipe2(pipe, O_CLOEXEC | O_NONBLOCK), 0);
-  const io::UniqueFd out(pipe[0]);
-  io::UniqueFd in(pipe[1]);
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const io::UniqueFd out(ends[0]);
+  io::UniqueFd in(ends[1]);
   send(1, in.get());
   near->connection->flush();
   ASSERT_TRUE(run_until(*loop, [&] { return far->received.size() == 1; }));

@@ -221,7 +221,8 @@ wire::Header GetOp::take_layers(std::shared_ptr<Group>& carried) {
     next_layer_ = request_.layer_end;  // nothing is left to send: this covers all layers
   } else {
     next_layer_ = message_end();
-    if (!groups_.empty()) carried = groups_.front();
+    // Otherwise nothing of a group is sent, and the store may still owe its fetches: it stays here to be cancelled.
+    if (streaming() && !groups_.empty()) carried = groups_.front();
   }
   header.layer_count = static_cast<std::uint16_t>(next_layer_ - header.layer_first);
   if (finished()) header.flags = wire::kFlagLast;
@@ -314,6 +315,7 @@ std::vector<GetOp::Stretch> GetOp::living() const {
 // window moves on.
 void GetOp::message_done(Group& group) {
   if (--group.messages > 0 || !group.taken) return;
+  KVD_CHECK(group.pending == 0);  // the store answers into the fetches
   group.fetches.clear();
   window_bytes_ -= group.bytes;
   if (on_progress_ && next_read_ < request_.layer_end) on_progress_();

@@ -2,12 +2,12 @@
 
 #include <errno.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <iterator>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -46,29 +46,24 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
 Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces,
                                            bool shared) {
   KVD_CHECK(bytes > 0 && is_aligned(bytes, kPageBytes));
-  const int fd = ::memfd_create("kvdepot-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return fail(Code::kNoSpace, "creating the pool's memory file", errno);
-  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-    const int error = errno;
-    ::close(fd);
-    return fail(Code::kNoSpace, "sizing the pool's memory file", error);
+  io::PrivateFd fd(io::UniqueFd(::memfd_create("kvdepot-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  if (!fd.ok()) return fail(Code::kNoSpace, "creating the pool's memory file", errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return fail(Code::kNoSpace, "sizing the pool's memory file", errno);
   }
-  void* base = map_pool(fd, bytes);
-  if (base == MAP_FAILED) {
-    const int error = errno;
-    ::close(fd);
-    return fail(Code::kNoSpace, "mapping the pool", error);
-  }
+  void* base = map_pool(fd.get(), bytes);
+  if (base == MAP_FAILED) return fail(Code::kNoSpace, "mapping the pool", errno);
+  const bool sealed = seal_pool(fd.get(), shared);
   ::madvise(base, bytes, MADV_HUGEPAGE);  // wishes: no harm where the kernel grants none
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
-  std::unique_ptr<Pool> pool(new Pool(fd, static_cast<std::byte*>(base), bytes, stats, namespaces));
-  pool->shared_ = seal_pool(fd, shared);
+  std::unique_ptr<Pool> pool(new Pool(std::move(fd), static_cast<std::byte*>(base), bytes, stats, namespaces));
+  pool->shared_ = sealed;
   return pool;
 }
 
-Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces)
-    : fd_(fd),
+Pool::Pool(io::PrivateFd fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces)
+    : fd_(std::move(fd)),
       base_(base),
       bytes_(bytes),
       stats_(stats),
@@ -79,7 +74,6 @@ Pool::Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Name
 Pool::~Pool() {
   toucher_ = {};
   ::munmap(base_, bytes_);
-  ::close(fd_);
 }
 
 void Pool::prefault(Log& log) {

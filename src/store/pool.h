@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/result.h"
+#include "io/private_fd.h"
 #include "store/list.h"
 #include "store/page_allocator.h"
 #include "store/pool_record.h"
@@ -39,9 +40,9 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  [[nodiscard]] int fd() const noexcept { return fd_; }
+  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   // The same, when whoever gets it cannot write to the pool; else -1.
-  [[nodiscard]] int shared_fd() const noexcept { return shared_ ? fd_ : -1; }
+  [[nodiscard]] int shared_fd() const noexcept { return shared_ ? fd_.get() : -1; }
   [[nodiscard]] std::byte* base() const noexcept { return base_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;
@@ -84,7 +85,7 @@ class Pool {
   bool make_room(std::uint32_t pages);
 
  private:
-  Pool(int fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces);
+  Pool(io::PrivateFd fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces);
   void touch_pages(const std::stop_token& stop, Log& log) const;
   // Records by their first page. A stretch of them from `begin` up to but without `end` is evicted together.
   using Places = std::pmr::map<std::uint32_t, PoolRecord*>;
@@ -105,7 +106,7 @@ class Pool {
   void unlink_from_table(PoolRecord& record) noexcept;
   PoolRecord*& bucket(const RecordKey& key) noexcept { return table_[key.hash & (table_.size() - 1)]; }
 
-  int fd_;
+  io::PrivateFd fd_;  // or a forked child would keep the pool's memory after the end of this process
   bool shared_ = false;
   std::byte* base_;
   std::uint64_t bytes_;

@@ -1,7 +1,10 @@
 // Tests of Pool: what is evicted for a record, and what is not.
 #include "store/pool.h"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -140,6 +143,19 @@ TEST_F(PoolTest, EvictionIsBoundedWhateverTheSizes) {
 }
 
 // The pool is reserved at start; that the machine has no memory for it shows when its pages are touched.
+// Or a child that lives on keeps all of the pool's memory after this process has been killed.
+TEST_F(PoolTest, AForkedChildKeepsNothingOfThePool) {
+  const int fd = pool_->fd();
+  ASSERT_GE(::fcntl(fd, F_GETFD), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(::fcntl(fd, F_GETFD) < 0 && errno == EBADF ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_GE(::fcntl(fd, F_GETFD), 0) << "the parent keeps its own";
+}
+
 TEST(PoolPrefault, MemoryThatIsNotThereIsToldAtOnce) {
   RecordingLog log;
   bool denied = false;
