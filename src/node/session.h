@@ -168,6 +168,7 @@ class Session final : private net::MessageHandler {
   std::unordered_map<std::uint64_t, std::list<RunningGet>::iterator> gets_by_id_;
   std::unordered_map<std::uint64_t, RunningPut> puts_;
   Views views_;
+  std::uint64_t lent_now_ = 0;  // bytes in views made in this turn
   std::deque<Doubt> doubts_;  // in order of time
   io::Timer doubt_timer_;
   std::deque<RunningRemove> removes_;

@@ -9,6 +9,8 @@
 namespace kvd::node {
 namespace {
 
+// Of the pool in one turn, as what is lent does not fill the socket: what a connection may queue.
+constexpr std::uint64_t kLentPerTurn = std::uint64_t{8} << 20;
 constexpr Duration kDoubt = std::chrono::milliseconds(250);  // a CANCEL is queued at once, behind a few bodies
 
 Time deadline_of(const wire::Header& header, Time now) {
@@ -99,6 +101,7 @@ void Session::on_room() {
 }
 
 void Session::pump() {
+  lent_now_ = 0;
   for (RunningGet& get : gets_) pump_get(get);
   connection_->flush();
 }
@@ -106,6 +109,7 @@ void Session::pump() {
 void Session::pump_get(RunningGet& get) {
   get.op->advance();
   while (!connection_->closed() && !get.op->finished() && !connection_->congested() && get.op->ready()) {
+    if (lent_now_ >= kLentPerTurn) return schedule_pump();
     std::uint64_t view = 0;
     net::Outgoing message = next_message(get, view);
     if (get.op->finished()) {

@@ -43,7 +43,9 @@ net::Outgoing Session::next_message(RunningGet& get, std::uint64_t& view) {
   const Time now = context_.loop.now();
   const Time until = std::min(after(get.op->request().deadline, context_.limits.view_grace),
                               after(now, context_.limits.stall_limit));
-  views_.add(get.op->slab_bytes(before - get.op->layers_left()), until,
+  const std::uint64_t bytes = get.op->slab_bytes(before - get.op->layers_left());
+  lent_now_ += bytes;
+  views_.add(bytes, until,
              [unpin = std::exchange(message.on_done, nullptr), lent = get.lent]() mutable { unpin(); });
   return message;
 }

@@ -30,6 +30,7 @@ class SharedMemoryTest : public testing::Test {
  protected:
   void start(NodeOptions options = test_options(), bool flash = false) {
     options.store.share_pool = true;
+    client.reset();
     rig = std::make_unique<Rig>(std::move(options), flash);
     connect();
   }
@@ -203,6 +204,23 @@ TEST_F(SharedMemoryTest, RecordsOnFlashAreReadInPlaceToo) {
   expect_records(lent, 0, 4);
   release(lent.views);
   EXPECT_TRUE(nothing_held());
+}
+
+TEST_F(SharedMemoryTest, ALargeGetIsLentInTurnsThatLeaveTheLoopToOthers) {
+  records = Records(small_namespace(3, 1 << 20));
+  start();
+  ASSERT_TRUE(rig->put_all(records, 0, 3));
+  ask(0, 3);  // three messages of 3 MiB
+  while (rig->stat("node", "views") == 0) rig->loop->run_once(Millis(1));
+  EXPECT_EQ(rig->stat("node", "views"), 3U);
+  NodeOptions options = test_options();
+  options.limits.connection_percent_max = 100;
+  start(options);
+  ASSERT_TRUE(rig->put_all(records, 0, 5));
+  ask(0, 5);  // of 5 MiB
+  while (rig->stat("node", "views") == 0) rig->loop->run_once(Millis(1));
+  EXPECT_EQ(rig->stat("node", "views"), 2U);
+  expect_records(collect(5), 0, 5);
 }
 
 TEST_F(SharedMemoryTest, AClientThatDiesLetsGo) {
