@@ -29,9 +29,10 @@ class CoreViews : public testing::Test {
     rig->loop.settle();
   }
   [[nodiscard]] bool all_landed() const {
-    for (std::size_t layer = 0; layer < rig->options.layers; ++layer) {
-      for (std::size_t key = 0; key < rig->options.keys; ++key) {
-        if (!rig->landed(layer, key)) return false;
+    for (std::size_t key = 0; key < rig->options.keys; ++key) {
+      const auto record = rig->record(key);
+      for (std::size_t layer = 0; layer < rig->options.layers; ++layer) {
+        if (!std::ranges::equal(rig->slab(layer, key), record[layer])) return false;
       }
     }
     return true;

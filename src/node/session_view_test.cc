@@ -180,8 +180,11 @@ TEST_F(SharedMemoryTest, RecordsThatAreAllAbsentAreAnsweredWithoutAView) {
 }
 
 TEST_F(SharedMemoryTest, RemovedAndEvictedRecordsStayReadableWhileTheyAreLent) {
-  records = Records(small_namespace(3, 256 << 10));
-  start();
+  records = Records(small_namespace(3, 64 << 10));
+  NodeOptions options = test_options();
+  options.store.small_sizes = true;
+  options.store.pool_bytes = 16 << 20;
+  start(options);
   ASSERT_TRUE(rig->put_all(records, 0, 6));
   const Lent lent = get(0, 6);
   const auto keys = Records::keys(0, 6);
