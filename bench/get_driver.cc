@@ -46,7 +46,9 @@ T must(kvd::Result<T> result) {
 double processor_s() {
   rusage use{};
   ::getrusage(RUSAGE_SELF, &use);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6; };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
   return seconds(use.ru_utime) + seconds(use.ru_stime);
 }
 
@@ -72,7 +74,8 @@ class Driver {
   }
 
   void put() {
-    for (const Set& set : sets_) finish(client_->multiput({.ns = ns_, .keys = keys(set), .src = place(set), .deadline = kLong}));
+    for (const Set& set : sets_)
+      finish(client_->multiput({.ns = ns_, .keys = keys(set), .src = place(set), .deadline = kLong}));
   }
   // The time of each get.
   std::vector<nanoseconds> get(std::size_t rounds) {
@@ -131,10 +134,11 @@ void measure(const Wanted& wanted) {
   const double best_s = std::chrono::duration<double>(took.front()).count();
   const auto bytes = static_cast<double>(driver.set_bytes());
   const double gb = bytes * static_cast<double>(wanted.rounds) / 1e9;
-  std::printf("{\"bytes\": %.0f, \"median_ms\": %.3f, \"best_ms\": %.3f, \"median_gb_s\": %.2f, \"processor_s_per_gb\": %.3f, "
-              "\"shared\": %s}\n",
-              bytes, median_s * 1e3, best_s * 1e3, bytes / median_s / 1e9, used / gb,
-              driver.bytes_shared() > shared ? "true" : "false");
+  std::printf(
+      "{\"bytes\": %.0f, \"median_ms\": %.3f, \"best_ms\": %.3f, \"median_gb_s\": %.2f, \"processor_s_per_gb\": %.3f, "
+      "\"shared\": %s}\n",
+      bytes, median_s * 1e3, best_s * 1e3, bytes / median_s / 1e9, used / gb,
+      driver.bytes_shared() > shared ? "true" : "false");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // GetFlow: what happens inside one multiget, from the first GET data message to its last layer. It places payload
 // straight into the caller's memory, verifies each slab right after it has landed (while it is in the cache), and
-// announces each layer. No sockets and no clock: messages and byte counts come in, places and announcements go out. Slabs
-// that lie in shared memory (GET view) it copies itself, by the same rules.
+// announces each layer. No sockets and no clock: messages and byte counts come in, places and announcements go out.
+// Slabs that lie in shared memory (GET view) it copies itself, by the same rules.
 //
 // A key fails when the depot says so or when its bytes do not match its checksum; with stop_at_first_failure all keys
 // behind it fail with it. The depot keeps sending slabs of keys that failed here, which land where they belong and
@@ -44,11 +44,11 @@ class GetFlow {
 
   // A GET data message with status ok begins. kCorrupt: it does not continue this get as the protocol says.
   Status begin(const wire::Header& header, const wire::GetData& data);
-  // A GET view message begins, whose slabs lie in `memory`, which stays mapped until they are copied. kCorrupt: also when
-  // a slab lies outside of it.
+  // A GET view message begins, whose slabs lie in `memory`, which stays mapped until they are copied. kCorrupt: also
+  // when a slab lies outside of it.
   Status begin_view(const wire::Header& header, const wire::GetView& view, Bytes memory);
-  // Copies, verifies and announces the next slabs of that view: at least `bytes_max` bytes, if there are as many, and less
-  // than a slab or step more.
+  // Copies, verifies and announces the next slabs of that view: at least `bytes_max` bytes, if there are as many, and
+  // less than a slab or step more.
   void copy(std::size_t bytes_max);
   // Where the next bytes of its payload go; returns the number of places.
   std::size_t places(std::span<iovec> out) const;
@@ -81,12 +81,12 @@ class GetFlow {
   std::vector<std::uint64_t> checksums_;  // of the current message
   std::size_t checksum_at_ = 0;
   SlabWalk walk_;
-  std::vector<const std::byte*> sources_;     // of the current view: by living key, its slab of the first layer
-  std::uint64_t source_stride_ = 0;           // to the slab of the next layer
-  std::size_t source_layer_ = 0;              // the first layer, from the operation's first
+  std::vector<const std::byte*> sources_;    // of the current view: by living key, its slab of the first layer
+  std::uint64_t source_stride_ = 0;          // to the slab of the next layer
+  std::size_t source_layer_ = 0;             // the first layer, from the operation's first
   std::optional<block::SlabHasher> hasher_;  // of a slab that is copied in steps
-  std::uint16_t announced_ = 0;    // layers
-  std::uint16_t message_end_ = 0;  // layers that will be announced when the current message is in
+  std::uint16_t announced_ = 0;              // layers
+  std::uint16_t message_end_ = 0;            // layers that will be announced when the current message is in
 };
 
 }  // namespace kvd::client

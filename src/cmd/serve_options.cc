@@ -16,7 +16,7 @@
 namespace kvd::cmd {
 namespace {
 
-constexpr std::array kNames{"dir",     "pool",         "flash",      "listen",   "http",
+constexpr std::array kNames{"dir",     "pool",         "flash",      "listen",    "http",
                             "segment", "demote-after", "shape-read", "log-level", "shared-memory"};
 
 // A scalar as it would be typed on the command line.

@@ -70,8 +70,8 @@ void Connection::hold() { held_ = true; }
 
 void Connection::resume() {
   if (!std::exchange(held_, false) || state_ != State::kOpen) return;
-  last_received_ = loop_.now();              // the peer was not waited for
-  resume_timer_.arm(loop_.now());            // no readiness tells of the read-ahead
+  last_received_ = loop_.now();    // the peer was not waited for
+  resume_timer_.arm(loop_.now());  // no readiness tells of the read-ahead
 }
 
 bool Connection::is_local() const noexcept {

@@ -23,11 +23,11 @@
 // Turns: a connection leaves the loop to others after a millisecond of receiving or of sending, at the next message or
 // system call, and goes on in the next turn.
 //
-// Holding: after hold() no message is taken, as if the peer were silent, until resume(): for a handler that works on what
-// a message has announced and wants what follows to wait, as it would behind payload.
+// Holding: after hold() no message is taken, as if the peer were silent, until resume(): for a handler that works on
+// what a message has announced and wants what follows to wait, as it would behind payload.
 //
-// Descriptors: a message may bring a file descriptor with it on a unix socket (Outgoing::descriptor). The receiver keeps
-// the one that came last if its options say so; else the kernel drops them.
+// Descriptors: a message may bring a file descriptor with it on a unix socket (Outgoing::descriptor). The receiver
+// keeps the one that came last if its options say so; else the kernel drops them.
 //
 // Ending: close(), a protocol violation, an error of the socket and the peer's hang-up all end in on_closed(), called
 // once, from the loop, as the last thing done with the object: the handler may destroy the connection there. Destroying
@@ -237,7 +237,7 @@ class Connection final : private ShaperUser {
   std::uint64_t payload_left_ = 0;
   std::unique_ptr<std::byte[]> discard_;  // where bytes without a place go; made when first needed
   Time last_received_{};
-  bool held_ = false;    // the handler wants no message now
+  bool held_ = false;  // the handler wants no message now
   io::UniqueFd descriptor_;
   bool paused_ = false;  // nothing is received or taken until replies have gone out
   Time turn_end_{};      // when others have their turn

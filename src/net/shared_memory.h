@@ -1,8 +1,8 @@
 // SharedMemory: the memory of a peer on the same host, mapped for reading: what its descriptors of bytes point into.
 //
-// The file must be sealed against shrinking, so that no read of it can fault whatever the peer does. A forked child does
-// not have the mapping, and it is in no core dump. Constant after map(); any thread may read. What the bytes are and for
-// how long they stay is the peer's business: whoever reads verifies what it has read.
+// The file must be sealed against shrinking, so that no read of it can fault whatever the peer does. A forked child
+// does not have the mapping, and it is in no core dump. Constant after map(); any thread may read. What the bytes are
+// and for how long they stay is the peer's business: whoever reads verifies what it has read.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace kvd::net {
 
 class SharedMemory {
  public:
-  // Maps the whole file, which must have exactly `bytes`; the descriptor is closed. kInvalid: not such a file; kNoSpace:
-  // no address space.
+  // Maps the whole file, which must have exactly `bytes`; the descriptor is closed. kInvalid: not such a file;
+  // kNoSpace: no address space.
   static Result<std::unique_ptr<SharedMemory>> map(io::UniqueFd file, std::uint64_t bytes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;

@@ -276,8 +276,8 @@ net::Outgoing GetOp::next_view(std::uint64_t view) {
   checksums.reserve(header.layer_count * records.size());
   for (const Stretch& record : records) {
     KVD_CHECK(record.view->slab_stride == request_.slab_stride);
-    offsets.push_back(record.view->pool_offset +
-                      std::uint64_t{request_.slab_stride} * static_cast<std::uint64_t>(header.layer_first - record.first));
+    offsets.push_back(record.view->pool_offset + std::uint64_t{request_.slab_stride} *
+                                                     static_cast<std::uint64_t>(header.layer_first - record.first));
   }
   for (std::uint16_t layer = header.layer_first; layer < next_layer_; ++layer) {
     for (const Stretch& record : records) {

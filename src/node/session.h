@@ -156,7 +156,7 @@ class Session final : private net::MessageHandler {
   OnClosed on_closed_;
   std::string peer_name_ = "unnamed";
   bool greeted_ = false;
-  bool shares_memory_ = false;  // the client has the pool's memory
+  bool shares_memory_ = false;               // the client has the pool's memory
   std::vector<SharedNamespace> namespaces_;  // by the handle that the client knows; null = closed
 
   Budget pins_;        // of the node's `pinned`
@@ -169,7 +169,7 @@ class Session final : private net::MessageHandler {
   std::unordered_map<std::uint64_t, RunningPut> puts_;
   Views views_;
   std::uint64_t lent_now_ = 0;  // bytes in views made in this turn
-  std::deque<Doubt> doubts_;  // in order of time
+  std::deque<Doubt> doubts_;    // in order of time
   io::Timer doubt_timer_;
   std::deque<RunningRemove> removes_;
   io::Timer remove_timer_;

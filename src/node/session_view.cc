@@ -9,8 +9,7 @@ namespace kvd::node {
 // Behind the HELLO reply that agrees to it, before anything else.
 void Session::offer_memory() {
   const wire::Memory memory{.bytes = context_.store.pool_bytes()};
-  connection_->send(
-      {.head = wire::frame({}, memory), .body = {}, .on_done = {}, .descriptor = context_.shared_fd});
+  connection_->send({.head = wire::frame({}, memory), .body = {}, .on_done = {}, .descriptor = context_.shared_fd});
 }
 
 Status Session::on_release(const wire::Header& header, Bytes meta) {
@@ -41,12 +40,11 @@ net::Outgoing Session::next_message(RunningGet& get, std::uint64_t& view) {
   const std::uint32_t before = get.op->layers_left();
   net::Outgoing message = get.op->next_view(view);
   const Time now = context_.loop.now();
-  const Time until = std::min(after(get.op->request().deadline, context_.limits.view_grace),
-                              after(now, context_.limits.stall_limit));
+  const Time until =
+      std::min(after(get.op->request().deadline, context_.limits.view_grace), after(now, context_.limits.stall_limit));
   const std::uint64_t bytes = get.op->slab_bytes(before - get.op->layers_left());
   lent_now_ += bytes;
-  views_.add(bytes, until,
-             [unpin = std::exchange(message.on_done, nullptr), lent = get.lent]() mutable { unpin(); });
+  views_.add(bytes, until, [unpin = std::exchange(message.on_done, nullptr), lent = get.lent]() mutable { unpin(); });
   return message;
 }
 

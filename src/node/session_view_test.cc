@@ -1,5 +1,5 @@
-// GETs through shared memory, seen by a client that speaks raw protocol: agreed upon, right bytes, pinned for as long as
-// they may be read and no longer, and bounded.
+// GETs through shared memory, seen by a client that speaks raw protocol: agreed upon, right bytes, pinned for as long
+// as they may be read and no longer, and bounded.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>

@@ -32,8 +32,8 @@ class Pool {
  public:
   // Maps `bytes` (a multiple of 4 KiB). The kernel gives pages as they are touched, by the puts unless prefault() was
   // faster. A pool larger than the memory that is left is not refused here (kvdepot serve warns of it, and prefault()
-  // does). With `shared` its file can be handed to others, who can map it for reading only: see shared_fd(). kNoSpace: no
-  // descriptor or address space.
+  // does). With `shared` its file can be handed to others, who can map it for reading only: see shared_fd(). kNoSpace:
+  // no descriptor or address space.
   static Result<std::unique_ptr<Pool>> create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces,
                                               bool shared = false);
   ~Pool();

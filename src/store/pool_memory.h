@@ -1,5 +1,5 @@
-// The pool's mapping: on a boundary of huge pages, sealed, and how its memory is made real, in huge pages where they can
-// be had.
+// The pool's mapping: on a boundary of huge pages, sealed, and how its memory is made real, in huge pages where they
+// can be had.
 //
 // Direct I/O and copies cost less on huge pages: a slab is then one piece of physical memory to a device, not one per
 // 4 KiB. Plain functions; populate_pool() may run on any thread beside puts, gets and transfers.

@@ -139,11 +139,11 @@ struct Memory {
 // What GetData says, for slabs that the client reads from that memory. They stay there until it gives the view back.
 struct GetView {  // header.items, layer_first, layer_count are the caller's
   static constexpr Opcode kOpcode = Opcode::kGetView;
-  std::uint64_t view = 0;          // what RELEASE names; not 0
-  std::uint32_t slab_stride = 0;   // from a slab of a record to that of the next layer
-  Bytes failed{};                  // bitmap_bytes(header.items); not all keys
-  U64View offsets{};               // for each key that has not failed: where its slab of the first layer lies
-  U64View checksums{};             // as in GetData
+  std::uint64_t view = 0;         // what RELEASE names; not 0
+  std::uint32_t slab_stride = 0;  // from a slab of a record to that of the next layer
+  Bytes failed{};                 // bitmap_bytes(header.items); not all keys
+  U64View offsets{};              // for each key that has not failed: where its slab of the first layer lies
+  U64View checksums{};            // as in GetData
 };
 
 // Gives views back. Has no answer.

@@ -40,7 +40,8 @@ void check_view(const Header& header, Bytes meta) {
   for (std::size_t i = 0; i < view->offsets.size(); ++i) {
     const std::uint64_t left = memory_bytes - std::min(memory_bytes, view->offsets[i]);
     require(left >= kSlabBytes);
-    require((left - kSlabBytes) / std::max<std::uint64_t>(1, view->slab_stride) >= header.layer_count - std::uint64_t{1});
+    require((left - kSlabBytes) / std::max<std::uint64_t>(1, view->slab_stride) >=
+            header.layer_count - std::uint64_t{1});
   }
 }
 

@@ -89,11 +89,8 @@ TEST(WireFormat, GetViewAndReleaseHaveTheirGoldenBytes) {
   const std::array failed{std::byte{0x02}};
   const std::array<std::uint64_t, 1> offsets{0x12000};
   const std::array<std::uint64_t, 2> checksums{0x0102030405060708, 0x1112131415161718};
-  const GetView view{.view = 9,
-                     .slab_stride = 8192,
-                     .failed = failed,
-                     .offsets = U64View(offsets),
-                     .checksums = U64View(checksums)};
+  const GetView view{
+      .view = 9, .slab_stride = 8192, .failed = failed, .offsets = U64View(offsets), .checksums = U64View(checksums)};
   const Header header{
       .flags = kFlagLast, .request_id = 0x1122334455667788, .items = 2, .layer_first = 3, .layer_count = 2};
   EXPECT_EQ(frame(header, view), golden);
@@ -300,11 +297,8 @@ TEST(WireMessage, GetViewRoundTripsWithTheChecksumsOfLivingKeysOnly) {
   std::iota(offsets.begin(), offsets.end(), 4096);
   std::vector<std::uint64_t> checksums(2 * 9);
   std::iota(checksums.begin(), checksums.end(), 100);
-  const GetView view{.view = 7,
-                     .slab_stride = 8192,
-                     .failed = failed,
-                     .offsets = U64View(offsets),
-                     .checksums = U64View(checksums)};
+  const GetView view{
+      .view = 7, .slab_stride = 8192, .failed = failed, .offsets = U64View(offsets), .checksums = U64View(checksums)};
   const Header header{.flags = kFlagLast, .request_id = 5, .items = 10, .layer_first = 4, .layer_count = 2};
   const Buffer bytes = frame(header, view);
   const Parsed p = parse(bytes);
@@ -361,7 +355,8 @@ TEST(WireMessage, BitsBeyondTheLastKeyAreMalformed) {
   const Parsed data = parse(frame({.request_id = 5, .items = 3}, GetData{.failed = failed, .checksums = {}}));
   EXPECT_EQ(decode_error<GetData>(data.header, data.meta), Code::kCorrupt);
   const std::array<std::uint64_t, 2> some{};
-  const GetView odd{.view = 1, .slab_stride = 1, .failed = failed, .offsets = U64View(some), .checksums = U64View(some)};
+  const GetView odd{
+      .view = 1, .slab_stride = 1, .failed = failed, .offsets = U64View(some), .checksums = U64View(some)};
   const Parsed view = parse(frame({.request_id = 5, .items = 3, .layer_count = 1}, odd));
   EXPECT_EQ(decode_error<GetView>(view.header, view.meta), Code::kCorrupt);
 }

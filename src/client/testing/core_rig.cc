@@ -45,15 +45,15 @@ CoreRig::~CoreRig() {
 }
 
 void CoreRig::start_core() {
-  core = std::make_unique<Core>(loop, *ops, namespaces, state,
-                                CoreOptions{.address = *net::parse_address(
-                                                options.shared_memory ? depot->address() : proxy->address()),
-                                            .name = "rig",
-                                            .breaker_failures = options.breaker_failures,
-                                            .breaker_probe = Millis(1000),
-                                            .verify = options.verify,
-                                            .seed = 7,
-                                            .shared_memory = options.shared_memory});
+  core = std::make_unique<Core>(
+      loop, *ops, namespaces, state,
+      CoreOptions{.address = *net::parse_address(options.shared_memory ? depot->address() : proxy->address()),
+                  .name = "rig",
+                  .breaker_failures = options.breaker_failures,
+                  .breaker_probe = Millis(1000),
+                  .verify = options.verify,
+                  .seed = 7,
+                  .shared_memory = options.shared_memory});
   core->start();
 }
 
