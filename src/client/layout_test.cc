@@ -143,7 +143,7 @@ TEST(Layout, WritesASlabInStepsOfAnySizeAndHashesWhatItWrote) {
       at += step;
     }
     EXPECT_EQ(walk_all(SlabWalk(*layout, 1, 1, keys), seed, 5), slab);
-    if (seed % 2 == 0) EXPECT_EQ(hasher.finish(), block::slab_checksum(77, 9, slab));
+    EXPECT_TRUE(seed % 2 == 1 || hasher.finish() == block::slab_checksum(77, 9, slab));
     std::size_t changed = 0;
     for (std::size_t i = 0; i < before.size(); ++i) changed += before[i] != memory.bytes[i] ? 1 : 0;
     EXPECT_LE(changed, 50U) << "nothing beside the slab";

@@ -317,7 +317,7 @@ TEST(WireMessage, AViewOfNothingIsMalformed) {
   const std::array<std::uint64_t, 2> numbers{};
   const Header header{.request_id = 5, .items = 2, .layer_count = 1};
   const auto error_of = [&](const Header& with, std::uint64_t view, Bytes bitmap, std::size_t keys) {
-    const U64View some(std::span(numbers).first(keys));
+    const U64View some{std::span<const std::uint64_t>(numbers).first(keys)};
     const Parsed p = parse(frame(with, GetView{view, 4096, bitmap, some, some}));
     return decode_error<GetView>(p.header, p.meta);
   };
