@@ -1,27 +1,66 @@
 #include "node/leases.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 
 namespace kvd::node {
+namespace {
 
-Leases::Leases(io::Loop& loop, store::Store& store, NodeCounters& counters, std::uint32_t leases_max)
-    : loop_(loop), store_(store), counters_(counters), leases_max_(leases_max), timer_(loop, [this] { expire(); }) {}
+std::size_t share_of(std::size_t max, std::uint32_t percent) { return std::max<std::size_t>(max * percent / 100, 1); }
+
+}  // namespace
+
+Leases::Leases(io::Loop& loop, store::Store& store, NodeCounters& counters, const Limits& limits)
+    : loop_(loop),
+      store_(store),
+      counters_(counters),
+      max_{.leases = limits.leases_max, .pins = limits.lease_pins_max},
+      owner_max_{.leases = share_of(limits.leases_max, limits.connection_percent_max),
+                 .pins = share_of(limits.lease_pins_max, limits.connection_percent_max)},
+      timer_(loop, [this] { expire(); }) {}
 
 Leases::~Leases() {
   while (!leases_.empty()) end(leases_.begin());
 }
 
-std::uint64_t Leases::grant(Owner owner, std::vector<store::Pin> pins, Time expires) {
-  KVD_CHECK(has_room() && !pins.empty());
+bool Leases::has_room_for_pin(const Held& held) const noexcept {
+  return pins_ < max_.pins && held.pins < owner_max_.pins;
+}
+
+bool Leases::has_room(Owner owner) const {
+  const auto at = held_.find(owner);
+  const Held held = at == held_.end() ? Held{} : at->second;
+  return leases_.size() < max_.leases && held.leases < owner_max_.leases && has_room_for_pin(held);
+}
+
+std::uint64_t Leases::grant(Owner owner, store::Pin pin, Time expires) {
+  KVD_CHECK(has_room(owner));
   const std::uint64_t id = next_id_++;
   const auto expiry = expiries_.emplace(expires, id);
-  leases_.emplace(id, Lease{.owner = owner, .pins = std::move(pins), .expiry = expiry});
+  const auto at = leases_.emplace(id, Lease{.owner = owner, .pins = {}, .expiry = expiry}).first;
+  at->second.pins.push_back(std::move(pin));
+  Held& held = held_[owner];
+  ++held.leases;
+  ++held.pins;
+  ++pins_;
   if (expiry == expiries_.begin()) timer_.arm(expires);
   counters_.leases_granted.add();
   counters_.leases.set(leases_.size());
   return id;
+}
+
+bool Leases::add(std::uint64_t id, store::Pin pin) {
+  const auto at = leases_.find(id);
+  if (at == leases_.end() || !has_room_for_pin(held_[at->second.owner])) {
+    store_.unpin_lease(std::move(pin));
+    return false;
+  }
+  at->second.pins.push_back(std::move(pin));
+  ++held_[at->second.owner].pins;
+  ++pins_;
+  return true;
 }
 
 bool Leases::release(Owner owner, std::uint64_t id) {
@@ -42,6 +81,10 @@ void Leases::release_all(Owner owner) {
 void Leases::end(std::unordered_map<std::uint64_t, Lease>::iterator at) {
   expiries_.erase(at->second.expiry);
   std::vector<store::Pin> pins = std::move(at->second.pins);
+  const auto held = held_.find(at->second.owner);
+  held->second.pins -= pins.size();
+  pins_ -= pins.size();
+  if (--held->second.leases == 0) held_.erase(held);
   leases_.erase(at);
   for (store::Pin& pin : pins) store_.unpin_lease(std::move(pin));
   counters_.leases.set(leases_.size());

@@ -107,6 +107,33 @@ TEST(NodeLease, LeasesAreBounded) {
   EXPECT_EQ(second.prefix_blocks, 2U);
 }
 
+// A record that is leased again costs no more of the pool, but each of its pins costs memory.
+TEST(NodeLease, PinsAreBoundedForTheNodeAndForAConnection) {
+  NodeOptions options = test_options();
+  options.limits.lease_pins_max = 8;  // 4 for a connection
+  Rig rig(options);
+  const Records records(small_namespace());
+  ASSERT_TRUE(rig.put_all(records, 0, 5));
+  auto client = rig.connect();
+  const std::uint32_t ns = client->open(records.ns());
+  const wire::MatchReply first = match(*client, ns, 0, 3, 60'000);
+  EXPECT_NE(first.lease, 0U);
+  const wire::MatchReply second = match(*client, ns, 0, 3, 60'000);
+  EXPECT_NE(second.lease, 0U) << "of its first record";
+  EXPECT_EQ(match(*client, ns, 0, 3, 60'000).lease, 0U);
+  auto other = rig.connect();
+  const std::uint32_t other_ns = other->open(records.ns());
+  EXPECT_NE(match(*other, other_ns, 0, 5, 60'000).lease, 0U) << "it has a share of its own";
+  auto third = rig.connect();
+  EXPECT_EQ(match(*third, third->open(records.ns()), 0, 1, 60'000).lease, 0U) << "the node has no more";
+  EXPECT_EQ(client->call(wire::frame({.request_id = 70}, wire::Unpin{first.lease})).header.status, Code::kOk);
+  EXPECT_NE(match(*client, ns, 0, 3, 60'000).lease, 0U);
+  client->vanish();
+  other->vanish();
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "leases") == 0; }));
+  EXPECT_EQ(rig.stat("store", "pool_bytes_pinned"), 0U);
+}
+
 // One request per operation, and far fewer system calls than slabs: a document of 54 blocks x 30 layers.
 TEST(NodeCount, AMatchAndAMultigetOfALongDocumentCostFewMessagesAndSystemCalls) {
   NodeOptions options = test_options();
