@@ -44,7 +44,7 @@ check:  ## The contributor's loop: debug build, unit and tidy tests (2 minutes w
 	@$(MAKE) build PRESET=$(PRESET)
 	@ctest --test-dir $(BUILD)/$(PRESET) -L '^(unit|tidy)$$' -j $(JOBS) --output-on-failure --no-tests=error
 
-soak:  ## The long runs; the log goes to build/soak.log, docs/results/ holds the committed one
+soak:  ## The long runs; the log goes to build/soak.log
 	@tools/setup.sh --test --engine
 	@$(MAKE) build PRESET=release
 	@bash -o pipefail -c "ctest --test-dir $(BUILD)/release -L '^soak$$' -V --no-tests=error 2>&1 | tee $(BUILD)/soak.log"

@@ -41,6 +41,7 @@ class Depot:
         self.listen = "tcp://127.0.0.1:0"
         self._service: Service | None = None
         self._http_port = 0
+        self.repeated = 0       # requests that were asked again, see engine_lab.ask_depot
         self.start(flags)
 
     def start(self, flags: Sequence[str] = ()) -> None:

@@ -50,6 +50,7 @@ class EngineSpec:
     engine: dict = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     module: str = "bench.engine_worker"
+    touch_memory: bool = False      # before it is ready: no request pays for pages that were never written
 
     def arguments(self) -> dict:
         config = {"model": str(self.model), "dtype": self.dtype, "max_model_len": 8192, "enforce_eager": True,
@@ -97,7 +98,8 @@ class Engine:
         self._buffer = b""
         with open(self.log, "wb") as log:
             self._child = subprocess.Popen(
-                [str(spec.python), "-m", spec.module, json.dumps({"engine": spec.arguments()})],
+                [str(spec.python), "-m", spec.module,
+                 json.dumps({"engine": spec.arguments(), "touch_memory": spec.touch_memory})],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=spec.environment(),
                 cwd=tempfile.gettempdir(), start_new_session=True, preexec_fn=die_with_parent)
 

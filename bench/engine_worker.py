@@ -69,7 +69,10 @@ class Worker:
             max_tokens=max_tokens, temperature=0.0, ignore_eos=True, detokenize=False,
             output_kind=RequestOutputKind.CUMULATIVE)
         began = time.perf_counter()
-        self.llm = LLM(**config["engine"])
+        touch = {"worker_extension_cls": "bench.touch_memory.TouchMemory"} if config.get("touch_memory") else {}
+        self.llm = LLM(**config["engine"], **touch)
+        if touch:
+            self.llm.collective_rpc("touch_kv_memory")
         self.engine = self.llm.llm_engine
         self.count = 0
         self.running: dict[str, Live] = {}

@@ -107,6 +107,7 @@ class Bench:
         self.progress = Progress()
         self._quick_end = time.monotonic() + quick_limit_s
         self.results: list[dict] = []
+        self.facts: dict = {}           # of the run, beside the results
 
     # -- what to run ----------------------------------------------------------------------------------------------
 
@@ -116,11 +117,15 @@ class Bench:
 
     def rounds(self, full: int = RUNS, quick: int = RUNS_QUICK) -> int:
         """How many rounds: --runs, else by --quick."""
-        return self.options.runs or (quick if self.quick else full)
+        return self.options.runs or self.number(full, quick)
+
+    def number(self, full: int, quick: int) -> int:
+        """Of what is not to be had with less, --runs or not."""
+        return quick if self.quick else full
 
     def close_rounds(self) -> int:
         """Rounds for a bound within 10 % of 1."""
-        return self.rounds(PAIRS_CLOSE, PAIRS_CLOSE_QUICK)
+        return max(self.options.runs, self.number(PAIRS_CLOSE, PAIRS_CLOSE_QUICK))
 
     def wants(self, *names: str) -> bool:
         """Whether one of these results was asked for (--only takes patterns; without it, all are)."""
@@ -211,7 +216,7 @@ class Bench:
             self._head = {"suite": self.suite, "version": machine.version(ROOT), "quick": self.quick,
                           "machine": machine.facts(self.file.parent)}
         partial = self.file.with_suffix(".json.partial")
-        partial.write_text(json.dumps(self._head | {"results": self.results}, indent=1) + "\n")
+        partial.write_text(json.dumps(self._head | self.facts | {"results": self.results}, indent=1) + "\n")
         os.replace(partial, self.file)
 
     def missed(self) -> list[str]:
@@ -300,7 +305,8 @@ def parse(suite: str, doc: str | None, argv: Sequence[str] | None,
     parser.add_argument("--check", action="store_true", help="exit with status 1 when a goal is missed")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN",
                         help="measure only results whose name matches (may be given more than once)")
-    parser.add_argument("--runs", type=int, default=0, metavar="N", help="rounds, instead of the suite's own number")
+    parser.add_argument("--runs", type=int, default=0, metavar="N",
+                        help="rounds, instead of the suite's own number; rows with a bound near 1 have twenty at least")
     parser.add_argument("--build-dir", default=str(ROOT / "build"), metavar="DIR", help="default: build/ here")
     parser.add_argument("--keep", action="store_true", help="keep the files the suite made")
     if add_arguments:

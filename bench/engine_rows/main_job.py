@@ -56,7 +56,7 @@ class MainJob:
             engine.ask(self.primer)
         self.lab.settle(self.depot)
         for engine in (self.reader, self.third):
-            expect_cached(engine.ask(self.primer), PRIMER - 128, "primer in a second engine")
+            ask_depot(self.depot, engine, self.primer, PRIMER - 128, "primer in a second engine")
 
     def round(self, index: int) -> None:
         document = self.lab.prompt(f"main {index}", DOCUMENT)

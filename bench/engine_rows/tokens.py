@@ -32,7 +32,7 @@ def run(lab: Lab, bench: Bench, depot: Depot, plain: Engine) -> None:
     logs = {half: bench.work / f"digests.{half}" for half in ("writer", "reader")}
     writer, reader = lab.engines(*(
         lab.spec(f"digest-{half}", ours(depot, digest_log=str(log))) for half, log in logs.items()))
-    count = bench.rounds(PROMPTS, PROMPTS_QUICK)
+    count = bench.number(PROMPTS, PROMPTS_QUICK)
     same, differing, blocks = 0, [], 0
     for index in range(count):
         bench.progress.tick(f"tokens: prompt {index + 1} of {count}, {len(differing)} differ")
@@ -65,7 +65,8 @@ def burst(lab: Lab, depot: Depot, writer: Engine, reader: Engine) -> int:
 
 
 def compare(stored: Path, loaded: Path) -> tuple[int, int]:
-    """Blocks loaded by one engine, and those of them whose digest is the one the other engine stored."""
+    """Blocks loaded by one engine that the other one stored, and those of them with a digest that it stored. What a
+    third engine has stored (the prompt that every engine warms up with) is in no log."""
     digests: dict[str, set[str]] = {}
     for event in events(stored):
         if event["event"] == "store":
@@ -73,7 +74,8 @@ def compare(stored: Path, loaded: Path) -> tuple[int, int]:
     loads = [event for event in events(loaded) if event["event"] == "load"]
     if not loads:
         raise BenchError(f"{loaded} tells of no loaded block")
-    return len(loads), sum(event["digest"] in digests.get(event["key"], ()) for event in loads)
+    known = [event for event in loads if event["key"] in digests]
+    return len(known), sum(event["digest"] in digests[event["key"]] for event in known)
 
 
 def events(log: Path) -> list[dict]:

@@ -234,7 +234,8 @@ net::Outgoing GetOp::next() {
     const std::uint16_t end = message_end();
     collect(end, message.body, checksums);
     next_layer_ = end;
-    if (!groups_.empty()) carried = groups_.front();
+    // Otherwise nothing of a group is sent, and the store may still owe its fetches: it stays here to be cancelled.
+    if (streaming() && !groups_.empty()) carried = groups_.front();
   }
   header.layer_count = static_cast<std::uint16_t>(next_layer_ - header.layer_first);
   if (finished()) header.flags = wire::kFlagLast;
@@ -285,6 +286,7 @@ void GetOp::collect(std::uint16_t end, std::vector<Bytes>& body, std::vector<std
 // window moves on.
 void GetOp::message_done(Group& group) {
   if (--group.messages > 0 || !group.taken) return;
+  KVD_CHECK(group.pending == 0);  // the store answers into the fetches
   group.fetches.clear();
   window_bytes_ -= group.bytes;
   if (on_progress_ && next_read_ < request_.layer_end) on_progress_();

@@ -16,6 +16,7 @@ Evictor::Evictor(Flash& flash, SyncQueue& syncs)
       retry_(flash.loop, [this] { retry_all(); }) {}
 
 void Evictor::maintain() {
+  prepare_free();
   if (const auto overfull = flash_.tombstones.overfull();
       overfull && flash_.segments.at(*overfull).state == SegmentState::kSealed && tasks_.size() < kTasksMax)
     evict(*overfull);
@@ -29,12 +30,29 @@ void Evictor::maintain() {
         tasks_, [](const auto& task) { return task->step != Task::Step::kReaders && !task->retire; }));
   };
   while (flash_.health.on() && tasks_.size() < kTasksMax && flash_.segments.ready_count() + unblocked() < kReadyWanted)
-    if (!start_one()) break;
+    if (!give_up_one()) break;
   if (flash_.health.on() && stuck())
     if (const auto victim =
             flash_.segments.first_victim([&](auto s) { return !flash_.tombstones.holds_for_others(s); }))
       evict(*victim);
   flash_.update_gauges();
+}
+
+void Evictor::segment_sealed() {
+  maintain();
+  if (on_progress_) on_progress_();
+}
+
+// Free segments come before all that is given up, and beside it: tombstones may have nowhere else to be carried to.
+void Evictor::prepare_free() {
+  const auto preparing = [this] {
+    return static_cast<std::uint32_t>(std::ranges::count_if(tasks_, [](const auto& task) { return !task->evicts; }));
+  };
+  while (flash_.health.on() && flash_.segments.ready_count() + preparing() < kReadyWanted) {
+    const auto free = flash_.segments.start_preparing();
+    if (!free) return;
+    write_header(add_task(*free, false));
+  }
 }
 
 // Whether all that is being given up waits for tombstones to be carried, and there is nowhere to carry them: a crash
@@ -46,11 +64,7 @@ bool Evictor::stuck() const {
          std::ranges::all_of(tasks_, [](const auto& task) { return task->step == Task::Step::kTombstones; });
 }
 
-bool Evictor::start_one() {
-  if (const auto free = flash_.segments.start_preparing()) {
-    write_header(add_task(*free, false));
-    return true;
-  }
+bool Evictor::give_up_one() {
   auto victim = flash_.segments.start_eviction(true);
   if (!victim) victim = flash_.segments.start_eviction(false);
   if (!victim) return false;
@@ -83,10 +97,11 @@ void Evictor::evict(std::uint32_t segment, bool retire) {
   read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
 }
 
-std::vector<std::uint32_t> Evictor::being_evicted(std::uint64_t hash) const {
+std::vector<std::uint32_t> Evictor::removed_from(std::uint64_t hash) {
   std::vector<std::uint32_t> segments;
   for (const auto& task : tasks_)
-    if (task->evicts && (!task->content_known || std::ranges::binary_search(task->content, hash)))
+    if (task->evicts && (!task->content_known || std::ranges::binary_search(task->content, hash)) &&
+        task->removed.insert(hash).second)
       segments.push_back(task->segment);
   return segments;
 }

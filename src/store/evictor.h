@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "store/aligned_buffer.h"
@@ -29,11 +30,14 @@ class Evictor {
 
   Evictor(Flash& flash, SyncQueue& syncs);
 
-  // Called when a segment became ready, or when tombstones wait to be written. Must not call back into the evictor.
+  // Called when a segment became ready or was sealed, or when tombstones wait to be written. Must not call back into
+  // the evictor.
   void on_progress(std::function<void()> callback) { on_progress_ = std::move(callback); }
 
-  // Starts what is needed to have enough segments ready. Call whenever one was opened or sealed.
+  // Starts what is needed to have enough segments ready. Call whenever one was opened.
   void maintain();
+  // One was sealed: it may be given up.
+  void segment_sealed();
   // Gives up one more segment than that: the index is at its cap.
   void make_index_room();
   // The index has no place for a record: erases a segment's entries at once (a sweep, milliseconds). False when nothing
@@ -48,9 +52,10 @@ class Evictor {
   void tombstones_durable();
 
   [[nodiscard]] bool idle() const noexcept { return tasks_.empty(); }
-  // Segments whose old content is unfindable, but could come back after a crash, and which held a record with this
-  // hash, as far as their footers tell. A removal must count them as living.
-  [[nodiscard]] std::vector<std::uint32_t> being_evicted(std::uint64_t record_hash) const;
+  // A record is being removed. The segments whose old content is unfindable, but could come back after a crash, and
+  // which held a record with this hash, as far as their footers tell: the removal must count them as living. Each of
+  // them once per hash, because nothing newer is written there.
+  [[nodiscard]] std::vector<std::uint32_t> removed_from(std::uint64_t record_hash);
 
  private:
   struct Task {
@@ -59,7 +64,8 @@ class Evictor {
     std::uint32_t segment = 0;
     bool evicts = false;  // it held something
     bool content_known = false;
-    std::vector<std::uint64_t> content;  // content_known: hashes of the records that it held, sorted
+    std::vector<std::uint64_t> content;         // content_known: hashes of the records that it held, sorted
+    std::unordered_set<std::uint64_t> removed;  // hashes for which removed_from() has named it
     bool retire = false;
     std::uint64_t new_generation = 0;
     std::uint64_t sweep_at = 0;
@@ -68,8 +74,9 @@ class Evictor {
     io::DiskOp op;
   };
 
+  void prepare_free();
   [[nodiscard]] bool stuck() const;
-  bool start_one();
+  bool give_up_one();
   Task& add_task(std::uint32_t segment, bool evicts);
   void submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, std::size_t bytes,
               std::move_only_function<void(Status)> on_done);

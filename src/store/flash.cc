@@ -10,12 +10,12 @@ void Flash::submit(io::DiskOp& op) {
   for (const iovec& buffer : op.buffers) bytes += buffer.iov_len;
   if (op.kind == io::DiskOp::Kind::kRead) stats.flash_bytes_read.add(bytes);
   if (op.kind == io::DiskOp::Kind::kWrite) stats.flash_bytes_written.add(bytes);
-  op.on_done = [this, done = std::move(op.on_done)](Status status) mutable {
-    health.completed(status.has_value());
+  const Time expected = health.submitted(op.kind);
+  op.on_done = [this, expected, done = std::move(op.on_done)](Status status) mutable {
+    health.completed(expected, status.has_value());
     if (!status) stats.io_errors.add();
     done(status);
   };
-  health.submitted();
   if (auto submitted = volume.disk().submit(op); !submitted) {
     refused_.emplace_back(&op, submitted);
     if (!refused_timer_.armed()) refused_timer_.arm(loop.now());

@@ -5,18 +5,32 @@
 namespace kvd::store {
 
 FlashHealth::FlashHealth(io::Loop& loop, Log& log, io::Disk& disk)
-    : loop_(loop), log_(log), disk_(disk), watchdog_(loop, [this] { check_stall(); }), announce_(loop, [this] {
+    : loop_(loop),
+      log_(log),
+      disk_(disk),
+      watchdog_(loop, [this] { check_stall(); }),
+      overdue_(loop, [this] { check_overdue(); }),
+      announce_(loop, [this] {
         if (off_) off_();
       }) {}
 
-void FlashHealth::submitted() {
-  if (!on_ || watchdog_.armed()) return;
-  completions_seen_ = completions_;
-  watchdog_.arm(due_ = after(loop_.now(), kStallMax));
+Time FlashHealth::submitted(io::DiskOp::Kind kind) {
+  if (!on_) return kNever;
+  if (!watchdog_.armed()) {
+    completions_seen_ = completions_;
+    watchdog_.arm(watchdog_due_ = after(loop_.now(), kStallMax));
+  }
+  if (kind == io::DiskOp::Kind::kRead) return kNever;
+  const Time expected = after(loop_.now(), kind == io::DiskOp::Kind::kSync ? kSyncStallMax : kStallMax);
+  expected_.insert(expected);
+  if (!overdue_.armed() || expected < overdue_due_) watch_until(expected);
+  return expected;
 }
 
-void FlashHealth::completed(bool ok) {
+void FlashHealth::completed(Time expected, bool ok) {
   ++completions_;
+  if (const auto at = expected_.find(expected); at != expected_.end()) expected_.erase(at);
+  if (expected_.empty()) overdue_.disarm();
   if (ok || !on_) return;
   const Time now = loop_.now();
   if (now >= window_end_) {
@@ -29,17 +43,26 @@ void FlashHealth::completed(bool ok) {
 // Armed only while something is in flight, so an idle store has no timer.
 void FlashHealth::check_stall() {
   if (disk_.in_flight() == 0) return;
-  if (completions_ == completions_seen_ && !late(due_)) return turn_off("the device completes nothing");
+  if (completions_ == completions_seen_ && !late(watchdog_due_)) return turn_off("the device completes nothing");
   completions_seen_ = completions_;
-  watchdog_.arm(due_ = after(loop_.now(), kStallMax));
+  watchdog_.arm(watchdog_due_ = after(loop_.now(), kStallMax));
 }
 
-bool FlashHealth::late(Time due) const { return loop_.now() - due > kLateMax; }
+// Reads may go on while a flush hangs, and everything that is to be written waits for it then.
+void FlashHealth::check_overdue() {
+  if (expected_.empty()) return;
+  if (late(overdue_due_)) return watch_until(after(loop_.now(), kStallMax));
+  if (loop_.now() >= *expected_.begin()) return turn_off("a write or flush does not complete");
+  watch_until(*expected_.begin());
+}
+
+void FlashHealth::watch_until(Time when) { overdue_.arm(overdue_due_ = when); }
 
 void FlashHealth::turn_off(const char* why) {
   if (!on_) return;
   on_ = false;
   watchdog_.disarm();
+  overdue_.disarm();
   log_.error(fmt::format("store: flash tier turned off until the next start: {} ({} errors)", why, errors_));
   announce_.arm(loop_.now());
 }

@@ -1,11 +1,13 @@
-// FlashHealth: the breaker of the flash tier. Too many errors in a while, or a device that completes nothing, turn the
-// tier off for the rest of this opening: lookups miss, puts stay in the pool, nobody waits for the device.
+// FlashHealth: the breaker of the flash tier. Too many errors in a while, a device that completes nothing, or a write
+// or flush that does not come back turn the tier off for the rest of this opening: lookups miss, puts stay in the pool,
+// nobody waits for the device. Reads are watched together only: who asks for one has a deadline of its own.
 //
 // Belongs to the store's loop. A miss is always a legal answer; a stalled request is not.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <set>
 
 #include "base/log.h"
 #include "base/time.h"
@@ -21,6 +23,9 @@ class FlashHealth {
   static constexpr Duration kErrorWindow = std::chrono::seconds(10);
   // The kernel's own timeout of an NVMe command is 30 s; nothing finished for a third of that is not load.
   static constexpr Duration kStallMax = std::chrono::seconds(10);
+  // A flush may wait for what others have written to the same file system; 30 s, when the kernel gives up a command
+  // itself.
+  static constexpr Duration kSyncStallMax = std::chrono::seconds(30);
   // A watchdog that comes later than this has slept with the process or the machine, and so has the device's time: it
   // proves nothing.
   static constexpr Duration kLateMax = std::chrono::seconds(1);
@@ -32,25 +37,28 @@ class FlashHealth {
   // Called once, from the loop, when the tier goes off.
   void on_off(std::function<void()> callback) { off_ = std::move(callback); }
 
-  // An operation was submitted: watches over its completion.
-  void submitted();
+  // An operation was submitted: watches over its completion. Returns by when that is expected, for completed().
+  Time submitted(io::DiskOp::Kind kind);
   // An operation completed, well or not.
-  void completed(bool ok);
-  // In the callback of a watchdog that was due then: it comes too late to judge, see kLateMax.
-  [[nodiscard]] bool late(Time due) const;
+  void completed(Time expected, bool ok);
   // Turns the tier off, saying why.
   void turn_off(const char* why);
 
  private:
   void check_stall();
+  void check_overdue();
+  void watch_until(Time when);
+  [[nodiscard]] bool late(Time due) const { return loop_.now() - due > kLateMax; }
 
   io::Loop& loop_;
   Log& log_;
   io::Disk& disk_;
   std::function<void()> off_;
   io::Timer watchdog_;
+  std::multiset<Time> expected_;  // of writes and flushes that are under way; a few
+  io::Timer overdue_;             // armed while there are any, for the first or earlier
+  Time watchdog_due_{}, overdue_due_{};
   io::Timer announce_;  // calls off_ outside of whoever reported the error
-  Time due_{};          // of the watchdog
   bool on_ = true;
   std::uint64_t completions_ = 0;
   std::uint64_t completions_seen_ = 0;

@@ -8,13 +8,14 @@
 
 namespace kvd::store {
 
-LogWriter::LogWriter(Flash& flash, Evictor& evictor)
-    : flash_(flash), evictor_(evictor), stall_(flash.loop, [this] { check_stall(); }) {
+LogWriter::LogWriter(Flash& flash, Evictor& evictor, SyncQueue& syncs)
+    : flash_(flash), evictor_(evictor), syncs_(syncs) {
   for (Frame& frame : frames_) free_.push_back(&frame);
 }
 
 Frame* LogWriter::begin_frame(bool carrying) {
   if (!flash_.health.on() || free_.empty()) return nullptr;
+  if (!carrying && index_waits()) return nullptr;
   if (current_ == nullptr) {
     const auto next = flash_.segments.open_next(carrying);
     evictor_.maintain();
@@ -28,6 +29,12 @@ Frame* LogWriter::begin_frame(bool carrying) {
   return frame;
 }
 
+// Whether the index is full and nothing can be given up for it before a segment has got its footer.
+bool LogWriter::index_waits() const {
+  return flash_.index.size() >= flash_.index.records_max() && !closing_.empty() &&
+         flash_.segments.count_in(SegmentState::kSealed) == 0;
+}
+
 void LogWriter::give_back(Frame& frame) {
   KVD_CHECK(frame.empty());
   free_.push_back(&frame);
@@ -37,10 +44,7 @@ void LogWriter::submit(Frame& frame) {
   frame.lay_out(flash_);
   for (const NamespaceHandle ns : frame.new_namespaces()) flash_.hold_namespace(current_->id, ns);
   current_->in_flight.push_back(&frame);
-  if (in_flight_++ == 0) {
-    frames_done_seen_ = frames_done_;
-    stall_.arm(stall_due_ = after(flash_.loop.now(), FlashHealth::kStallMax));
-  }
+  ++in_flight_;
   frame.op.on_done = [this, &frame](Status status) { frame_done(frame, status); };
   flash_.submit(frame.op);
 }
@@ -63,8 +67,7 @@ void LogWriter::settle(OpenSegment& segment) {
   while (!segment.in_flight.empty() && segment.in_flight.front()->done) {
     Frame& frame = *segment.in_flight.front();
     segment.in_flight.pop_front();
-    ++frames_done_;
-    if (--in_flight_ == 0) stall_.disarm();
+    --in_flight_;
     failed = segment.frames_failed = failed || !frame.status;
     if (failed) {
       on_frame_(frame, frame.status ? Status(fail(Code::kIo, "an earlier frame of the segment failed")) : frame.status);
@@ -77,7 +80,7 @@ void LogWriter::settle(OpenSegment& segment) {
   if (!segment.closed || !segment.in_flight.empty()) return;
   const auto at =
       std::ranges::find_if(closing_, [&](const auto& closing) { return closing->segment.get() == &segment; });
-  write_footer(**at);
+  finish(**at);
 }
 
 void LogWriter::visit_in_flight(const std::function<void(const Frame&)>& visit) const {
@@ -96,13 +99,24 @@ void LogWriter::roll() {
   segment.closed = true;
   flash_.segments.at(segment.id).state = SegmentState::kSealing;
   closing_.push_back(std::move(closing));
-  if (segment.in_flight.empty()) write_footer(*closing_.back());
+  if (segment.in_flight.empty()) finish(*closing_.back());
+}
+
+// What a failed flush has lost no later one brings back. Called from inside a failed one, too: then it asks for none.
+void LogWriter::finish(Closing& closing) {
+  const OpenSegment& segment = *closing.segment;
+  const auto without_footer = [this, &segment] {
+    return segment.content.descriptors.empty() || flash_.segments.at(segment.id).unflushed || !flash_.health.on();
+  };
+  if (without_footer()) return sealed(closing, {});
+  syncs_.request([this, &closing, without_footer](const Status& status) {
+    status && !without_footer() ? write_footer(closing) : sealed(closing, status);
+  });
 }
 
 void LogWriter::write_footer(Closing& closing) {
   const OpenSegment& segment = *closing.segment;
   const SegmentContent& content = segment.content;
-  if (content.descriptors.empty() || !flash_.health.on()) return sealed(closing, {});
   FooterTrailer trailer;
   trailer.generation = segment.generation;
   trailer.boot_epoch = flash_.volume.boot_epoch();
@@ -129,16 +143,7 @@ void LogWriter::sealed(const Closing& closing, const Status& status) {
                                 status.error().sys_errno));
   flash_.segments.seal(segment.id, segment.content.descriptors.empty());
   std::erase_if(closing_, [&](const auto& other) { return other.get() == &closing; });
-  evictor_.maintain();
-}
-
-// Reads may go on while writes hang, so the tier's own watch does not see it.
-void LogWriter::check_stall() {
-  if (in_flight_ == 0) return;
-  const bool late = flash_.health.late(stall_due_);
-  if (frames_done_ == frames_done_seen_ && !late) return flash_.health.turn_off("writes do not complete");
-  frames_done_seen_ = frames_done_;
-  stall_.arm(stall_due_ = after(flash_.loop.now(), FlashHealth::kStallMax));
+  evictor_.segment_sealed();
 }
 
 }  // namespace kvd::store

@@ -3,7 +3,9 @@
 // Up to kFramesMax frames are in flight; a frame counts as written when it and all frames before it in its segment are,
 // because that is how far a recovery without a footer reads. After a failed write the segment takes no more frames: the
 // failed frame and those after it are reported as failed and are the caller's to append again, elsewhere.
-// Belongs to the store's loop; callbacks come from the loop.
+// A footer is trusted without a look at what it lists, so it is written only when that is durable: one flush of the
+// device per segment, behind its last frame. Where a flush has failed there is none, and the next start reads the
+// frames. Belongs to the store's loop; callbacks come from the loop.
 #pragma once
 
 #include <array>
@@ -15,6 +17,7 @@
 #include "store/evictor.h"
 #include "store/flash.h"
 #include "store/frame.h"
+#include "store/sync_queue.h"
 
 namespace kvd::store {
 
@@ -26,17 +29,17 @@ class LogWriter {
   // back into the writer.
   using OnFrame = std::function<void(Frame&, const Status&)>;
 
-  LogWriter(Flash& flash, Evictor& evictor);
+  LogWriter(Flash& flash, Evictor& evictor, SyncQueue& syncs);
 
   void on_frame(OnFrame callback) { on_frame_ = std::move(callback); }
 
-  // An empty frame for the open segment; null when kFramesMax are in flight, no segment is ready (one is being made so)
-  // or the tier is off. `carrying`: tombstones wait to be carried over, for which the last ready segment may be opened.
-  // Ends with submit() or give_back().
+  // An empty frame for the open segment; null when kFramesMax are in flight, no segment is ready (one is being made
+  // so), the index is full until one is sealed, or the tier is off. `carrying`: tombstones wait to be carried over, for
+  // which the last ready segment may be opened. Ends with submit() or give_back().
   Frame* begin_frame(bool carrying);
   void submit(Frame& frame);
   void give_back(Frame& frame);
-  // Closes the open segment, if there is one: it gets its footer when its frames have completed.
+  // Closes the open segment, if there is one: it gets its footer when its frames have completed and been flushed.
   void roll();
   // Whether the open segment has no frame yet, so that what does not fit now never will.
   [[nodiscard]] bool fresh() const noexcept { return current_ != nullptr && current_->next_page == 1; }
@@ -55,24 +58,22 @@ class LogWriter {
     io::DiskOp op;
   };
 
+  [[nodiscard]] bool index_waits() const;
   void frame_done(Frame& frame, const Status& status);
   void settle(OpenSegment& segment);  // reports frames in order
+  void finish(Closing& closing);      // all its frames have completed
   void write_footer(Closing& closing);
   void sealed(const Closing& closing, const Status& status);
-  void check_stall();
 
   Flash& flash_;
   Evictor& evictor_;
+  SyncQueue& syncs_;
   OnFrame on_frame_;
   std::array<Frame, kFramesMax> frames_;
   std::vector<Frame*> free_;
   std::size_t in_flight_ = 0;
   std::unique_ptr<OpenSegment> current_;
   std::vector<std::unique_ptr<Closing>> closing_;
-  io::Timer stall_;  // armed while frames are in flight
-  Time stall_due_{};
-  std::uint64_t frames_done_ = 0;
-  std::uint64_t frames_done_seen_ = 0;
 };
 
 }  // namespace kvd::store

@@ -378,7 +378,7 @@ bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
   if (tier_ != nullptr && tier_->flash.health.on()) {
     tier_->demoter.activity();
     // A segment that is being given up would bring the record back if the machine stopped now.
-    for (const std::uint32_t segment : tier_->evictor.being_evicted(key.hash)) {
+    for (const std::uint32_t segment : tier_->evictor.removed_from(key.hash)) {
       Flash& flash = tier_->flash;
       flash.bury(key, segment, flash.segments.at(segment).generation);
       tier_->demoter.kick();
@@ -418,7 +418,8 @@ void StoreImpl::check_drain() {
       drain.rolled = true;
       tier_->writer.roll();
     }
-    if (drain.rolled && !drain.syncing && tier_->writer.idle()) {
+    // Not settled any more: the flush for a footer has failed, and what it may have lost is written again.
+    if (drain.rolled && !drain.syncing && tier_->writer.idle() && tier_->demoter.settled()) {
       drain.syncing = true;
       tier_->syncs.request([this](Status status) {
         if (drain_ == nullptr) return;

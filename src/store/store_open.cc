@@ -72,7 +72,7 @@ StoreImpl::FlashTier::FlashTier(io::Loop& loop, Log& log, StoreStats& stats, Nam
       flash(loop, log, stats, namespaces, std::move(volume), index_records_max),
       syncs(flash),
       evictor(flash, syncs),
-      writer(flash, evictor),
+      writer(flash, evictor, syncs),
       demoter(flash, pool, writer, evictor, syncs, {options.demote_after, options.demote_idle}),
       loader(flash, pool, evictor, options.verify) {}
 

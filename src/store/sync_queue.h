@@ -1,6 +1,8 @@
 // SyncQueue: flushes of the device, shared: whoever asks while one is running waits for the next one together with
 // everybody else, so that any number of waiting acknowledgements costs at most two flushes.
 //
+// Who waits: puts that ask for `synced`, removals, new headers, and segments that are to get their footers.
+//
 // Belongs to the store's loop. Bounded by its callers, which bound what they have waiting.
 #pragma once
 

@@ -70,10 +70,10 @@ void print(const Options& options, const Tally& tally, double seconds) {
   fmt::print(
       "{} distinct states in {:.1f} s ({:.0f}/s): {} of workloads ({} phases, seeds {} to {}), {} of recoveries;\n"
       "{} after power loss, {} with torn writes; {} repeated states skipped.\n"
-      "{} times a promised record was there, {} times a version had to be gone; {} records failed verification.\n",
+      "{} times a promised record was there, {} times a version had to be gone.\n",
       tally.distinct.load(), seconds, static_cast<double>(tally.distinct) / seconds, tally.in_workload.load(),
       tally.workloads.load(), options.seed, tally.seed_next - 1, tally.in_recovery.load(), tally.power.load(),
-      tally.torn.load(), tally.repeated.load(), tally.promises.load(), tally.forbidden.load(), tally.unverified.load());
+      tally.torn.load(), tally.repeated.load(), tally.promises.load(), tally.forbidden.load());
   for (std::size_t i = 0; i < std::min<std::size_t>(tally.failures, Tally::kFailuresKept); ++i) {
     const std::string line = tally.lines[i].data();
     fmt::print("WRONG {}\n  again: kvd_crash_states --replay {}\n", line, line.substr(0, line.find(": ")));

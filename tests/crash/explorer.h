@@ -59,7 +59,6 @@ struct Tally {
   std::atomic<std::uint64_t> torn = 0, power = 0;  // of the distinct ones: with a torn write, by power loss
   std::atomic<std::uint64_t> promises = 0;         // records that had to be there
   std::atomic<std::uint64_t> forbidden = 0;        // versions that had to be gone
-  std::atomic<std::uint64_t> unverified = 0;       // records of a footer that outlived its payload: dropped when read
   std::atomic<std::uint64_t> workloads = 0, seed_next = 0;
   std::atomic<std::uint32_t> failures = 0;
   std::array<std::array<char, 400>, kFailuresKept> lines{};  // of the first failures

@@ -305,9 +305,9 @@ Found Machine::recover(const Start& start, Journal& journal) {
   journal.freeze();
   found.before = journal.oracle();
   found.versions = session.find_all(found.wrong);
+  found.dropped = session.opened->stats().corrupt.value();
   session.write_one_more(found.wrong);
   session.look_for_the_ghost(found.wrong);
-  found.dropped = session.opened->stats().corrupt.value();
   const std::uint64_t pool_used = session.opened->stats().pool_bytes_used.value();
   if (pool_used > 48 * kPageBytes) found.wrong.push_back("the pool is larger than it may be");
   if (session.opened->stats().tier_off.value() != 0) found.wrong.push_back("the flash tier is off");

@@ -35,8 +35,8 @@ std::uint8_t version_of(std::size_t record, Bytes image);
 struct Found {
   std::array<std::uint8_t, kRecords> versions{};  // 0 = a miss
   Oracle before;                                  // when the store was asked
+  std::uint64_t dropped = 0;                      // records that recovery found and that are not there when read
   std::vector<std::string> wrong;                 // what may never happen, one line each
-  std::uint64_t dropped = 0;                      // records that failed verification
 };
 
 class Machine {

@@ -47,9 +47,6 @@ void Oracle::removals_acknowledged(std::size_t before, std::uint64_t now) {
 
 void Oracle::copied(std::size_t record, std::uint8_t version, std::uint8_t segment) {
   Version& v = records_[record].versions[version];
-  // A second copy: the store has taken back the first and is about to give up its segment. A power loss may leave a
-  // footer that names the second one without its bytes.
-  if (v.promised_in != 0 && (v.promised_in >> segment & 1) == 0) v.acknowledged[at(Crash::kPowerLoss)] = false;
   v.segment = segment;
   v.given_up = false;
   v.copies |= std::uint32_t{1} << segment;

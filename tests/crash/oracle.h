@@ -2,8 +2,7 @@
 //
 // Follows a workload: puts, removals, acknowledgements, and where the log holds what. A version of a record is
 //   promised  after a kill: acknowledged at least as `written`; after a power loss: as `synced`; and not removed since,
-//             and no header has been submitted for a segment that held a copy when it was acknowledged; against power
-//             loss also: it was not copied to another segment since;
+//             and no header has been submitted for a segment that held a copy when it was acknowledged;
 //   allowed   a frame with it was submitted, its removal is not durable, and the reuse of its segment has not begun.
 // A promised version must be found. Of one that is not promised either an allowed version or nothing must be found.
 // A removal is durable against kills when await_removals() was answered, against power loss when a flush that was

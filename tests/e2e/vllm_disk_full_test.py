@@ -45,7 +45,7 @@ class DiskFull(unittest.TestCase):
     def setUpClass(cls):
         cls.rig = Rig()
         cls.addClassCleanup(cls.rig.close)
-        with DepotProcess(pool=POOL, flash="64MiB") as depot:
+        with DepotProcess(pool=POOL, flash="128MiB") as depot:
             cls.address = depot.address                         # nobody listens there from here on
         cls.engine = cls.rig.engine("early", connector(cls.address, load="async", deadline_share=4,
                                                        breaker_probe_ms=200), dtype="float32")

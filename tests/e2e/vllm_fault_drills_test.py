@@ -99,7 +99,11 @@ class Faults(unittest.TestCase):
                 engine.ask(filler)
             return self.depot.metrics()["kvdepot_connections"] >= 4 * len(self.engines)     # two for each role
         wait_until(connected, "the engines are connected")
+        def used(engine):
+            engine.reset_prefix_cache()
+            return engine.ask(filler).cached > 0        # no breaker is open any more
         for engine in self.engines:
+            wait_until(lambda e=engine: used(e), "the depot is used", 60)
             engine.reset_prefix_cache()
 
     def bytes_sent(self):
@@ -136,10 +140,12 @@ class Faults(unittest.TestCase):
         self.assertLess(answer.first_s, SLACK * limit)
 
     def assert_own_cache_right(self, engine, name):
-        """What a failed load has left in the engine's own cache is computed, not the bytes that did not come."""
+        """What a failed load has left in the engine's own cache is computed, not the bytes that did not come. After a
+        load inside the pass there may be nothing: see kvdepot.vllm.messages.Evict."""
         answer = engine.ask(self.prompts[name], ANSWER)
         self.assert_right(name, answer)
-        self.assertGreaterEqual(answer.cached, (BLOCKS - 1) * BLOCK)
+        if engine is not self.inside:
+            self.assertGreaterEqual(answer.cached, (BLOCKS - 1) * BLOCK)
 
     def recover(self, name, engine=None):
         """The depot is well again: the engine finds that out by itself."""
@@ -210,7 +216,7 @@ class Faults(unittest.TestCase):
     def store_again(self, name):
         """Asks until the depot has every block, undamaged and written. A load ends at the first damaged block, so that
         each question may find only one of those that earlier drills have left."""
-        for _ in range(BLOCKS + 1):
+        for _ in range(2 * BLOCKS + 2):
             self.engine.reset_prefix_cache()
             answer = self.engine.ask(self.prompts[name], ANSWER)
             self.assert_right(name, answer)
@@ -218,7 +224,7 @@ class Faults(unittest.TestCase):
             wait_stored(self.depot, 0)
             if answer.cached == BLOCKS * BLOCK:
                 return
-        self.fail(f"{name} is not whole again after {BLOCKS + 1} questions")
+        self.fail(f"{name} is not whole again after {2 * BLOCKS + 2} questions")
 
     def flip(self):
         """Flips a bit in every slab of every record, and in nothing else: what ends in zeros is a header or a table."""
@@ -232,10 +238,12 @@ class Faults(unittest.TestCase):
             os.fsync(file.fileno())
 
     def ask_for_found_damage(self, engine, name):
-        """The same, and the depot must have seen the damage."""
+        """The same, and the depot must have seen the damage. On a busy machine its answer may be given up before."""
         before = self.depot.metrics()["kvdepot_store_corrupt_total"]
-        self.assert_in_time(f"damaged while {name}", self.ask_for_damaged(engine, name))
-        self.assertGreater(self.depot.metrics()["kvdepot_store_corrupt_total"], before)
+        def seen():
+            self.assert_in_time(f"damaged while {name}", self.ask_for_damaged(engine, name))
+            return self.depot.metrics()["kvdepot_store_corrupt_total"] > before
+        wait_until(seen, f"the damage is seen ({self.count(engine, 'lookups')} lookups)", 60)
 
     def ask_for_damaged(self, engine, name):
         """No damaged byte may reach the model: all that the engine loads is what was stored, and the answer is right.
@@ -256,16 +264,20 @@ class Faults(unittest.TestCase):
         self.store_again("running")
         self.restart("--verify=off")
         loaded = self.count(self.trusting, "blocks_loaded")
-        self.ask_for_damaged(self.trusting, "running")          # nothing is damaged yet: does not fail
-        self.assertGreater(self.count(self.trusting, "blocks_loaded"), loaded)
+        def loads():
+            self.ask_for_damaged(self.trusting, "running")      # nothing is damaged yet: does not fail
+            return self.count(self.trusting, "blocks_loaded") > loaded
+        wait_until(loads, "undamaged blocks are loaded", 60)
         self.restart("--verify=off")
         self.flip()
         with self.assertRaisesRegex(AssertionError, "other bytes than were stored"):
             self.ask_for_damaged(self.trusting, "running")
+        self.assertEqual(self.depot.metrics()["kvdepot_store_corrupt_total"], 0)
         refused = self.count(self.engine, 'load_failures{reason="corrupt"}')
         self.ask_for_damaged(self.engine, "running")
         self.assertGreater(self.count(self.engine, 'load_failures{reason="corrupt"}'), refused)
-        self.assertEqual(self.depot.metrics()["kvdepot_store_corrupt_total"], 0)
+        # The consumer has told the depot, which has looked for itself and dropped the record.
+        wait_until(lambda: self.depot.metrics()["kvdepot_store_corrupt_total"] > 0, "the depot knows of the damage")
         self.trusting.close()
         self.engines.remove(self.trusting)
 

@@ -144,8 +144,8 @@ class Faults(unittest.TestCase):
 
     def store_again(self, name):
         """Asks until the depot has every block, undamaged and written. A load ends at the first damaged block, so that
-        each question may find only one of those that earlier drills have left."""
-        for _ in range(BLOCKS + 1):
+        each question may find only one of those that earlier drills have left; one behind a fault stores nothing."""
+        for _ in range(2 * BLOCKS + 2):
             self.engine.reset_prefix_cache()
             answer = self.engine.ask(self.prompts[name], ANSWER)
             self.assert_right(name, answer)
@@ -153,7 +153,7 @@ class Faults(unittest.TestCase):
             wait_stored(self.depot, 0)
             if answer.cached == BLOCKS * BLOCK:
                 return
-        self.fail(f"{name} is not whole again after {BLOCKS + 1} questions")
+        self.fail(f"{name} is not whole again after {2 * BLOCKS + 2} questions")
 
     def flip(self):
         """Flips a bit in every slab of every record. Few of them hit a table, whose record is then simply lost."""
@@ -170,10 +170,14 @@ class Faults(unittest.TestCase):
     def ask_for_damaged(self, name, engine=None):
         engine = engine or self.engine
         before = self.depot.metrics()["kvdepot_store_corrupt_total"]
-        engine.reset_prefix_cache()
-        answer, seconds = timed(lambda: engine.ask(self.prompts[name], ANSWER))
-        self.assert_right(name, answer)
-        self.assert_in_time(f"damaged while {name}", seconds)
+        for _ in range(3):      # behind a restart a request may still compute without asking
+            engine.reset_prefix_cache()
+            answer, seconds = timed(lambda: engine.ask(self.prompts[name], ANSWER))
+            self.assert_right(name, answer)
+            self.assert_in_time(f"damaged while {name}", seconds)
+            if self.depot.metrics()["kvdepot_store_corrupt_total"] > before:
+                break
+            time.sleep(1)
         self.assertGreater(self.depot.metrics()["kvdepot_store_corrupt_total"], before)
 
     def test_5_without_verification_damage_goes_unnoticed(self):
@@ -183,11 +187,13 @@ class Faults(unittest.TestCase):
         trusting = self.rig.engine("trusting", self.transfer | {
             "kv_connector_extra_config": self.transfer["kv_connector_extra_config"] | {"verify": False}},
             model=self.model)
+        # What earlier drills have left damaged the other engine finds, and tells the depot.
+        before = self.depot.metrics()["kvdepot_store_corrupt_total"]
         self.flip()
         with self.assertRaises(AssertionError):
             self.ask_for_damaged("running", trusting)
         self.assertGreater(trusting.counter("vllm:kvdepot_blocks_loaded"), 0)
-        self.assertEqual(self.depot.metrics()["kvdepot_store_corrupt_total"], 0)
+        self.assertEqual(self.depot.metrics()["kvdepot_store_corrupt_total"], before)
         trusting.close()
         self.depot._extra = []
 

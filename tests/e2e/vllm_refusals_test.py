@@ -133,16 +133,28 @@ class Interface(unittest.TestCase):
         self.assertEqual({name for name in ours if not hasattr(base, name)}, set())
         self.assertFalse(KvDepotConnector.__abstractmethods__)
 
-    def test_weight_updates_are_noticed_before_and_after(self):
+    def test_weight_updates_are_noticed_before_and_after_by_every_engine_of_the_process(self):
         from vllm.v1.worker.gpu_worker import Worker
 
-        for name in ("reload_weights", "start_weight_update", "update_weights", "finish_weight_update"):
+        for name in ("reload_weights", "reset_weights", "start_weight_update", "update_weights",
+                     "finish_weight_update"):
             self.assertTrue(hasattr(Worker, name), name)
         calls = []
+
+        class Half:
+            def __init__(self, name):
+                self.name = name
+
+            def changed(self):
+                calls.append(self.name)
+
+        gone, first, second = Half("gone"), Half("first"), Half("second")
         with mock.patch.object(Worker, "reload_weights", lambda self: calls.append("reload")):
-            _compat.on_weights_changed(lambda: calls.append("changed"))
+            for half in (gone, first, second):
+                _compat.on_weights_changed(half.changed)
+            del gone, half
             Worker.reload_weights(None)
-        self.assertEqual(calls, ["changed", "reload", "changed"])
+        self.assertEqual(calls, ["first", "second", "reload", "first", "second"])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import platform
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,22 +229,36 @@ def local_blocks(pool: Any, request: Any, block_tokens: int) -> int:
     return min(last, len(request.block_hashes))
 
 
+_weights_watchers: list[weakref.WeakMethod] = []
+
+
+def _weights_change() -> None:
+    for watcher in list(_weights_watchers):
+        callback = watcher()
+        if callback is None:
+            _weights_watchers.remove(watcher)
+        else:
+            callback()
+
+
 def on_weights_changed(callback: Callable[[], None]) -> None:
-    """Calls `callback` in this worker process before the model's weights are changed in place, and after."""
+    """Calls `callback`, a method whose object is not kept alive, in this process before the weights of a model are
+    changed in place, and after. Which of several models it is, is not told: all of them must look anew."""
     from vllm.v1.worker.gpu_worker import Worker
 
-    for name in ("reload_weights", "start_weight_update", "update_weights", "finish_weight_update"):
+    _weights_watchers.append(weakref.WeakMethod(callback))
+    for name in ("reload_weights", "reset_weights", "start_weight_update", "update_weights", "finish_weight_update"):
         original = getattr(Worker, name, None)
         if original is None or hasattr(original, "kvdepot_wrapped"):
             continue
 
         @functools.wraps(original)
         def wrapped(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            callback()
+            _weights_change()
             try:
                 return _original(*args, **kwargs)
             finally:
-                callback()
+                _weights_change()
 
         wrapped.kvdepot_wrapped = True
         setattr(Worker, name, wrapped)

@@ -286,6 +286,29 @@ def test_what_was_computed_on_a_failed_load_is_neither_stored_nor_found():
     assert len(depot.records) == len(stored) + 2
 
 
+def test_failed_load_is_told_in_its_own_step_with_speculative_decoding():
+    depot = warmed()
+    depot.damaged.add(Request(PROMPT).block_hashes[6])
+    e = engine(depot, "layerwise")
+    e.speculative = True
+    request = e.add(Request(PROMPT + [1, 2]))
+    e.admit(request)
+    e.step((request, 2))
+    assert e.errors == set(e.tables[request.request_id][6:10])
+    assert set(e.tables[request.request_id][6:]) <= e.evicted
+    assert request.num_computed_tokens == 24
+
+
+def test_with_several_workers_nothing_that_rests_on_a_load_is_stored_in_its_pass():
+    depot = warmed()
+    depot.records |= {(fingerprint, 1, key): value for (fingerprint, _, key), value in depot.records.items()}
+    e = engine(depot, "layerwise", workers=2)
+    request = e.add(Request(PROMPT + list(range(100, 110))))
+    assert e.admit(request) == (40, False)
+    assert e.step((request, 10)).stores == []
+    assert [store.first_block for store in e.step((request, 1)).stores] == [10]
+
+
 def test_stores_that_do_not_rest_on_a_failed_load_go_on():
     depot = warmed()
     other = [9, *PROMPT]

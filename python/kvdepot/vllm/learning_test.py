@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvdepot._kvdepot import LoadChoice
 from kvdepot.vllm.config import Settings
-from kvdepot.vllm.scheduler import PROBE_EVERY
+from kvdepot.vllm.scheduler import CUT_OFFS_MIN, PROBE_EVERY
 from kvdepot.vllm.testing.engine_double import LAYERS, Engine, Request
 from kvdepot.vllm.testing.engines import PROMPT, warmed
 from kvdepot.vllm.testing.fake_depot import FakeClient, FakeDepot
@@ -53,7 +53,7 @@ def test_asynchronous_load_beside_a_pass_teaches_its_own_time():
     assert e.choice.load_bytes_per_s > 1e6
 
 
-def test_load_that_was_cut_off_at_its_deadline_is_not_tried_again_at_once():
+def test_loads_that_are_cut_off_at_their_deadlines_are_not_tried_any_more():
     depot = warmed()
     e = learning_engine(depot)
     busy = e.add(Request([3] * 64))
@@ -65,13 +65,14 @@ def test_load_that_was_cut_off_at_its_deadline_is_not_tried_again_at_once():
         return request, e.admit(request)
 
     depot.held = True
-    request, answer = asked()
-    assert answer == (40, True)
-    e.step((busy, 1))
-    e.now += 40.0                                        # bytes trickle: no limit of progress ends it
-    e.clients[1].fail("timeout", ("multiget",))
-    e.step((busy, 1))
-    e.finish(request)
+    for _ in range(CUT_OFFS_MIN):                        # the first may be an accident
+        request, answer = asked()
+        assert answer == (40, True)
+        e.step((busy, 1))
+        e.now += 40.0                                    # bytes trickle: no limit of progress ends it
+        e.clients[1].fail("timeout", ("multiget",))
+        e.step((busy, 1))
+        e.finish(request)
     for _ in range(PROBE_EVERY):
         request, answer = asked()
         assert answer == (0, False)

@@ -6,7 +6,12 @@ with a step's scheduler output, `WorkerReport` comes back with its result, `Work
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+# Takes blocks out of vLLM's prefix cache. vLLM counts how many of a request's blocks have entered it, so those of
+# running requests do not enter again when they are computed anew.
+Evict = Callable[[set[int]], None]
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from kvdepot.vllm import counters
 from kvdepot.vllm.config import Settings
 from kvdepot.vllm.fingerprint import with_epoch
 from kvdepot.vllm.lookup import Lookup, LookupDesk
-from kvdepot.vllm.messages import Load, LoadReport, StepPlan, Store, WorkerIdentity, WorkerReport
+from kvdepot.vllm.messages import Evict, Load, LoadReport, StepPlan, Store, WorkerIdentity, WorkerReport
 from kvdepot.vllm.notices import Notices
 
 # Of requests whose hit is left alone (computing is predicted to beat it, or its deadline to cut it off), one in so many
@@ -25,12 +25,15 @@ from kvdepot.vllm.notices import Notices
 # deadline of half of what it saves, it costs 3 %.
 PROBE_EVERY = 16
 
-# A load that was given up at its deadline would have taken longer than that; by how much nobody knows.
+# A load that was given up at its deadline would have taken longer than that; by how much nobody knows. One such load
+# may be an accident (the first of an engine, a thread without a core), two in a row are how the depot is.
 CUT_OFF_FACTOR = 1.25
+CUT_OFFS_MIN = 2
 
-# Nothing is stored for so long after a store failed for one of these reasons; twice as long after each that a depot
-# refused because it is full: its bytes were sent in vain.
+# Nothing is stored for so long after a store failed for one of these reasons; twice as long after each that a full
+# depot refused, its bytes were sent in vain, or that one left to its deadline, its blocks were held as long.
 PAUSE_CODES = frozenset(("timeout", "unavailable", "no_space", "busy"))
+LONG_PAUSE_CODES = frozenset(("timeout", "no_space"))
 STORE_PAUSE_S, STORE_PAUSE_S_MAX = 1.0, 64.0
 # Blocks whose store failed and that are stored when a request finds them in vLLM's own cache: 6 MB of hashes.
 UNSTORED_MAX = 65_536
@@ -46,6 +49,7 @@ class LoadPlan:
     layerwise: bool
     flash: int
     total_ms: int
+    probe: bool = False     # predicted to pass its deadline, tried all the same
 
 
 @dataclass(slots=True)
@@ -114,11 +118,11 @@ class SchedulerHalf:
         self._void: list[str] = []
         self._hold: list[str] = []
         self._unstored: dict[bytes, None] = {}     # hashes of blocks whose store failed, oldest first
-        self._store_pause_s = 0.0                  # the last pause for a full depot, if no store went well since
+        self._store_pause_s = 0.0                  # the last pause that grows, if no store went well since
         self._store_at = 0.0                       # no store before that
         self._declined = 0                         # requests since the last load
-        # Seconds that a byte takes at least, since a load that was (True) or was not mostly from flash was cut off.
-        self._cut_off: dict[bool, float] = {}
+        # Loads in a row that were cut off, mostly from flash (True) or not, and the seconds that a byte takes at least.
+        self._cut_off: dict[bool, tuple[int, float]] = {}
         self._undecided = 0                        # lookups that this step's requests still wait for
         self._decoding = (0, 0)                    # tokens and pairs of the last step's decoding requests
         self._step: Step | None = None
@@ -221,17 +225,20 @@ class SchedulerHalf:
         mode = self._settings.load
         if mode == "auto":
             # A load that is predicted to pass its deadline would be given up there, after all that waiting.
-            load_s = max(answer.load_s, self._cut_off.get(2 * flash * size > hit, 0.0) * hit * self._token_bytes)
+            cut_offs, byte_s = self._cut_off.get(2 * flash * size > hit, (0, 0.0))
+            load_s = max(answer.load_s, byte_s * hit * self._token_bytes if cut_offs >= CUT_OFFS_MIN else 0.0)
             mode = answer.mode if load_s <= deadline_s else "none"
         tracked.declined = mode == "none"
-        if tracked.declined and self._declined < PROBE_EVERY:
-            return None
         if tracked.declined:
+            if self._declined < PROBE_EVERY:
+                return None
             mode = "async"
         total_ms = max(1, int(deadline_s * 1e3))
         # A pass must compute something; vLLM takes the last token of an asynchronous load back by itself.
         tokens = min(hit, request.num_tokens - 1 - first * size) if mode == "layerwise" else hit
-        return LoadPlan(first, end - first, tokens, mode == "layerwise", flash, total_ms) if tokens > 0 else None
+        if tokens <= 0:
+            return None
+        return LoadPlan(first, end - first, tokens, mode == "layerwise", flash, total_ms, tracked.declined)
 
     def after_alloc(self, request: Any, block_ids: Sequence[int], num_external_tokens: int) -> None:
         """vLLM has given the request its blocks; with `num_external_tokens` > 0 the promised load becomes a job."""
@@ -319,32 +326,34 @@ class SchedulerHalf:
         first = tracked.next_store
         if end <= first:
             return
-        tracked.next_store = end
-        self._add_store(plan, tracked, first, range(first, end), state, loading)
+        if self._add_store(plan, tracked, first, range(first, end), state, loading):
+            tracked.next_store = end
 
     def _mend(self, plan: StepPlan, tracked: Tracked, computed: int, state: Any, loading: dict[int, str]) -> None:
         """Adds blocks that vLLM's own cache held for this request and whose store failed once. Without them nobody else
         could use what comes behind them."""
-        tracked.mended = True
         lookup, hashes = tracked.lookup, tracked.request.block_hashes
         end = lookup.first if lookup is not None and lookup.found else computed // self._block_tokens
         end = min(end, tracked.next_store)      # what comes behind is stored in any case
         missing = [i for i, block_hash in enumerate(hashes[:end]) if block_hash in self._unstored]
-        if missing:
-            self._add_store(plan, tracked, -1, missing, state, loading)
+        tracked.mended = not missing or self._add_store(plan, tracked, -1, missing, state, loading)
 
     def _add_store(self, plan: StepPlan, tracked: Tracked, first: int, blocks: Sequence[int], state: Any,
-                   loading: dict[int, str]) -> None:
+                   loading: dict[int, str]) -> bool:
+        """False when they cannot be stored in this pass, but may be in the next."""
         request = tracked.request
         table, hashes = state.get_block_ids(request.request_id)[0], request.block_hashes
+        guards = sorted({loading[i] for i in table if i in loading}) if loading else []
+        if guards and len(self._identities) > 1:
+            return False    # a load that fails on one worker spoils what the others compute, and they do not know
         if self._unstored:
             for i in blocks:
                 self._unstored.pop(hashes[i], None)
         plan.stores.append(Store(request.request_id, first, b"".join([hashes[i] for i in blocks]),
-                                 [table[i] for i in blocks],
-                                 sorted({loading[i] for i in table if i in loading}) if loading else []))
+                                 [table[i] for i in blocks], guards))
         tracked.stores_sent += 1
         self._epoch_used = True
+        return True
 
     def _may_store_again(self) -> bool:
         if self._clock() < self._store_at:
@@ -352,9 +361,9 @@ class SchedulerHalf:
         self._store_at = 0.0
         return True
 
-    def _pause_stores(self, full: bool) -> None:
+    def _pause_stores(self, longer: bool) -> None:
         pause = STORE_PAUSE_S
-        if full:
+        if longer:
             pause = self._store_pause_s = min(max(2 * self._store_pause_s, STORE_PAUSE_S), STORE_PAUSE_S_MAX)
         self._store_at = self._clock() + pause
 
@@ -370,8 +379,8 @@ class SchedulerHalf:
             self._remember_unstored(tracked.request.block_hashes[tracked.next_store:])
 
     def on_output(self, report: WorkerReport | None, received: Iterable[str],
-                  evict: Callable[[set[int]], None]) -> None:
-        """A step has ended. `evict` takes blocks out of vLLM's prefix cache; needed after a layer-wise load failed."""
+                  evict: Evict) -> None:
+        """A step has ended. `evict` is needed after a layer-wise load failed."""
         step, self._step = self._step or Step(), None
         if step.tokens > 0:
             self._learn(step, report)
@@ -390,6 +399,8 @@ class SchedulerHalf:
         for code, count in failures.items():
             counters.add_code(self.counts, "lookup_failures", code, count)
         self.notices.failures("lookups", failures)
+        if "unavailable" in failures:
+            self._store_at = max(self._store_at, self._clock() + STORE_PAUSE_S)
         if self._desk.take_answers() and not failures:
             self.notices.success()
             if self._store_pause_s == 0:
@@ -408,11 +419,11 @@ class SchedulerHalf:
             self._choice.observe_overlap(tokens=step.tokens, pairs=step.pairs, seconds=seconds,
                                          pool_bytes=(blocks - flash) * block_bytes, flash_bytes=flash * block_bytes)
 
-    def _take_report(self, report: WorkerReport, step: Step, evict: Callable[[set[int]], None]) -> None:
+    def _take_report(self, report: WorkerReport, step: Step, evict: Evict) -> None:
         if report.depot_away:
             self._client.open_breaker()     # the next lookup need not find out for itself, at the price of a deadline
         for load in report.loads:
-            self._take_load(load, step, evict)
+            self._take_load(load, step, report.depot_away, evict)
         for request_id, count in report.stores_ended.items():
             tracked = self._tracked.get(request_id)
             if tracked is not None:
@@ -423,7 +434,8 @@ class SchedulerHalf:
             if tracked is not None and tracked.next_store > block:
                 tracked.next_store = block
         if not PAUSE_CODES.isdisjoint(report.store_failures):
-            self._pause_stores("no_space" in report.store_failures)
+            # A store of a depot that hangs holds its blocks until the store's deadline.
+            self._pause_stores(not LONG_PAUSE_CODES.isdisjoint(report.store_failures))
         elif report.stores_ended:
             self._store_pause_s = 0.0
         self.notices.failures("stores", report.store_failures)
@@ -432,7 +444,7 @@ class SchedulerHalf:
         if report.weights_changed:
             self.new_epoch("the model's weights were changed in place")
 
-    def _take_load(self, load: LoadReport, step: Step, evict: Callable[[set[int]], None]) -> None:
+    def _take_load(self, load: LoadReport, step: Step, depot_away: bool, evict: Evict) -> None:
         block_bytes = self._token_bytes * self._block_tokens
         tracked = self._tracked.get(load.request_id)
         flash = min(load.flash_blocks, load.blocks)
@@ -443,12 +455,14 @@ class SchedulerHalf:
             self._choice.observe_load(pool_bytes=(load.blocks - flash) * block_bytes, flash_bytes=flash * block_bytes,
                                       seconds=load.seconds, contended=load.layerwise)
         else:
-            if load.code not in ("cancelled", "missing"):       # evicted since the lookup: nobody's fault
+            expected = plan is not None and plan.probe and load.code == "timeout" and not depot_away
+            if load.code not in ("cancelled", "missing") and not expected:      # evicted meanwhile: nobody's fault
                 self.notices.failures("loads", {load.code: 1})
             if load.code == "timeout" and plan is not None and load.seconds * 1e3 >= plan.total_ms:
                 byte_s = CUT_OFF_FACTOR * load.seconds / (load.blocks * block_bytes)
                 kind = 2 * flash > load.blocks
-                self._cut_off[kind] = max(byte_s, self._cut_off.get(kind, 0.0))
+                cut_offs, most = self._cut_off.get(kind, (0, 0.0))
+                self._cut_off[kind] = cut_offs + 1, max(byte_s, most)
             if load.layerwise and load.request_id in step.layerwise:
                 self._poisoned(step, load, evict)
             elif tracked is not None and tracked.loading is not None:
@@ -464,7 +478,7 @@ class SchedulerHalf:
             self._desk.drop(tracked.lookup)
         tracked.lookup = None
 
-    def _poisoned(self, step: Step, load: LoadReport, evict: Callable[[set[int]], None]) -> None:
+    def _poisoned(self, step: Step, load: LoadReport, evict: Evict) -> None:
         """A layer-wise load failed. vLLM has put its blocks, and those that this pass computed behind them, into its
         prefix cache already. Until they are computed again they may not be found there, not even when their request
         was aborted meanwhile; and a request that found them before must compute them itself."""

@@ -139,7 +139,9 @@ class WorkerHalf:
         self._timeline.pass_ended()
 
     def finished(self) -> tuple[set[str], set[str]]:
-        """(requests whose blocks are free to go, requests whose asynchronous load has ended), each told once."""
+        """(requests whose blocks are free to go, requests whose asynchronous load has ended), each told once. Ends the
+        pass, if end_pass() was not called: with speculative decoding vLLM asks for errors and report before that."""
+        self.end_pass()
         if self._loads or self._stores:
             self._collect()
             if self._plan is not None and self._plan.linger:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,6 +99,8 @@ class Engine:
     choice: Choice = field(default_factory=Choice)
     settings: Settings = field(default_factory=lambda: Settings("tcp://127.0.0.1:1", linger_ms=0, lookup_wait_us=0))
     now: float = 100.0
+    speculative: bool = False       # vLLM then ends the pass after it has asked for errors and report
+    workers: int = 1                # the first one is played; the others store and load what it does
 
     def __post_init__(self) -> None:
         self.memory = memory()
@@ -116,7 +118,7 @@ class Engine:
         self.scheduler = SchedulerHalf(self.settings, self.clients[0], lambda _identity: self.choice,
                                        pass_tokens_max=4096, clock=self.tick,
                                        local_blocks=lambda r: self.local.get(r.request_id, 0))
-        self.scheduler.bind([IDENTITY])
+        self.scheduler.bind([replace(IDENTITY, shard=shard) for shard in range(self.workers)])
         self.worker = WorkerHalf(self.settings, self.clients[1], self.memory, IDENTITY, clock=self.tick)
 
     def tick(self) -> float:
@@ -180,16 +182,18 @@ class Engine:
         self.worker.save_layer(name)
 
     def end(self, ending: tuple[Request, ...] = ()) -> None:
-        self.worker.end_pass()
+        if not self.speculative:
+            self.worker.end_pass()
         sent, received = self.worker.finished()
-        errors = self.worker.take_errors()
+        errors, report = self.worker.take_errors(), self.worker.take_report()
+        self.worker.end_pass()
         self.sent |= sent
         self.received |= received
         self.errors |= errors
         self.truncate(errors)
         for request in ending:      # vLLM's order: requests end before their connector is told what the step did
             self.held[request.request_id] = self.finish(request)
-        self.scheduler.on_output(self.worker.take_report(), received, self.evicted.update)
+        self.scheduler.on_output(report, received, self.evicted.update)
 
     def truncate(self, errors: set[int]) -> None:
         """As vLLM does: only the first request that holds a bad block goes back to it. One that shares it goes back to

@@ -9,9 +9,9 @@ from kvdepot.vllm.testing.fake_depot import FakeClient, FakeDepot
 PROMPT = list(range(40))             # ten blocks
 
 
-def engine(depot: FakeDepot, mode: str = "async", **settings) -> Engine:
+def engine(depot: FakeDepot, mode: str = "async", workers: int = 1, **settings) -> Engine:
     return Engine((FakeClient(depot), FakeClient(depot)), Choice(mode),
-                  Settings("tcp://127.0.0.1:1", linger_ms=0, lookup_wait_us=0, **settings))
+                  Settings("tcp://127.0.0.1:1", linger_ms=0, lookup_wait_us=0, **settings), workers=workers)
 
 
 def warmed(tokens: list[int] = PROMPT) -> FakeDepot:

@@ -1,0 +1,167 @@
+// Tests of GetOp on a store that answers when and how the test says.
+#include "node/get_op.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/check.h"
+#include "block/checksum.h"
+#include "store/testing/store_kit.h"
+
+namespace kvd::node {
+namespace {
+
+// A store in memory, of which some records are said to be on flash: gets of these wait until they are cancelled, or
+// fail at once.
+class HalfOnFlash final : public store::Store {
+ public:
+  explicit HalfOnFlash(store::Store& pool) : pool_(pool) {}
+
+  std::vector<block::RecordId> on_flash;
+  std::uint16_t busy_from = UINT16_MAX;  // gets of layers from this one on find no room
+  std::vector<store::Get*> waiting;
+  int cancelled = 0;
+
+  Tier lookup(store::NamespaceHandle ns, const block::RecordId& id) const override {
+    return std::ranges::find(on_flash, id) != on_flash.end() ? Tier::kFlash : pool_.lookup(ns, id);
+  }
+  void start_get(store::Get& get) override {
+    if (std::ranges::find(on_flash, get.id) == on_flash.end()) return pool_.start_get(get);
+    if (get.layer_first < busy_from) return waiting.push_back(&get);
+    get.on_done(fail(Code::kBusy, "no room in the pool"));
+  }
+  void cancel(store::Get& get) override {
+    ++cancelled;
+    std::erase(waiting, &get);
+    get.on_done(fail(Code::kCancelled, "cancelled"));
+  }
+
+  void drain(Time deadline, std::move_only_function<void()> done) override { pool_.drain(deadline, std::move(done)); }
+  Result<store::NamespaceHandle> open_namespace(const Namespace& ns) override { return pool_.open_namespace(ns); }
+  void close_namespace(store::NamespaceHandle ns) override { pool_.close_namespace(ns); }
+  const block::NamespaceHash& namespace_hash(store::NamespaceHandle ns) const override {
+    return pool_.namespace_hash(ns);
+  }
+  const GroupSchema* schema(store::NamespaceHandle ns, std::uint16_t group) const override {
+    return pool_.schema(ns, group);
+  }
+  std::uint64_t room_bytes() const noexcept override { return pool_.room_bytes(); }
+  void promote(store::NamespaceHandle ns, const block::RecordId& id) override { pool_.promote(ns, id); }
+  store::Pin pin_for_lease(store::NamespaceHandle ns, const block::RecordId& id) override {
+    return pool_.pin_for_lease(ns, id);
+  }
+  void unpin_lease(store::Pin pin) override { pool_.unpin_lease(std::move(pin)); }
+  Result<store::PutHandle> begin_put(store::NamespaceHandle ns, const block::RecordId& id, Bytes foreign) override {
+    return pool_.begin_put(ns, id, foreign);
+  }
+  void complete_put(store::PutHandle put, std::span<const std::uint64_t> checksums, AckLevel level,
+                    std::move_only_function<void(Status)> on_ack) override {
+    pool_.complete_put(std::move(put), checksums, level, std::move(on_ack));
+  }
+  void await(store::NamespaceHandle ns, const block::RecordId& id, AckLevel level,
+             std::move_only_function<void(Status)> on_ack) override {
+    pool_.await(ns, id, level, std::move(on_ack));
+  }
+  bool check(store::NamespaceHandle ns, const block::RecordId& id) override { return pool_.check(ns, id); }
+  bool remove(store::NamespaceHandle ns, const block::RecordId& id) override { return pool_.remove(ns, id); }
+  void await_removals(std::move_only_function<void(Status)> on_ack) override {
+    pool_.await_removals(std::move(on_ack));
+  }
+  int pool_fd() const noexcept override { return pool_.pool_fd(); }
+  const store::StoreStats& stats() const noexcept override { return pool_.stats(); }
+  std::array<std::byte, 16> uuid() const noexcept override { return pool_.uuid(); }
+  std::uint64_t boot_epoch() const noexcept override { return pool_.boot_epoch(); }
+
+ protected:
+  void drop_put(store::PoolRecord&) noexcept override { KVD_CHECK(false); }  // its puts are the other store's
+
+ private:
+  store::Store& pool_;
+};
+
+// What a node lends to its operations, without the node.
+struct Lent {
+  explicit Lent(io::Loop& loop, store::Store& store) : leases(loop, store, counters, 1), checker(loop, store) {}
+  NullLog log;
+  Limits limits;
+  NodeCounters counters;
+  net::NetCounters net;
+  Leases leases;
+  Checker checker;
+  Budget pinned{std::uint64_t{1} << 30}, unfinished{1}, op_keys{1};
+};
+
+void put_native(store::StoreKit& kit, const block::RecordId& id) {
+  auto put = kit.store->begin_put(kit.ns, id, {});
+  ASSERT_TRUE(put && *put);
+  std::vector<std::uint64_t> checksums;
+  for (std::uint16_t layer = 0; layer < kit.store->schema(kit.ns, 0)->layers; ++layer) {
+    store::fill_slab(put->slab(layer), 1, 1, layer);
+    checksums.push_back(block::slab_checksum(put->seed(), layer, put->slab(layer)));
+  }
+  kit.store->complete_put(std::move(*put), checksums, AckLevel::kPooled, [](Status) {});
+}
+
+// A prefix whose first records are in the pool. The first layers of the others are being read when there is no room for
+// the next: they have failed, and what the store still owes for them is called off before anything forgets it.
+TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
+  constexpr std::uint32_t kSlabBytes = 64 << 10;  // one layer fills the first group
+  store::StoreKit kit;
+  kit.options.flash_bytes = 0;
+  kit.options.pool_bytes = 16 << 20;
+  kit.name_space = store::namespace_of(6, kSlabBytes);
+  ASSERT_TRUE(kit.open()) << kit.why;
+  HalfOnFlash store(*kit.store);
+  Lent lent(kit.loop, store);
+  NodeContext context{.loop = kit.loop,
+                      .log = lent.log,
+                      .store = store,
+                      .limits = lent.limits,
+                      .counters = lent.counters,
+                      .net = lent.net,
+                      .shaper = nullptr,
+                      .leases = lent.leases,
+                      .checker = lent.checker,
+                      .pinned = lent.pinned,
+                      .unfinished = lent.unfinished,
+                      .op_keys = lent.op_keys,
+                      .stats_json = {}};
+  std::vector<std::byte> bytes(std::size_t{4} * 16);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
+  auto keys = std::make_unique<OpKeys>(kit.store->namespace_hash(kit.ns),
+                                       KeyList{.bytes = bytes, .key_bytes = 16, .native = true}, std::uint16_t{0},
+                                       std::uint16_t{0});
+  for (std::size_t key = 0; key < 2; ++key) put_native(kit, keys->id(key));
+  for (std::size_t key = 2; key < 4; ++key) store.on_flash.push_back(keys->id(key));
+  store.busy_from = 1;  // there is room for the first group only
+
+  Budget connection_pins(std::uint64_t{1} << 30);
+  const auto op = std::make_shared<GetOp>(context, connection_pins,
+                                          GetOp::Request{.id = 1,
+                                                         .ns = kit.ns,
+                                                         .slab_bytes = kSlabBytes,
+                                                         .slab_stride = kSlabBytes,
+                                                         .record_bytes = 6 * kSlabBytes,
+                                                         .layer_first = 0,
+                                                         .layer_end = 6,
+                                                         .stop_at_first_failure = true},
+                                          std::move(keys), io::Callback{});
+  op->advance();
+  ASSERT_EQ(store.waiting.size(), 2U) << "the first layers of both";
+  ASSERT_TRUE(op->ready());
+  EXPECT_EQ(op->failed(), 2U);
+  for (int messages = 0; !op->finished(); ++messages) {
+    ASSERT_LT(messages, 6);
+    net::Outgoing message = op->next();
+    EXPECT_EQ(message.body.size() % 2, 0U) << "both that are alive";
+    message.on_done();
+    op->advance();
+  }
+  EXPECT_TRUE(store.waiting.empty());
+  EXPECT_EQ(store.cancelled, 2);
+}
+
+}  // namespace
+}  // namespace kvd::node

@@ -1,0 +1,86 @@
+// Tests of the flash tier's breaker where one operation hangs and all others go on; errors and devices that do nothing
+// at all are in store_flash_test.
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "store/testing/store_kit.h"
+
+namespace kvd::store {
+namespace {
+
+class FlashHealthTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(kit_.open()) << kit_.why;
+    for (std::uint64_t n = 0; n < 10; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+    ASSERT_TRUE(kit_.reopen());
+    kit_.passing = true;  // so that every get reads from flash
+  }
+  // For as long as the tier stays on, at most `limit`: a read every second. How long that was.
+  Duration read_on(Duration limit) {
+    const Time start = kit_.loop.now();
+    while (kit_.stats().tier_off.value() == 0 && kit_.loop.now() < after(start, limit)) {
+      if (kit_.lookup(9) == Tier::kFlash) {
+        EXPECT_EQ(kit_.get(9), 1U) << "reads go on";
+      }
+      kit_.loop.run_for(std::chrono::seconds(1));
+    }
+    return kit_.loop.now() - start;
+  }
+
+  StoreKit kit_;
+};
+
+TEST_F(FlashHealthTest, AFlushThatHangsIsNoticedThoughReadsGoOn) {
+  kit_.loop.run_for(Millis(20));
+  std::optional<Code> code;
+  kit_.drive().stall(1, Duration::max());
+  kit_.store->await(kit_.ns, id_of(1), AckLevel::kSynced,
+                    [&](Status status) { code = status ? Code::kOk : status.error().code; });
+  const Duration took = read_on(std::chrono::minutes(5));
+  EXPECT_GE(took, std::chrono::seconds(30)) << "a flush may wait for what others write";
+  EXPECT_LE(took, std::chrono::seconds(32));
+  EXPECT_EQ(kit_.stats().tier_off.value(), 1U);
+  EXPECT_EQ(code, Code::kIo);
+  kit_.kill();
+}
+
+TEST_F(FlashHealthTest, AHeaderThatHangsIsNoticedThoughReadsGoOn) {
+  const auto evicted = [&] { return kit_.stats().segments_evicted.value(); };
+  for (std::uint64_t n = 100; evicted() == 0; ++n) {
+    kit_.passing = true;
+    EXPECT_EQ(kit_.get(9), 1U);  // its segment stays
+    auto put = kit_.store->begin_put(kit_.ns, id_of(n), foreign_of(n));
+    ASSERT_TRUE(put && *put);
+    std::optional<Code> code;
+    const std::vector<std::uint64_t> checksums(4);
+    kit_.store->complete_put(std::move(*put), checksums, AckLevel::kWritten,
+                             [&](Status status) { code = status ? Code::kOk : status.error().code; });
+    while (!code && evicted() == 0) kit_.loop.run_for(std::chrono::microseconds(20));
+    if (evicted() > 0) {
+      kit_.drive().stall(1, Duration::max());  // the segment's footer is being read; its next header comes after that
+      kit_.loop.run_for(Millis(5));
+    }
+  }
+  const Duration took = read_on(std::chrono::minutes(5));
+  EXPECT_GE(took, std::chrono::seconds(9));
+  EXPECT_LE(took, std::chrono::seconds(12));
+  EXPECT_EQ(kit_.stats().tier_off.value(), 1U);
+  kit_.kill();
+}
+
+// What takes long and comes back is no reason.
+TEST_F(FlashHealthTest, ASlowFlushIsWaitedFor) {
+  kit_.loop.run_for(Millis(20));
+  std::optional<Code> code;
+  kit_.drive().stall(1, std::chrono::seconds(25));
+  kit_.store->await(kit_.ns, id_of(1), AckLevel::kSynced,
+                    [&](Status status) { code = status ? Code::kOk : status.error().code; });
+  read_on(std::chrono::seconds(60));
+  EXPECT_EQ(code, Code::kOk);
+  EXPECT_EQ(kit_.stats().tier_off.value(), 0U);
+}
+
+}  // namespace
+}  // namespace kvd::store
