@@ -132,6 +132,8 @@ Result<std::unique_ptr<Node>> Node::start(io::Loop& loop, Log& log, const NodeOp
 }
 
 Status NodeImpl::open(std::string& why) {
+  // First: the lock of a unix socket's name may be in that directory.
+  if (Status checked = store::Store::check_directory(options_.store, &why); !checked) return checked;
   if (Status bound = bind(why); !bound) return bound;
   Result<std::unique_ptr<store::Store>> store = store::Store::open(loop_, log_, options_.store, &why);
   if (!store) return fail(store.error());

@@ -130,6 +130,9 @@ class Store {
   // Runs the loop, so it must not be called from a callback.
   static Result<std::unique_ptr<Store>> open(io::Loop& loop, Log& log, const StoreOptions& options,
                                              std::string* why = nullptr, io::DiskFactory* disks = nullptr);
+  // Before anything is written: kInvalid when a flash tier would have to share its directory with files of something
+  // else, with `why` as above. What else may be wrong open() says.
+  static Status check_directory(const StoreOptions& options, std::string* why = nullptr);
   // Ends gets that wait with kCancelled, waits for the device. Pins and put handles must be gone.
   virtual ~Store() = default;
 
