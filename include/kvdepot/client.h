@@ -178,7 +178,7 @@ class Client {
   // completion, or kTimeout (the operation goes on), kNotFound (unknown or released op). Independent of poll().
   virtual Result<Completion> wait(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) = 0;
   // The same two for callers who cannot know whether another thread releases the operation in this moment: a bitmap is
-  // copied before release() can take it. poll_owned() takes up to `max` completions.
+  // copied before release() can take it. poll_owned() takes up to `max` completions, at most 4,096.
   virtual std::vector<OwnedCompletion> poll_owned(std::size_t max) = 0;
   virtual Result<OwnedCompletion> wait_owned(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) = 0;
   // Gives the operation's memory (bitmap) back; cancels it first if it still runs. Every op must be released.

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -21,6 +22,7 @@ namespace kvd::client {
 namespace {
 
 constexpr Duration kCancelAgain = std::chrono::milliseconds(100);
+constexpr std::size_t kPolledMax = 4096;  // copies made by one call
 constexpr char kForked[] = "a forked child must open a client of its own";
 
 Time time_in(std::chrono::milliseconds timeout) {
@@ -270,7 +272,7 @@ Result<OwnedCompletion> ThreadedClient::wait_owned(OpId op, std::uint16_t layer,
 std::vector<OwnedCompletion> ThreadedClient::poll_owned(std::size_t max) {
   std::vector<OwnedCompletion> copies;
   if (forked()) return copies;
-  std::vector<Completion> done(max);
+  std::vector<Completion> done(std::min(max, kPolledMax));
   parts_->ops.poll(done, &copies);
   return copies;
 }
