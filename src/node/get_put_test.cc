@@ -368,7 +368,8 @@ TEST_F(GetPut, KeysUnderWayAreBounded) {
   EXPECT_EQ(get(0, 8).status, Code::kOk);
 }
 
-// More than the budget of pins: GETs wait for each other and all end well.
+// More than the budget of pins: GETs of a connection go one after the other, in their order (collect() looks at the
+// ids), and all end well.
 TEST_F(GetPut, GetsBeyondThePinBudgetWaitInLine) {
   NodeOptions options = test_options();
   options.limits.pinned_percent_max = 1;  // 640 KiB
@@ -418,6 +419,28 @@ TEST_F(GetPut, ASmallGetDoesNotOvertakeALargeOneThatWaitsForPins) {
   EXPECT_EQ(rig->stat("node", "pinned_bytes"), 2 * one);
   unread.reset();
   EXPECT_TRUE(clean());
+}
+
+// Two connections wait for pins of the node, and then there is room for one of them.
+TEST_F(GetPut, TheConnectionThatWaitsLongestForPinsIsServedFirst) {
+  NodeOptions options = test_options();
+  options.limits.pinned_percent_max = 1;         // 655 KiB, half of it for a connection
+  records = Records(small_namespace(4, 16384));  // 68 KiB of the pool each
+  start(options);
+  ASSERT_TRUE(rig->put_all(records, 0, 4));
+  io::UniqueFd first = ask_unread({Records::get(2, 0, 0, 4)});
+  const io::UniqueFd second = ask_unread({Records::get(2, 0, 0, 4)});
+  const std::uint64_t one = rig->stat("node", "pinned_bytes") / 8;
+  ASSERT_GE(one, 64U << 10);
+  io::UniqueFd third = ask_unread({Records::get(2, 0, 0, 3)});
+  const io::UniqueFd fourth = ask_unread({Records::get(2, 0, 0, 3)});
+  ASSERT_EQ(rig->stat("node", "pinned_bytes"), 8 * one);
+  first.reset();
+  EXPECT_TRUE(rig->until([&] { return rig->stat("node", "pinned_bytes") == 7 * one; }));
+  RawClient served(*rig->loop, std::move(third), false);
+  served.next();  // HELLO and OPEN
+  served.next();
+  EXPECT_EQ(served.next().header.opcode, wire::Opcode::kGetData);
 }
 
 // One GET waits for its connection's budget and one behind it for the node's. As long as nothing becomes free neither

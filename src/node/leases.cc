@@ -8,6 +8,8 @@
 namespace kvd::node {
 namespace {
 
+constexpr std::size_t kUnpinnedAtOnce = 4096;  // less than a millisecond of the loop
+
 std::size_t share_of(std::size_t max, std::uint32_t percent) { return std::max<std::size_t>(max * percent / 100, 1); }
 
 }  // namespace
@@ -19,10 +21,12 @@ Leases::Leases(io::Loop& loop, store::Store& store, NodeCounters& counters, cons
       max_{.leases = limits.leases_max, .pins = limits.lease_pins_max},
       owner_max_{.leases = share_of(limits.leases_max, limits.connection_percent_max),
                  .pins = share_of(limits.lease_pins_max, limits.connection_percent_max)},
-      timer_(loop, [this] { expire(); }) {}
+      timer_(loop, [this] { expire(); }),
+      unpin_timer_(loop, [this] { unpin_some(); }) {}
 
 Leases::~Leases() {
   while (!leases_.empty()) end(leases_.begin());
+  while (!ended_.empty()) unpin_some();
 }
 
 bool Leases::has_room_for_pin(const Held& held) const noexcept {
@@ -67,6 +71,7 @@ bool Leases::release(Owner owner, std::uint64_t id) {
   const auto at = leases_.find(id);
   if (at == leases_.end() || at->second.owner != owner) return false;
   end(at);
+  if (!unpin_timer_.armed()) unpin_some();
   return true;
 }
 
@@ -76,18 +81,31 @@ void Leases::release_all(Owner owner) {
     if (at->second.owner == owner) end(at);
     at = next;
   }
+  if (!unpin_timer_.armed()) unpin_some();
 }
 
 void Leases::end(std::unordered_map<std::uint64_t, Lease>::iterator at) {
   expiries_.erase(at->second.expiry);
-  std::vector<store::Pin> pins = std::move(at->second.pins);
   const auto held = held_.find(at->second.owner);
-  held->second.pins -= pins.size();
-  pins_ -= pins.size();
+  held->second.pins -= at->second.pins.size();
   if (--held->second.leases == 0) held_.erase(held);
+  ended_.push_back(std::move(at->second.pins));
   leases_.erase(at);
-  for (store::Pin& pin : pins) store_.unpin_lease(std::move(pin));
   counters_.leases.set(leases_.size());
+}
+
+void Leases::unpin_some() {
+  std::size_t unpinned = 0;
+  while (!ended_.empty() && unpinned < kUnpinnedAtOnce) {
+    std::vector<store::Pin>& pins = ended_.front();
+    for (; !pins.empty() && unpinned < kUnpinnedAtOnce; ++unpinned) {
+      store_.unpin_lease(std::move(pins.back()));
+      pins.pop_back();
+    }
+    if (pins.empty()) ended_.pop_front();
+  }
+  pins_ -= unpinned;
+  if (!ended_.empty()) unpin_timer_.arm(loop_.now());
 }
 
 void Leases::expire() {
@@ -95,6 +113,7 @@ void Leases::expire() {
     counters_.leases_expired.add();
     end(leases_.find(expiries_.begin()->second));
   }
+  if (!unpin_timer_.armed()) unpin_some();
   if (!expiries_.empty()) timer_.arm(expiries_.begin()->first);
 }
 

@@ -2,10 +2,13 @@
 // A lease ends by release(), at its expiry, or with its owner's connection. Belongs to the node's loop.
 //
 // Bounds, of the node and a share of them for one owner: the number of leases and the number of their pins (8 bytes
-// each). A record that is leased many times counts each time here, and once in the store's bound of bytes.
+// each, twice that while a lease grows). A record that is leased many times counts each time here, and once in the
+// store's bound of bytes. Pins of leases that have ended are given back some thousand in a turn of the loop and count
+// for the node until then.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <unordered_map>
 #include <vector>
@@ -53,6 +56,7 @@ class Leases {
   [[nodiscard]] bool has_room_for_pin(const Held& held) const noexcept;
   void end(std::unordered_map<std::uint64_t, Lease>::iterator at);
   void expire();
+  void unpin_some();
 
   io::Loop& loop_;
   store::Store& store_;
@@ -62,8 +66,10 @@ class Leases {
   io::Timer timer_;
   std::unordered_map<std::uint64_t, Lease> leases_;
   std::unordered_map<Owner, Held> held_;  // by owners that hold any
-  std::size_t pins_ = 0;                  // of all leases
+  std::size_t pins_ = 0;                  // of all leases, and of ended_
   std::multimap<Time, std::uint64_t> expiries_;
+  std::deque<std::vector<store::Pin>> ended_;  // of leases that have ended
+  io::Timer unpin_timer_;
   std::uint64_t next_id_ = 1;
 };
 

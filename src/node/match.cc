@@ -77,11 +77,4 @@ MatchResult PrefixSearch::result() const {
   return result;
 }
 
-MatchResult match_prefix(std::span<const MatchGroup> groups, std::uint32_t blocks,
-                         const std::function<Tier(std::size_t, std::uint32_t)>& lookup) {
-  PrefixSearch search({groups.begin(), groups.end()}, blocks);
-  while (!search.done()) search.found(lookup(search.next().group, search.next().block));
-  return search.result();
-}
-
 }  // namespace kvd::node

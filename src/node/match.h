@@ -4,9 +4,8 @@
 // last n of the p blocks, `last` only block p - 1. The longest such p counts; p = 0 is always usable.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <vector>
 
 #include "kvdepot/types.h"
@@ -56,10 +55,6 @@ class PrefixSearch {
   std::vector<std::vector<Tier>> found_;         // by group
   std::vector<std::vector<std::uint32_t>> run_;  // by group that may have gaps: present blocks in a row up to each
 };
-
-// All of it at once. `lookup(group, block)` is asked as PrefixSearch asks.
-MatchResult match_prefix(std::span<const MatchGroup> groups, std::uint32_t blocks,
-                         const std::function<Tier(std::size_t group, std::uint32_t block)>& lookup);
 
 // The blocks [first, prefix) that a group with this rule needs for a prefix of `prefix` blocks; returns first.
 std::uint32_t first_needed(const MatchGroup& group, std::uint32_t prefix) noexcept;

@@ -229,6 +229,26 @@ TEST(NodeDrain, LetsRequestsEndAndTakesNoMore) {
   EXPECT_EQ(rig.node->adopt(std::move(far)).error().code, Code::kUnavailable);
 }
 
+TEST(NodeDrain, AMatchThatIsUnderWayIsAnswered) {
+  Rig rig;
+  const Records records(small_namespace(1, 512));
+  for (std::size_t first = 0; first < 4096; first += 1024) ASSERT_TRUE(rig.put_all(records, first, 1024));
+  auto client = rig.connect();
+  const auto keys = Records::keys(0, 4096);
+  const wire::Match match{.ns = client->open(records.ns()),
+                          .blocks = 4096,
+                          .shards = std::vector<std::uint16_t>(16),
+                          .groups = {0},
+                          .keys = {keys, 16, true}};
+  client->send(wire::frame({.request_id = client->new_id()}, match));
+  ASSERT_TRUE(rig.until([&] { return rig.stat("node", "op_keys") > 0; }));
+  rig.node->drain(std::chrono::seconds(10), [] {});
+  const Received reply = client->next();
+  EXPECT_EQ(reply.header.opcode, wire::Opcode::kMatchReply);
+  EXPECT_EQ(reply.header.status, Code::kOk);
+  EXPECT_TRUE(client->ended());
+}
+
 TEST(NodeDrain, DoesNotWaitForEver) {
   Rig rig;
   const Records records(small_namespace());

@@ -152,7 +152,7 @@ void Session::end_get(std::uint64_t id, const Error& why) {
   gets_.erase(found->second);
   gets_by_id_.erase(found);
   get.op->abort();
-  if (!get.op->started() && !gets_.empty()) schedule_pump();  // those behind it in the line
+  if (!get.op->started()) schedule_pump();  // those behind it in the line
   std::size_t withdrawn = 0;
   for (auto queued = get.queued.rbegin(); queued != get.queued.rend(); ++queued, ++withdrawn) {
     if (!connection_->withdraw(*queued)) break;
