@@ -101,7 +101,7 @@ bool GetOp::take_share(const std::vector<Tier>& tiers) {
   if (streams_) bytes = std::min(bytes, bytes_max);
   window_max_ = streams_ ? std::min({kWindowBytes, bytes_max / 2, room / 8 * 3}) : kWindowBytes;
   if (!has_room(bytes)) {
-    refused_bytes_ = bytes;
+    refused_bytes_ = std::min(bytes, bytes_max);  // a GET of more may stream when it is asked again
     return false;
   }
   connection_share_ = connection_pins_.take(bytes);
