@@ -89,7 +89,8 @@ class Session final : private net::MessageHandler {
     std::uint32_t lease_ms = 0;  // 0 = no (more) pins
     bool promote = false;
     Time arrived{};
-    Budget::Share share;  // of the node's bookkeeping, once it takes more than a turn
+    Time deadline = kNever;  // looked at between two slices
+    Budget::Share share;     // of the node's bookkeeping, once it takes more than a turn
     PrefixSearch search;
     std::optional<MatchResult> found = std::nullopt;  // when the search is done
     std::uint32_t next_block = 0;                     // of the prefix, to be leased and promoted next

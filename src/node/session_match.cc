@@ -42,6 +42,7 @@ Status Session::on_match(const wire::Header& header, Bytes meta) {
                        .lease_ms = std::min(match->lease_ms, context_.limits.lease_ms_max),
                        .promote = match->promote,
                        .arrived = arrived,
+                       .deadline = header.deadline_ms == 0 ? kNever : after(arrived, Millis(header.deadline_ms)),
                        .share = {},
                        .search = PrefixSearch(std::move(rules), match->blocks)};
   running.keys.reserve(match->keys.count());
@@ -139,8 +140,16 @@ void Session::end_match(const RunningMatch& match) {
 }
 
 void Session::match_next() {
-  if (match_some(matches_.front())) {
-    answer_match(matches_.front());
+  RunningMatch& match = matches_.front();
+  const bool late = match.deadline <= context_.loop.now();
+  if (late) {
+    end_match(match);
+    context_.counters.timeouts.add();
+    static_cast<void>(refuse(wire::Opcode::kMatchReply, match.request_id,
+                             {Code::kTimeout, 0, "the request's deadline has passed"}));
+  }
+  if (late || match_some(match)) {
+    if (!late) answer_match(match);
     matches_.pop_front();
     connection_->flush();
   }

@@ -253,6 +253,12 @@ TEST(Session, LongMatchesLeaveTheLoopToOtherClients) {
   EXPECT_EQ(rig.stat("node", "leases"), 0U);
   EXPECT_GT(rig.stat("store", "pool_bytes_pinned"), 0U);
   EXPECT_TRUE(rig.until([&] { return rig.stat("store", "pool_bytes_pinned") == 0; }));
+  // One whose deadline passes in the middle is given up.
+  before = client->peer().received.size();
+  client->send(wire::frame({.request_id = client->new_id(), .deadline_ms = 1}, match));
+  ASSERT_TRUE(rig.until([&] { return client->peer().received.size() == before + 1; }));
+  EXPECT_EQ(client->peer().received[before].header.status, Code::kTimeout);
+  EXPECT_EQ(rig.stat("node", "leases"), 0U);
   // A client that goes away in the middle leaves nothing behind.
   client->send(wire::frame({.request_id = client->new_id()}, match));
   EXPECT_TRUE(rig.until([&] { return rig.stat("node", "op_keys") > 0; }));
