@@ -142,14 +142,15 @@ void Session::end_match(const RunningMatch& match) {
 void Session::match_next() {
   RunningMatch& match = matches_.front();
   const bool late = match.deadline <= context_.loop.now();
+  const bool through = !late && match_some(match);
+  if (through) answer_match(match);
   if (late) {
     end_match(match);
     context_.counters.timeouts.add();
     static_cast<void>(refuse(wire::Opcode::kMatchReply, match.request_id,
                              {Code::kTimeout, 0, "the request's deadline has passed"}));
   }
-  if (late || match_some(match)) {
-    if (!late) answer_match(match);
+  if (late || through) {
     matches_.pop_front();
     connection_->flush();
   }
