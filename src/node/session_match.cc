@@ -147,8 +147,8 @@ void Session::match_next() {
   if (late) {
     end_match(match);
     context_.counters.timeouts.add();
-    static_cast<void>(refuse(wire::Opcode::kMatchReply, match.request_id,
-                             {Code::kTimeout, 0, "the request's deadline has passed"}));
+    static_cast<void>(
+        refuse(wire::Opcode::kMatchReply, match.request_id, {Code::kTimeout, 0, "the request's deadline has passed"}));
   }
   if (late || through) {
     matches_.pop_front();

@@ -99,10 +99,10 @@ class Tombstones {
   std::vector<Unflushed> unflushed_;  // in order
   std::deque<Tombstone> pending_;
   std::deque<Tombstone> carried_pending_;
-  std::set<std::uint64_t> unwritten_;   // put_seq of those that are nowhere on flash yet, and of ends_
+  std::set<std::uint64_t> unwritten_;            // put_seq of those that are nowhere on flash yet, and of ends_
   std::map<std::uint32_t, std::uint64_t> ends_;  // put_seq of the first removal that waits for the end of a segment
-  std::vector<std::uint32_t> carried_;  // by segment
-  std::uint64_t carry_pending_ = 0;     // pending or in a frame, and carried
+  std::vector<std::uint32_t> carried_;           // by segment
+  std::uint64_t carry_pending_ = 0;              // pending or in a frame, and carried
   std::uint64_t order_next_ = 0;
   std::uint64_t flushing_ = 0;  // the flush that runs covers lower orders
 };
