@@ -198,6 +198,13 @@ def expect_cached(answer: Answer, least: int, what: str) -> Answer:
     return answer
 
 
+def before_repeat(depot: Depot, engine: Engine) -> None:
+    """A request's load was given up: counts that, and waits until the client has probed the depot."""
+    depot.repeated += 1
+    engine.reset_prefix_cache()
+    time.sleep(PROBE_S)
+
+
 def ask_depot(depot: Depot, engine: Engine, prompt: Sequence[int], least: int, what: str,
               max_tokens: int = 1) -> Answer:
     """A request whose first `least` tokens must come from the depot, proven by the depot's own counter. When the
@@ -205,9 +212,7 @@ def ask_depot(depot: Depot, engine: Engine, prompt: Sequence[int], least: int, w
     should; such a request is asked again, twice at most, and counted in `depot.repeated`."""
     for attempt in range(1 + REPEATS_MAX):
         if attempt > 0:
-            depot.repeated += 1
-            engine.reset_prefix_cache()
-            time.sleep(PROBE_S)
+            before_repeat(depot, engine)
         before = depot.metric(KEYS_GOT)
         answer = engine.ask(prompt, max_tokens)
         if answer.cached >= least:

@@ -235,7 +235,7 @@ net::Outgoing GetOp::next() {
     collect(end, message.body, checksums);
     next_layer_ = end;
     // Otherwise nothing of a group is sent, and the store may still owe its fetches: it stays here to be cancelled.
-    if (streaming() && !groups_.empty()) carried = groups_.front();
+    if (streaming()) carried = groups_.front();
   }
   header.layer_count = static_cast<std::uint16_t>(next_layer_ - header.layer_first);
   if (finished()) header.flags = wire::kFlagLast;

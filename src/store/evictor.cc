@@ -38,7 +38,7 @@ void Evictor::maintain() {
   flash_.update_gauges();
 }
 
-void Evictor::segment_sealed() {
+void Evictor::changed() {
   maintain();
   if (on_progress_) on_progress_();
 }
@@ -65,20 +65,14 @@ bool Evictor::stuck() const {
 }
 
 bool Evictor::give_up_one() {
-  auto victim = flash_.segments.start_eviction(true);
-  if (!victim) victim = flash_.segments.start_eviction(false);
-  if (!victim) return false;
-  flash_.stats.segments_evicted.add();
-  read_footer(add_task(*victim, true), std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
-  return true;
+  const auto victim = flash_.segments.start_eviction(true);
+  if (victim) begin(*victim);
+  return victim.has_value();
 }
 
 void Evictor::make_index_room() {
   if (!flash_.health.on() || tasks_.size() >= kTasksMax) return;
-  if (const auto victim = flash_.segments.start_eviction(false)) {
-    flash_.stats.segments_evicted.add();
-    read_footer(add_task(*victim, true), std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
-  }
+  if (const auto victim = flash_.segments.start_eviction(false)) begin(*victim);
 }
 
 bool Evictor::make_index_room_now() {
@@ -91,10 +85,15 @@ bool Evictor::make_index_room_now() {
 
 void Evictor::evict(std::uint32_t segment, bool retire) {
   flash_.segments.start_eviction_of(segment);
+  begin(segment).retire = retire;
+}
+
+// Of a segment that is kEvicting since just now.
+Evictor::Task& Evictor::begin(std::uint32_t segment) {
   flash_.stats.segments_evicted.add();
   Task& task = add_task(segment, true);
-  task.retire = retire;
   read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
+  return task;
 }
 
 std::vector<std::uint32_t> Evictor::removed_from(std::uint64_t hash) {
@@ -248,8 +247,7 @@ void Evictor::finish(Task& task) {
   }
   std::erase_if(tasks_, [&](const auto& other) { return other.get() == &task; });
   tombstones_durable();  // others may have carried tombstones of this segment, which nothing needs any more
-  maintain();
-  if (on_progress_) on_progress_();
+  changed();
 }
 
 // The segment stays given up. Its header may or may not be the new one, so it counts as living until a write succeeds.

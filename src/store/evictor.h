@@ -37,7 +37,7 @@ class Evictor {
   // Starts what is needed to have enough segments ready. Call whenever one was opened.
   void maintain();
   // One was sealed: it may be given up.
-  void segment_sealed();
+  void segment_sealed() { changed(); }
   // Gives up one more segment than that: the index is at its cap.
   void make_index_room();
   // The index has no place for a record: erases a segment's entries at once (a sweep, milliseconds). False when nothing
@@ -75,9 +75,11 @@ class Evictor {
     io::DiskOp op;
   };
 
+  void changed();
   void prepare_free();
   [[nodiscard]] bool stuck() const;
   bool give_up_one();
+  Task& begin(std::uint32_t segment);
   Task& add_task(std::uint32_t segment, bool evicts);
   void submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, std::size_t bytes,
               std::move_only_function<void(Status)> on_done);

@@ -13,8 +13,9 @@ LogWriter::LogWriter(Flash& flash, Evictor& evictor, SyncQueue& syncs)
   for (Frame& frame : frames_) free_.push_back(&frame);
 }
 
-Frame* LogWriter::begin_frame(bool carrying) {
+Frame* LogWriter::begin_frame() {
   if (!flash_.health.on() || free_.empty()) return nullptr;
+  const bool carrying = flash_.tombstones.carrying();
   if (!carrying && index_waits()) return nullptr;
   if (current_ == nullptr) {
     const auto next = flash_.segments.open_next(carrying);

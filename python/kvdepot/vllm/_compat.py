@@ -234,10 +234,7 @@ _weights_watchers: list[weakref.WeakMethod] = []
 
 def _weights_change() -> None:
     for watcher in list(_weights_watchers):
-        callback = watcher()
-        if callback is None:
-            _weights_watchers.remove(watcher)
-        else:
+        if (callback := watcher()) is not None:
             callback()
 
 
@@ -246,7 +243,7 @@ def on_weights_changed(callback: Callable[[], None]) -> None:
     changed in place, and after. Which of several models it is, is not told: all of them must look anew."""
     from vllm.v1.worker.gpu_worker import Worker
 
-    _weights_watchers.append(weakref.WeakMethod(callback))
+    _weights_watchers.append(weakref.WeakMethod(callback, _weights_watchers.remove))
     for name in ("reload_weights", "reset_weights", "start_weight_update", "update_weights", "finish_weight_update"):
         original = getattr(Worker, name, None)
         if original is None or hasattr(original, "kvdepot_wrapped"):

@@ -365,7 +365,7 @@ class SchedulerHalf:
         pause = STORE_PAUSE_S
         if longer:
             pause = self._store_pause_s = min(max(2 * self._store_pause_s, STORE_PAUSE_S), STORE_PAUSE_S_MAX)
-        self._store_at = self._clock() + pause
+        self._store_at = max(self._store_at, self._clock() + pause)
 
     def _remember_unstored(self, hashes: Iterable[bytes]) -> None:
         for block_hash in hashes:
@@ -400,7 +400,7 @@ class SchedulerHalf:
             counters.add_code(self.counts, "lookup_failures", code, count)
         self.notices.failures("lookups", failures)
         if "unavailable" in failures:
-            self._store_at = max(self._store_at, self._clock() + STORE_PAUSE_S)
+            self._pause_stores(False)
         if self._desk.take_answers() and not failures:
             self.notices.success()
             if self._store_pause_s == 0:
