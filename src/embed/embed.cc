@@ -48,7 +48,7 @@ Error explain(const Directory& directory, const Error& error, std::string& why) 
   return {Code::kBusy, error.sys_errno, kTaken};
 }
 
-// The socket is bound before the store is opened, so the directory is made here; the store checks what is in it.
+// The socket is bound before the store is opened, so the directory is made here; the node looks into it before that.
 Status make_directory(const Directory& directory, std::string& why) {
   if (::mkdir(directory.path.c_str(), 0700) == 0 || errno == EEXIST) return {};
   const int error = errno;

@@ -264,6 +264,8 @@ TEST_F(EmbedTest, TellsWhyItCannotOpen) {
   std::ofstream(dir_ + "/thesis.tex") << "do not lose me";
   why = reason(address(), Code::kInvalid);
   EXPECT_TRUE(has(why, "thesis.tex") && has(why, "empty directory")) << why;
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), std::filesystem::directory_iterator()), 1)
+      << "nothing is written there";
 }
 
 TEST_F(EmbedTest, WarningsOfTheDepotAreHeard) {

@@ -1,5 +1,6 @@
 #include "node/node.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <unordered_map>
@@ -131,6 +132,8 @@ Result<std::unique_ptr<Node>> Node::start(io::Loop& loop, Log& log, const NodeOp
 }
 
 Status NodeImpl::open(std::string& why) {
+  // First: the lock of a unix socket's name may be in that directory.
+  if (Status checked = store::Store::check_directory(options_.store, &why); !checked) return checked;
   if (Status bound = bind(why); !bound) return bound;
   Result<std::unique_ptr<store::Store>> store = store::Store::open(loop_, log_, options_.store, &why);
   if (!store) return fail(store.error());
@@ -164,7 +167,7 @@ void NodeImpl::make_context() {
   if (options_.shape_read_bytes_per_s > 0) {
     shaper_ = std::make_unique<net::Shaper>(loop_, options_.shape_read_bytes_per_s);
   }
-  leases_ = std::make_unique<Leases>(loop_, *store_, counters_, options_.limits.leases_max);
+  leases_ = std::make_unique<Leases>(loop_, *store_, counters_, options_.limits);
   checker_ = std::make_unique<Checker>(loop_, *store_);
   context_.reset(new NodeContext{.loop = loop_,
                                  .log = log_,
@@ -178,6 +181,7 @@ void NodeImpl::make_context() {
                                  .pinned = pinned_,
                                  .unfinished = unfinished_,
                                  .op_keys = op_keys_,
+                                 .refusals = 0,
                                  .draining = false,
                                  .stats_json = [this] { return stats_json(); }});
 }
@@ -244,8 +248,14 @@ void NodeImpl::on_closed(Session& session, const Error& why) {
   if (context_->draining) check_drain();
 }
 
+// Whose GET was refused first is told first.
 void NodeImpl::tell_room() {
-  for (const auto& [number, session] : sessions_) session->on_room();
+  std::vector<Session*> waiting;
+  for (const auto& [number, session] : sessions_) {
+    if (session->refused() > 0) waiting.push_back(session.get());
+  }
+  std::ranges::sort(waiting, {}, &Session::refused);
+  for (Session* session : waiting) session->on_room();
 }
 
 void NodeImpl::drain(Duration limit, io::Callback on_done) {

@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -78,6 +79,14 @@ Status make_directory(const std::string& dir, Log& log, std::string& why) {
 }
 
 }  // namespace
+
+Status check_not_foreign(const std::string& dir, std::string& why) {
+  std::string reason;
+  const Status checked = check_content(dir, reason);
+  if (checked || checked.error().code != Code::kInvalid) return {};
+  why = std::move(reason);
+  return checked;
+}
 
 std::string lock_holder(int lock) {
   char text[32] = {};

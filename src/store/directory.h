@@ -29,6 +29,10 @@ class StoreDirectory {
   io::PrivateFd lock_;
 };
 
+// Whether `dir` may be a store's as far as its content goes: kInvalid and `why` when it holds files of something else.
+// Changes nothing, and leaves all else that may be wrong to StoreDirectory::open().
+Status check_not_foreign(const std::string& dir, std::string& why);
+
 // Who holds a lock file, as its content says: "process 4711", or "another process". `lock` is open for reading.
 std::string lock_holder(int lock);
 

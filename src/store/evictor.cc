@@ -98,10 +98,16 @@ Evictor::Task& Evictor::begin(std::uint32_t segment) {
 
 std::vector<std::uint32_t> Evictor::removed_from(std::uint64_t hash) {
   std::vector<std::uint32_t> segments;
-  for (const auto& task : tasks_)
-    if (task->evicts && (!task->content_known || std::ranges::binary_search(task->content, hash)) &&
-        task->removed.insert(hash).second)
-      segments.push_back(task->segment);
+  for (const auto& task : tasks_) {
+    if (!task->evicts || (task->content_known && !std::ranges::binary_search(task->content, hash))) continue;
+    if (task->removed.contains(hash)) continue;
+    if (!task->content_known && task->removed.size() >= flash_.volume.segment_pages()) {
+      flash_.tombstones.await_end(task->segment, flash_.put_seq_next++);
+      continue;
+    }
+    task->removed.insert(hash);
+    segments.push_back(task->segment);
+  }
   return segments;
 }
 

@@ -54,7 +54,8 @@ class Evictor {
   [[nodiscard]] bool idle() const noexcept { return tasks_.empty(); }
   // A record is being removed. The segments whose old content is unfindable, but could come back after a crash, and
   // which held a record with this hash, as far as their footers tell: the removal must count them as living. Each of
-  // them once per hash, because nothing newer is written there.
+  // them once per hash, because nothing newer is written there. One whose content is unknown is named for as many
+  // hashes as it has pages, so at most 65,536; what is removed beyond waits for its end (Tombstones::await_end).
   [[nodiscard]] std::vector<std::uint32_t> removed_from(std::uint64_t record_hash);
 
  private:

@@ -130,6 +130,9 @@ class Store {
   // Runs the loop, so it must not be called from a callback.
   static Result<std::unique_ptr<Store>> open(io::Loop& loop, Log& log, const StoreOptions& options,
                                              std::string* why = nullptr, io::DiskFactory* disks = nullptr);
+  // Before anything is written: kInvalid when a flash tier would have to share its directory with files of something
+  // else, with `why` as above. What else may be wrong open() says.
+  static Status check_directory(const StoreOptions& options, std::string* why = nullptr);
   // Ends gets that wait with kCancelled, waits for the device. Pins and put handles must be gone.
   virtual ~Store() = default;
 
@@ -181,7 +184,8 @@ class Store {
   // back: see await_removals().
   virtual bool remove(NamespaceHandle ns, const block::RecordId& id) = 0;
   // Calls `on_ack` when all removals so far survive the death of the process (as level kWritten; a flush follows by
-  // itself): from inside when they do, else from the loop after a small frame that all who wait share. kIo: the flash
+  // itself): from inside when they do, else from the loop after a small frame that all who wait share, or (very many
+  // absent records, in a segment that is being given up and cannot say what it holds) when that is gone. kIo: the flash
   // tier is off, so what it holds may come back at the next start. Not called when the store closes before.
   virtual void await_removals(std::move_only_function<void(Status)> on_ack) = 0;
 

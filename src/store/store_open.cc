@@ -56,6 +56,13 @@ Result<std::unique_ptr<Store>> Store::open(io::Loop& loop, Log& log, const Store
   return store;
 }
 
+Status Store::check_directory(const StoreOptions& options, std::string* why) {
+  std::string reason;
+  const Status checked = options.flash_bytes == 0 ? Status{} : check_not_foreign(options.dir, reason);
+  if (why != nullptr) *why = reason;
+  return checked;
+}
+
 StoreImpl::StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options)
     : loop_(loop), log_(log), options_(options) {}
 

@@ -225,6 +225,41 @@ TEST_F(RemovalTest, ARemovalThatIsRepeatedDuringEvictionIsWrittenOnce) {
   }
 }
 
+// It has no more records than pages: removals beyond that many are answered when its new header is durable, and then
+// they hold.
+TEST_F(RemovalTest, RemovalsDuringAnEvictionOfUnknownContentAreBounded) {
+  open();
+  for (std::uint64_t n = 0; n < 5; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));  // the first segment
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);                 // its footer
+  std::optional<Code> put, code;
+  for (std::uint64_t n = 100; kit_.stats().segments_evicted.value() == 0; ++n) {
+    put.reset();
+    kit_.start_put(n, put);
+    while (!put && kit_.stats().segments_evicted.value() == 0) kit_.loop.run_for(std::chrono::microseconds(20));
+  }
+  kit_.drive().stall(1, Millis(400));  // the header that ends it
+  kit_.loop.run_for(Millis(5));
+  const auto await = [&] {
+    code.reset();
+    kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
+    kit_.loop.run_for(Millis(50));
+    return code;
+  };
+  const std::uint64_t pages = kit_.options.segment_bytes / kPageBytes;
+  for (std::uint64_t n = 1'000; n < 1'000 + pages; ++n) kit_.remove(n);
+  EXPECT_EQ(await(), Code::kOk);
+  for (std::uint64_t n = 2'000; n < 3'000; ++n) kit_.remove(n);
+  for (std::uint64_t n = 0; n < 4; ++n) kit_.remove(n);
+  EXPECT_FALSE(await().has_value());
+  EXPECT_EQ(kit_.stats().tombstones.value(), pages);
+  EXPECT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, std::chrono::seconds(2)));
+  EXPECT_EQ(code, Code::kOk);
+  EXPECT_EQ(kit_.stats().tombstones.value(), pages);
+  kit_.kill();
+  open();
+  for (std::uint64_t n = 0; n < 4; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << n;
+}
+
 TEST_F(RemovalTest, ARecordRemovedWhileItIsWrittenStaysRemoved) {
   open();
   ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));

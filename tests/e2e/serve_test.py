@@ -148,8 +148,10 @@ class Refusals(ServeTest):
         os.mkdir(self.store)
         with open(os.path.join(self.store, "thesis.tex"), "w", encoding="ascii") as file:
             file.write("precious")
-        self.assertIn("thesis.tex", self.refuse("serve", "--dir", self.store, *SMALL))
-        self.assertEqual(os.listdir(self.store), ["thesis.tex"])
+        for listen in ("127.0.0.1:0", f"unix://{self.store}/kvdepot.sock"):
+            error = self.refuse("serve", "--dir", self.store, *SMALL, "--listen", listen)
+            self.assertIn("thesis.tex", error)
+            self.assertEqual(os.listdir(self.store), ["thesis.tex"])
 
     def test_a_directory_that_cannot_be_made(self):
         self.assertIn("/proc/kvdepot", self.refuse("serve", "--dir", "/proc/kvdepot", *SMALL))
