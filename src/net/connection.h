@@ -224,7 +224,8 @@ class Connection final : private ShaperUser {
   bool paused_ = false;  // nothing is received or taken until replies have gone out
   Time turn_end_{};      // when others have their turn
   bool yielded_ = false;
-  int step_bytes_ = 1;  // the socket counts as readable from so many bytes on
+  bool has_mark_ = false;  // TCP: the socket can count as readable from so many bytes on,
+  int step_bytes_ = 1;     // which is this
 
   // Sending.
   std::deque<Queued> queue_;

@@ -67,8 +67,9 @@ void Connection::read_some() {
 }
 
 // In the middle of a payload that flows the socket counts as readable from a step's bytes on, or when the payload's end
-// is there; what came by then is taken after a step's time in any case. A unix socket knows no such mark.
+// is there; what came by then is taken after a step's time in any case. A unix socket takes such a mark and ignores it.
 void Connection::wait_for_step(bool flows) {
+  if (!has_mark_) return;
   const bool steps = flows && part_ == Part::kPayload;
   const int bytes = steps ? static_cast<int>(std::min<std::uint64_t>(payload_left_, kStepBytes)) : 1;
   if (bytes != step_bytes_) {

@@ -254,7 +254,10 @@ void Evictor::finish(Task& task) {
 void Evictor::retry(Task& task) {
   flash_.log.warn(fmt::format("store: segment {} could not be prepared; trying again", task.segment));
   task.step = Task::Step::kRetry;
-  if (++failures_ >= kFailuresMax) return flash_.health.turn_off("no segment can be prepared");
+  const bool waited_for = flash_.tombstones.awaits_end(task.segment);  // nobody's removal may hang on it
+  ++task.failures;
+  if (++failures_ >= kFailuresMax || (waited_for && task.failures >= kFailuresMax))
+    return flash_.health.turn_off("no segment can be prepared");
   if (!retry_.armed()) retry_.arm_in(kRetryDelay);
 }
 

@@ -70,6 +70,7 @@ class Evictor {
     bool retire = false;
     std::uint64_t new_generation = 0;
     std::uint64_t sweep_at = 0;
+    std::uint32_t failures = 0;  // in a row
     AlignedBuffer buffer;
     iovec io{};
     io::DiskOp op;

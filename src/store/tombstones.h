@@ -41,6 +41,7 @@ class Tombstones {
   void add(const Tombstone& tombstone);
   // A removal with this put_seq gets no tombstone: it holds when `segment`, which is being given up, is forgotten.
   void await_end(std::uint32_t segment, std::uint64_t put_seq);
+  [[nodiscard]] bool awaits_end(std::uint32_t segment) const { return ends_.contains(segment); }
   // One that recovery found; its holder is filled in. Opening the volume has flushed it.
   void restore(const Tombstone& tombstone);
 
