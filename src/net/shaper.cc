@@ -7,8 +7,8 @@
 namespace kvd::net {
 namespace {
 
-constexpr std::uint64_t kSlicesPerSecond = 600;
-constexpr std::uint64_t kSlicesKept = 3;
+constexpr std::uint64_t kSlicesPerSecond = 1000;
+constexpr std::uint64_t kSlicesKept = 5;
 constexpr std::uint64_t kSliceBytesMin = 1024;
 constexpr std::uint64_t kNanosPerSecond = 1'000'000'000;
 

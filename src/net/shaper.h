@@ -1,8 +1,8 @@
 // Shaper: a token bucket that several connections share, to slow a depot down to a known bandwidth on purpose (the
 // benchmark's sweep over load speeds). Bodies only; headers and metas pass. Belongs to one loop.
 //
-// Smooth: tokens come in slices of 1.7 ms' worth, at most three pile up (so a pause earns a burst of at most 5 ms), and
-// connections that wait get one slice each in turn.
+// Smooth: tokens come in slices of one millisecond's worth, at most five of them pile up (so a pause earns a burst of
+// at most 5 ms), and connections that wait get one slice each in turn.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +40,8 @@ class Shaper {
   io::Loop& loop_;
   io::Timer timer_;
   std::uint64_t bytes_per_s_;
-  std::uint64_t slice_bytes_;   // at least 1 KiB
-  std::uint64_t bucket_bytes_;  // three slices
+  std::uint64_t slice_bytes_;   // one millisecond's worth, at least 1 KiB
+  std::uint64_t bucket_bytes_;  // five slices
   std::uint64_t tokens_ = 0;
   Time filled_{};
   std::deque<ShaperUser*> line_;
