@@ -147,7 +147,8 @@ class Lab:
     def _stop(self, depot: Depot) -> None:
         if depot.repeated:
             self.bench.facts["repeated_requests"] = self.bench.facts.get("repeated_requests", 0) + depot.repeated
-            self.bench.progress.note(f"{depot.repeated} requests were asked again: their loads had been given up")
+            self.bench.progress.note(f"{depot.repeated} requests were asked again: their loads had been given up "
+                                     f"({depot.why_repeated})")
             self.bench.write()
         depot.stop()
 
@@ -199,8 +200,12 @@ def expect_cached(answer: Answer, least: int, what: str) -> Answer:
 
 
 def before_repeat(depot: Depot, engine: Engine) -> None:
-    """A request's load was given up: counts that, and waits until the client has probed the depot."""
+    """A request's load was given up: counts that, with the engine's own reasons, and waits until the client has probed
+    the depot."""
     depot.repeated += 1
+    counters = engine.call("counters", 60.0)["counters"]
+    depot.why_repeated = ", ".join(f"{name.removeprefix('vllm:kvdepot_')} {count:.0f}"
+                                   for name, count in counters.items() if "_failures{" in name)
     engine.reset_prefix_cache()
     time.sleep(PROBE_S)
 

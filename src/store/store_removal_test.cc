@@ -260,6 +260,32 @@ TEST_F(RemovalTest, RemovalsDuringAnEvictionOfUnknownContentAreBounded) {
   for (std::uint64_t n = 0; n < 4; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << n;
 }
 
+// Its footer cannot be read and its header cannot be written, while other segments come and go.
+TEST_F(RemovalTest, NoRemovalHangsOnASegmentThatIsWornOut) {
+  kit_.options.flash_bytes = kHeadBytes + 24 * kit_.options.segment_bytes;
+  kit_.options.index_records_max = 12;
+  open();
+  for (std::uint64_t n = 0; n < 5; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));  // the first segment
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, kHeadBytes + kPageBytes, kit_.options.segment_bytes - kPageBytes);
+  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kHeadBytes, kPageBytes);
+  std::uint64_t next = 100;
+  const auto put = [&] {
+    static_cast<void>(kit_.put(next++, 1, AckLevel::kWritten));
+    kit_.loop.run_for(Millis(100));
+  };
+  while (kit_.stats().segments_evicted.value() == 0) put();
+  const std::uint64_t pages = kit_.options.segment_bytes / kPageBytes;
+  for (std::uint64_t n = 100'000; n <= 100'000 + pages; ++n) kit_.remove(n);
+  std::optional<Code> code;
+  kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
+  const Time begin = kit_.loop.now();
+  while (!code && kit_.loop.now() < after(begin, std::chrono::minutes(2))) put();
+  EXPECT_EQ(code, Code::kIo);
+  EXPECT_GE(kit_.loop.now() - begin, std::chrono::seconds(3)) << "it is tried again first";
+  EXPECT_GT(kit_.stats().segments_evicted.value(), 3U) << "others were given up meanwhile";
+  kit_.kill();
+}
+
 TEST_F(RemovalTest, ARecordRemovedWhileItIsWrittenStaysRemoved) {
   open();
   ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));
