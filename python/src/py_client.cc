@@ -206,8 +206,7 @@ void PyClient::release(OpId op) {
 }
 
 std::vector<PyCompletion> PyClient::poll(std::int64_t max) {
-  constexpr std::int64_t kMost = 4096;
-  auto done = open()->client->poll_owned(static_cast<std::size_t>(std::clamp<std::int64_t>(max, 0, kMost)));
+  auto done = open()->client->poll_owned(static_cast<std::size_t>(std::max<std::int64_t>(max, 0)));
   return {std::move_iterator(done.begin()), std::move_iterator(done.end())};
 }
 

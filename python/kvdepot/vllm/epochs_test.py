@@ -7,7 +7,8 @@ from kvdepot.vllm.testing.engines import PROMPT, engine, warmed
 from kvdepot.vllm.testing.fake_depot import FakeDepot
 
 
-def test_abort_in_mid_load_cancels_it_and_reports_the_request_once():
+def in_mid_load():
+    """An engine, and its request whose load is in flight."""
     depot = warmed()
     e = engine(depot)
     depot.held = True
@@ -15,6 +16,11 @@ def test_abort_in_mid_load_cancels_it_and_reports_the_request_once():
     e.clients[0].deliver()
     e.admit(request)
     e.step()
+    return e, request
+
+
+def test_abort_in_mid_load_cancels_it_and_reports_the_request_once():
+    e, request = in_mid_load()
     assert e.finish(request) is False            # vLLM keeps the blocks of a loading request by itself
     e.step()
     assert e.received == {request.request_id}
@@ -81,13 +87,7 @@ def test_reset_starts_an_epoch_that_nothing_crosses():
 
 
 def test_load_in_flight_at_a_reset_is_computed_instead():
-    depot = warmed()
-    e = engine(depot)
-    depot.held = True
-    request = e.add(Request(PROMPT))
-    e.clients[0].deliver()
-    e.admit(request)
-    e.step()
+    e, request = in_mid_load()
     e.scheduler.new_epoch("test")
     e.step()
     assert e.received == {request.request_id}
