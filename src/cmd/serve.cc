@@ -7,13 +7,13 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/error_text.h"
 #include "cmd/preflight.h"
 #include "cmd/spdlog_log.h"
 #include "io/fd.h"
@@ -53,9 +53,7 @@ bool wants_colour() {
 
 // One line that says what is wrong; `why` when somebody below has already said what to do about it.
 int report(const Error& error, const std::string& why) {
-  std::string line = why.empty() ? error.what : why;
-  if (why.empty() && error.sys_errno != 0) line += fmt::format(" ({})", std::strerror(error.sys_errno));
-  fmt::print(stderr, "kvdepot: error: {}\n", line);
+  fmt::print(stderr, "kvdepot: error: {}\n", why.empty() ? error_text(error) : why);
   return EXIT_FAILURE;
 }
 

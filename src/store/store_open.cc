@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
+#include "base/sizes.h"
 #include "store/recovery.h"
 #include "store/store_impl.h"
 
@@ -23,16 +25,19 @@ Status invalid(std::string& why, std::string text) {
 
 Status check_options(const StoreOptions& options, std::string& why) {
   if (!options.small_sizes && options.pool_bytes < kPoolBytesMin)
-    return invalid(why,
-                   fmt::format("pool of {} MiB is too small: at least 64 MiB are needed", options.pool_bytes >> 20));
+    return invalid(why, fmt::format("a pool of {} is too small: at least 64 MiB are needed: ask for more",
+                                    show_size(options.pool_bytes)));
   if (options.pool_bytes / kPageBytes >= UINT32_MAX || options.pool_bytes < kPageBytes)
-    return invalid(why, fmt::format("pool of {} MiB: 4 KiB to 16 TiB are possible", options.pool_bytes >> 20));
+    return invalid(why, fmt::format("a pool of {} is not possible: ask for {} to 16 TiB", show_size(options.pool_bytes),
+                                    options.small_sizes ? "4 KiB" : "64 MiB"));
   const std::uint64_t segment_min = options.small_sizes ? kPageBytes * 16 : kSegmentBytesMin;
   const std::uint64_t segment = options.segment_bytes;
   if (segment != 0 && (!std::has_single_bit(segment) || segment < segment_min || segment > kSegmentBytesMax))
-    return invalid(why, fmt::format("segments of {} KiB: a power of two of 16 to 256 MiB is needed", segment >> 10));
+    return invalid(why, fmt::format("segments of {} are not possible: ask for a power of two from 16 MiB to 256 MiB",
+                                    show_size(segment)));
   if (options.pinned_percent_max > 100)
-    return invalid(why, fmt::format("{} % of the pool cannot be pinned", options.pinned_percent_max));
+    return invalid(why,
+                   fmt::format("{} % of the pool cannot be pinned: ask for at most 100", options.pinned_percent_max));
   return {};
 }
 
@@ -102,8 +107,8 @@ Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
 Status StoreImpl::open_pool(std::string& why) {
   auto pool = Pool::create(options_.pool_bytes, stats_, *namespaces_);
   if (!pool) {
-    why = fmt::format("pool of {} MiB: {} (error {}): ask for a smaller pool", options_.pool_bytes >> 20,
-                      pool.error().what, pool.error().sys_errno);
+    why = fmt::format("a pool of {} cannot be had: {}: ask for a smaller one", show_size(options_.pool_bytes),
+                      error_text(pool.error()));
     return fail(pool.error());
   }
   pool_ = std::move(*pool);
@@ -135,7 +140,7 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   Recovery recovery(flash, *pool_);
   const auto report = recovery.run();
   if (!report) {
-    why = fmt::format("{}: {} (error {})", options_.dir, report.error().what, report.error().sys_errno);
+    why = fmt::format("{}: {}: check the drive, or give another directory", options_.dir, error_text(report.error()));
     return fail(report.error());
   }
   const auto took = std::chrono::duration_cast<Millis>(loop_.now() - start);
@@ -208,8 +213,8 @@ Status StoreImpl::shrink(std::string& why) {
   tier_->demoter.flush_always(false);
   const auto shrunk = flash.health.on() ? flash.volume.shrink(loop_, log_) : fail(Code::kIo, "the flash tier is off");
   if (shrunk) return {};
-  why = fmt::format("{}: could not be made smaller: {} (error {})", options_.dir, shrunk.error().what,
-                    shrunk.error().sys_errno);
+  why = fmt::format("{}: cannot be made smaller: {}: check the drive, or ask for the size that it has", options_.dir,
+                    error_text(shrunk.error()));
   return fail(shrunk.error());
 }
 

@@ -142,7 +142,9 @@ class Refusals(ServeTest):
     def test_addresses_that_others_reach(self):
         for flag, address in (("--listen", "tcp://0.0.0.0:0"), ("--listen", "[::]:0"), ("--http", "0.0.0.0:0")):
             with self.subTest(address=address):
-                self.assertIn("no authentication yet", self.refuse("serve", "--dir", self.store, *SMALL, flag, address))
+                error = self.refuse("serve", "--dir", self.store, *SMALL, flag, address)
+                self.assertIn("no authentication yet", error)
+                self.assertEqual("unix socket" in error, flag == "--listen", error)
 
     def test_a_foreign_directory_is_left_alone(self):
         os.mkdir(self.store)
