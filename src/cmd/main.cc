@@ -43,7 +43,7 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   };
   add("dir", "DIR", "Directory of the flash log; created with mode 0700");
   add("pool", "SIZE", "DRAM tier, at least 64MiB [1GiB]");
-  add("flash", "SIZE", "NVMe tier; 0 = memory only [10GiB]");
+  add("flash", "SIZE", "NVMe tier; 0 = memory only [10GiB; a store that is there keeps its size]");
   serve
       .add_option("--listen", flags.listen,
                   "tcp://HOST:PORT or unix:///PATH; repeatable; port 0: any [tcp://127.0.0.1:7070]")

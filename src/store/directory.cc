@@ -21,6 +21,8 @@ namespace {
 constexpr std::string_view kFlashName = "flash.kvd";
 constexpr std::string_view kLockName = "LOCK";
 
+std::string flash_path_in(const std::string& dir) { return dir + "/" + std::string(kFlashName); }
+
 // Whether an entry may be there before the first store is made: a lock file of an interrupted start, our own sockets
 // and the lock files of their names, which are empty.
 bool harmless(int dir, const dirent& entry) {
@@ -86,6 +88,12 @@ Status check_not_foreign(const std::string& dir, std::string& why) {
   return checked;
 }
 
+std::uint64_t flash_file_bytes(const std::string& dir) {
+  struct stat info{};
+  const bool file = ::stat(flash_path_in(dir).c_str(), &info) == 0 && S_ISREG(info.st_mode);
+  return file ? static_cast<std::uint64_t>(info.st_size) : 0;
+}
+
 std::string lock_holder(int lock) {
   char text[32] = {};
   const ssize_t got = ::pread(lock, text, sizeof text - 1, 0);
@@ -93,6 +101,8 @@ std::string lock_holder(int lock) {
   const auto end = digits.find_first_not_of("0123456789");
   return digits.empty() || end == 0 ? "another process" : fmt::format("process {}", digits.substr(0, end));
 }
+
+std::string StoreDirectory::flash_path() const { return flash_path_in(path_); }
 
 Result<StoreDirectory> StoreDirectory::open(const std::string& dir, Log& log, std::string& why) {
   if (dir.empty()) {

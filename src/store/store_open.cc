@@ -41,6 +41,15 @@ Status check_options(const StoreOptions& options, std::string& why) {
   return {};
 }
 
+// Records that the index has room for. What a store that keeps its size was once asked for is less than a segment more
+// than it has: with room for fewer records than then, recovery would have to give segments up.
+std::uint64_t index_records(const StoreOptions& options, const Volume& volume) {
+  if (options.index_records_max != 0) return options.index_records_max;
+  const bool kept = !options.flash_bytes_given && !volume.created();
+  const std::uint64_t bytes = kept ? volume.offset_of(volume.segments() + 1) : options.flash_bytes;
+  return std::max<std::uint64_t>(bytes / kFlashBytesPerIndexRecord, 1024);
+}
+
 // Largest record that a frame of its own in an empty segment can hold, beside header, reserve and footer.
 std::uint64_t record_bytes_max(std::uint64_t segment_bytes) {
   const OpenSegment empty(0, 0, static_cast<std::uint32_t>(segment_bytes / kPageBytes));
@@ -66,6 +75,12 @@ Status Store::check_directory(const StoreOptions& options, std::string* why) {
   const Status checked = options.flash_bytes == 0 ? Status{} : check_not_foreign(options.dir, reason);
   if (why != nullptr) *why = reason;
   return checked;
+}
+
+std::uint64_t Store::flash_bytes(const StoreOptions& options) {
+  const bool keeps = options.flash_bytes > 0 && !options.flash_bytes_given;
+  const std::uint64_t kept = keeps ? flash_file_bytes(options.dir) : 0;
+  return kept > 0 ? kept : options.flash_bytes;
 }
 
 StoreImpl::StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options)
@@ -121,15 +136,14 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   if (!directory) return fail(directory.error());
   VolumeOptions wanted;
   wanted.flash_bytes = options_.flash_bytes;
+  wanted.flash_bytes_given = options_.flash_bytes_given;
   wanted.segment_bytes = options_.segment_bytes;
   wanted.segments_min = kSegmentsMin;
   wanted.force_threads = options_.force_threads;
   auto volume = Volume::open(loop_, log_, disks, directory->flash_path(), wanted, why);
   if (!volume) return fail(volume.error());
 
-  const std::uint64_t records = options_.index_records_max != 0
-                                    ? options_.index_records_max
-                                    : std::max<std::uint64_t>(options_.flash_bytes / kFlashBytesPerIndexRecord, 1024);
+  const std::uint64_t records = index_records(options_, *volume);
   namespaces_ =
       std::make_unique<Namespaces>(std::min(options_.pool_bytes / 4, record_bytes_max(volume->segment_bytes())));
   if (auto opened = open_pool(why); !opened) return opened;

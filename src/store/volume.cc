@@ -97,6 +97,11 @@ Result<std::uint32_t> segments_for(const VolumeOptions& options, std::uint64_t s
   return static_cast<std::uint32_t>(segments);
 }
 
+// Number of segments of a store that keeps its size. We have made none of less than the least.
+Result<std::uint32_t> kept_segments(const Superblock& block, const VolumeOptions& options) {
+  return std::max(static_cast<std::uint32_t>(block.segments), options.segments_min);
+}
+
 Superblock new_superblock(std::uint64_t segment_bytes, std::uint32_t segments) {
   Superblock block;
   block.uuid = random_uuid();
@@ -131,7 +136,8 @@ Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, co
       log.warn(fmt::format("store {}: keeps its segments of {} KiB", path, found->superblock.segment_bytes >> 10));
     segment_bytes = found->superblock.segment_bytes;
   }
-  const auto wanted = segments_for(options, segment_bytes, why);
+  const bool keeps = exists && !options.flash_bytes_given;
+  const auto wanted = keeps ? kept_segments(found->superblock, options) : segments_for(options, segment_bytes, why);
   if (!wanted) return fail(wanted.error());
   if (found->kind == Found::Kind::kLost)
     log.error(fmt::format("store {}: all superblocks are damaged, its content is lost; starting empty", path));

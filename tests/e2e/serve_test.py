@@ -22,8 +22,8 @@ import urllib.error
 import urllib.request
 
 START_SECONDS_MAX = 30
-SMALL = ["--pool", "64MiB", "--flash", "80MiB", "--segment", "16MiB",
-         "--listen", "tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
+NO_SIZE = ["--pool", "64MiB", "--segment", "16MiB", "--listen", "tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
+SMALL = [*NO_SIZE, "--flash", "80MiB"]
 
 
 class ServeTest(unittest.TestCase):
@@ -235,6 +235,17 @@ class Life(ServeTest):
         with open(config, "a", encoding="ascii") as file:
             file.write("pol = 3\n")
         self.assertIn("line 7: there is no setting 'pol'", self.refuse("serve", "--config", config, status=2))
+
+    def test_a_store_keeps_its_size_unless_told(self):
+        path = os.path.join(self.store, "flash.kvd")
+        sizes = []
+        for args in (["--flash", "148MiB"], [], ["--flash", "80MiB"], []):
+            process, printed = self.start("--dir", self.store, *NO_SIZE, *args, "--json")
+            sizes.append((os.path.getsize(path) >> 20, json.loads(printed)["flash_bytes"] >> 20))
+            process.terminate()
+            self.assertEqual(process.wait(START_SECONDS_MAX), 0)
+            self.assertEqual("shrinking" in process.stderr.read(), args == ["--flash", "80MiB"])
+        self.assertEqual(sizes, [(148, 148), (148, 148), (68, 80), (68, 68)])   # 4 MiB and segments of 16 MiB
 
     def test_memory_only_needs_no_directory(self):
         _, printed = self.start("--flash", "0", "--pool", "64MiB", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
