@@ -69,6 +69,7 @@ Result<std::unique_ptr<EmbeddedDepot>> EmbeddedDepot::start(const Directory& dir
   node_options.store.dir = directory.path;
   node_options.store.pool_bytes = directory.pool_bytes;
   node_options.store.flash_bytes = directory.flash_bytes;
+  node_options.store.flash_bytes_given = directory.flash_given;
   node_options.listen = {"unix://" + directory.socket_path()};
   auto node = node::Node::start(*depot->loop, *depot->log, node_options, &why);
   if (!node) return fail(explain(directory, node.error(), why));
