@@ -22,6 +22,7 @@ import urllib.error
 import urllib.request
 
 START_SECONDS_MAX = 30
+DEPLOY = os.path.join(os.path.dirname(__file__), "..", "..", "deploy")
 NO_SIZE = ["--pool", "64MiB", "--segment", "16MiB", "--listen", "tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
 SMALL = [*NO_SIZE, "--flash", "80MiB"]
 
@@ -246,6 +247,24 @@ class Life(ServeTest):
             self.assertEqual(process.wait(START_SECONDS_MAX), 0)
             self.assertEqual("shrinking" in process.stderr.read(), args == ["--flash", "80MiB"])
         self.assertEqual(sizes, [(148, 148), (148, 148), (68, 80), (68, 68)])   # 4 MiB and segments of 16 MiB
+
+    def test_the_example_configuration_is_one(self):
+        _, printed = self.start("--config", os.path.join(DEPLOY, "kvdepot.toml"), "--dir", self.store, *SMALL, "--json")
+        ready = json.loads(printed)
+        self.assertEqual((ready["dir"], ready["flash_bytes"]), (self.store, 80 << 20), "flags win")
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "there is no systemd-analyze")
+    def test_systemd_understands_the_unit(self):
+        with open(os.path.join(DEPLOY, "kvdepot.service"), encoding="ascii") as file:
+            text = file.read()
+        installed = "ExecStart=/usr/bin/kvdepot "
+        self.assertIn(installed, text)
+        unit = os.path.join(self.folder, "kvdepot.service")
+        with open(unit, "w", encoding="ascii") as file:
+            file.write(text.replace(installed, f"ExecStart={os.path.abspath(shutil.which('kvdepot'))} "))
+        done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True,
+                              timeout=START_SECONDS_MAX, check=False)
+        self.assertEqual([line for line in done.stderr.splitlines() if "kvdepot.service" in line], [])
 
     def test_memory_only_needs_no_directory(self):
         _, printed = self.start("--flash", "0", "--pool", "64MiB", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
