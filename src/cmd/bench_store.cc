@@ -268,6 +268,7 @@ Verb add_bench(CLI::App& app) {
       ->check(CLI::Range(1, 100));
   verb->add_flag("--json", flags->json, "One JSON object, with every round");
   verb->footer(kFooter);
+  bench->footer("Example:\n  kvdepot bench store --dir /mnt/nvme0");
   return {bench, [flags] { return run_bench_store(*flags); }};
 }
 
