@@ -112,6 +112,21 @@ TEST_F(EmbedTest, WhatWasStoredIsThereWhenTheDirectoryIsOpenedAgain) {
   EXPECT_TRUE(memory_ == original);
 }
 
+TEST_F(EmbedTest, WithoutASizeTheStoreThatIsThereIsOpenedAsItIs) {
+  const std::vector<std::byte> original = memory_;
+  {
+    const auto client = open_any(address());
+    ASSERT_TRUE(client.has_value()) << client.error().what;
+    EXPECT_EQ(put(**client, prepare(**client), AckLevel::kPooled).code, Code::kOk);
+  }
+  const auto bytes = std::filesystem::file_size(dir_ + "/flash.kvd");
+  const auto client = open_any("file://" + dir_ + "?pool=64MiB");
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  EXPECT_EQ(get(**client, prepare(**client)).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+  EXPECT_EQ(std::filesystem::file_size(dir_ + "/flash.kvd"), bytes);
+}
+
 // Turns over a bit of the first slab with these bytes in the pool of an embedded depot of this process.
 bool flip_in_pool(std::span<const std::byte> slab) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -129,7 +144,7 @@ bool flip_in_pool(std::span<const std::byte> slab) {
 }
 
 TEST_F(EmbedTest, ARecordThatWentBadInThePoolIsStoredAnew) {
-  const auto client = open_any("file://" + dir_ + "?pool=64MiB");
+  const auto client = open_any("file://" + dir_ + "?pool=64MiB&flash=0");
   ASSERT_TRUE(client.has_value()) << client.error().what;
   const Handles handles = prepare(**client);
   const std::vector<std::byte> original = memory_;

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
 #include "http/server.h"
 #include "net/listener.h"
 #include "net/shaper.h"
@@ -19,6 +20,7 @@
 namespace kvd::node {
 namespace {
 
+constexpr std::string_view kHttpScheme = "http://";
 constexpr Duration kLogPeriod = std::chrono::seconds(10);
 constexpr Error kShuttingDown{Code::kUnavailable, 0, "the depot is shutting down"};
 
@@ -28,9 +30,10 @@ Status explain(const std::string& address, const Error& error, std::string& why)
   if (error.code == Code::kBusy) {
     why += ": stop the program that listens there, or choose another address";
   } else if (error.code == Code::kIo) {
-    why += fmt::format(": {}: choose another address", std::strerror(error.sys_errno));
+    why += fmt::format(": {}: choose another address", error_text(error.sys_errno));
   } else {
-    why += ": choose a loopback address of this machine, or a unix socket";
+    why += ": choose a loopback address of this machine";
+    if (!address.starts_with(kHttpScheme)) why += ", or a unix socket";
   }
   return fail(error);
 }
@@ -158,7 +161,7 @@ Status NodeImpl::bind(std::string& why) {
   }
   if (options_.http.empty()) return {};
   auto http = http::HttpServer::start(options_.http, [this](std::string_view path) { return answer(path); });
-  if (!http) return explain("http://" + options_.http, http.error(), why);
+  if (!http) return explain(std::string(kHttpScheme) + options_.http, http.error(), why);
   http_ = std::move(*http);
   return {};
 }
