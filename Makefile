@@ -27,8 +27,15 @@ demo:  ## The main job with real engines: installs, builds, runs, shows a table 
 
 test: PRESET := release
 test:  ## Unit, simulated, tidy and short end-to-end tests of the release build (25 minutes from nothing)
-	@tools/setup.sh --test $(if $(filter yes,$(ENGINE)),--engine)
-	@$(MAKE) build PRESET=$(PRESET)
+	@tools/setup.sh --test
+	@log=$(BUILD)/engine-setup.log; engine=; trap '[ -z "$$engine" ] || kill -- -$$engine 2>/dev/null' EXIT; \
+	trap 'exit 130' INT TERM; \
+	if [ "$(ENGINE)" = yes ]; then \
+	  echo "setup: the engine is installed while the build runs; see $$log"; \
+	  setsid tools/setup.sh --engine >$$log 2>&1 & engine=$$!; \
+	fi; \
+	$(MAKE) build PRESET=$(PRESET) || exit 1; \
+	if [ -n "$$engine" ]; then wait $$engine || { tail -n 20 $$log; exit 1; }; fi
 	@rm -rf $(RESULTS)/$(PRESET) && mkdir -p $(RESULTS)/$(PRESET)
 	@failed=0; \
 	ctest --test-dir $(BUILD)/$(PRESET) -L '^(unit|sim|tidy)$$' -j $(JOBS) --output-on-failure --no-tests=error \

@@ -42,6 +42,7 @@ class Depot:
         self._service: Service | None = None
         self._http_port = 0
         self.repeated = 0       # requests that were asked again, see engine_lab.ask_depot
+        self.why_repeated = ""  # what the engine had counted by the last of them
         self.start(flags)
 
     def start(self, flags: Sequence[str] = ()) -> None:

@@ -26,6 +26,7 @@ QUESTION = 8
 COUNTER_LAG_S = 2.0     # a depot that gets no core counts late what it has sent
 REPEATS_MAX = 2         # of a request whose load was given up
 PROBE_S = 1.5           # then the client has probed the depot
+LEFT_ALONE = "vllm:kvdepot_requests_left_alone"
 SETTLE_S = 1.2          # vLLM's processes spin for 1 s after a message, then sleep
 GIB = 2**30
 POOL_BYTES = GIB
@@ -147,7 +148,8 @@ class Lab:
     def _stop(self, depot: Depot) -> None:
         if depot.repeated:
             self.bench.facts["repeated_requests"] = self.bench.facts.get("repeated_requests", 0) + depot.repeated
-            self.bench.progress.note(f"{depot.repeated} requests were asked again: their loads had been given up")
+            self.bench.progress.note(f"{depot.repeated} requests were asked again: their loads had been given up "
+                                     f"({depot.why_repeated})")
             self.bench.write()
         depot.stop()
 
@@ -198,20 +200,32 @@ def expect_cached(answer: Answer, least: int, what: str) -> Answer:
     return answer
 
 
-def ask_depot(depot: Depot, engine: Engine, prompt: Sequence[int], least: int, what: str,
-              max_tokens: int = 1) -> Answer:
+def before_repeat(depot: Depot, engine: Engine) -> None:
+    """A request's load was given up: counts that, with the engine's own reasons, and waits until the client has probed
+    the depot."""
+    depot.repeated += 1
+    counters = engine.call("counters", 60.0)["counters"]
+    depot.why_repeated = ", ".join(f"{name.removeprefix('vllm:kvdepot_')} {count:.0f}"
+                                   for name, count in counters.items() if "_failures{" in name)
+    engine.reset_prefix_cache()
+    time.sleep(PROBE_S)
+
+
+def ask_depot(depot: Depot, engine: Engine, prompt: Sequence[int], least: int, what: str, max_tokens: int = 1,
+              may_compute: bool = False) -> Answer:
     """A request whose first `least` tokens must come from the depot, proven by the depot's own counter. When the
     machine stands still for a tenth of a second (a virtual one does) the engine gives a load up and computes, as it
-    should; such a request is asked again, twice at most, and counted in `depot.repeated`."""
+    should; such a request is asked again, twice at most, and counted in `depot.repeated`. `may_compute`: an engine that
+    says that it has left the hit alone, because computing was predicted to end sooner, answers as well."""
     for attempt in range(1 + REPEATS_MAX):
         if attempt > 0:
-            depot.repeated += 1
-            engine.reset_prefix_cache()
-            time.sleep(PROBE_S)
-        before = depot.metric(KEYS_GOT)
+            before_repeat(depot, engine)
+        before, left_alone = depot.metric(KEYS_GOT), engine.counter(LEFT_ALONE) if may_compute else 0.0
         answer = engine.ask(prompt, max_tokens)
         if answer.cached >= least:
             break
+        if may_compute and not answer.cached and engine.counter(LEFT_ALONE) > left_alone:
+            return answer
     expect_cached(answer, least, what)
     expect_sent(depot, before, -(-least // BLOCK), what)
     return answer

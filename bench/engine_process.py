@@ -127,9 +127,9 @@ class Engine:
                 raise self._failure(f"ended a request with {reply['reason']!r}")
         return [Answer(reply["times"], reply["tokens"], reply["cached"]) for reply in replies]
 
-    def ask(self, ids: Sequence[int], max_tokens: int = 1) -> Answer:
-        """One request alone."""
-        (answer,) = self.generate([{"ids": list(ids), "max_tokens": max_tokens}])[1]
+    def ask(self, ids: Sequence[int], max_tokens: int = 1, salt: str = "") -> Answer:
+        """One request alone. `salt`: vLLM's cache_salt, which keeps caches of several clients apart."""
+        (answer,) = self.generate([{"ids": list(ids), "max_tokens": max_tokens, "salt": salt}])[1]
         answer.cached = max(0, int(answer.cached - self.lost_blocks * self.facts["block_tokens"]))
         return answer
 

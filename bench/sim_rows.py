@@ -43,11 +43,11 @@ class Simulator:
         return json.loads(done.stdout)
 
 
-def weak_fleet(instances: int, requests: int) -> dict[str, object]:
-    """Copies of the trace for so many requests, at the load an instance has where eight serve one copy."""
+def weak_fleet(instances: int, requests: int, load: float = 1.0) -> dict[str, object]:
+    """Copies of the trace for so many requests; load 1 is what an instance has where eight serve one copy."""
     copies = -(-requests // 12031)
     return {"fleet.instances": instances, "workload.copies": copies, "workload.requests_max": requests,
-            "workload.speed": instances / (8 * copies)}
+            "workload.speed": load * instances / (8 * copies)}
 
 
 def speed(sim: Simulator) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import time
 
 from bench import stats
 from bench.depot import KEYS_GOT, Depot
 from bench.engine_lab import (
-    BLOCK, PROBE_S, REPEATS_MAX, Lab, expect_all_loaded, expect_cached, expect_sent, ours)
+    BLOCK, REPEATS_MAX, Lab, before_repeat, expect_all_loaded, expect_cached, expect_sent, ours)
 from bench.engine_process import Answer, Engine
 from bench.harness import Bench, BenchError
 
@@ -83,7 +82,7 @@ def while_loading(lab: Lab, bench: Bench) -> None:
 
 
 def decode_beside(lab: Lab, depot: Depot, engine: Engine, prefix: list[int] | None,
-                  window_s: float, repeats: int = REPEATS_MAX) -> tuple[list[float], float]:
+                  window_s: float) -> tuple[list[float], float]:
     """Intervals of all eight while the load ran (without one: for as long as the last), and how long that is."""
     engine.reset_prefix_cache()
     lab.settle(depot)
@@ -92,10 +91,12 @@ def decode_beside(lab: Lab, depot: Depot, engine: Engine, prefix: list[int] | No
     if prefix is not None:
         requests.append({"ids": prefix, "max_tokens": 1, "at": LOAD_AT_S})
     _, answers = engine.generate(requests)
-    if engine.lost_blocks and repeats > 0:      # as in ask_depot()
-        depot.repeated += 1
-        time.sleep(PROBE_S)
-        return decode_beside(lab, depot, engine, prefix, window_s, repeats - 1)
+    for _ in range(REPEATS_MAX):        # as in ask_depot()
+        if not engine.lost_blocks:
+            break
+        before_repeat(depot, engine)
+        lab.settle(depot)
+        _, answers = engine.generate(requests)
     expect_all_loaded(engine, "the slow prefix")
     if prefix is not None:
         window_s = expect_cached(answers.pop(), LOADED - 1, "the slow prefix").first_s

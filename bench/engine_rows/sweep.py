@@ -10,7 +10,8 @@ longest of the three and not their sum. Each is measured alone, beside each samp
 
 Where nothing is stored nothing is loaded, and shaping changes nothing: that share is measured once for all balances.
 The prompt is computed in one pass (batch of 8,192 tokens), and the connector may wait for a load four times as long as
-recomputing would take, because here loads are slow on purpose.
+recomputing would take, because here loads are slow on purpose. Where loading all is as slow as computing all (e = 1) the
+connector may predict that computing ends sooner; then that is its time to first token, and the sample says so.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Sample:
     load: float
     compute: float
     store: float
+    left_alone: bool = False    # predicted to be computed sooner than loaded, and computed
 
     @property
     def over_max(self) -> float:
@@ -146,7 +148,8 @@ class Sweep:
         blocks = blocks_of(share)
         load, store = self._alone(blocks)
         compute = self._compute(share)
-        return Sample(self._total(blocks), load, compute, store)
+        total, left_alone = self._total(blocks)
+        return Sample(total, load, compute, store, left_alone)
 
     def _alone(self, blocks: int) -> tuple[float, float]:
         """Seconds to load the stored blocks and to store the new ones, both without an engine."""
@@ -164,15 +167,19 @@ class Sweep:
     def _compute(self, share: float) -> float:
         """Time to first token with the share in the engine's own prefix cache; one token where nothing is left."""
         blocks = blocks_of(share)
+        self.plain.ask(self.document)       # all of it was used a moment ago: a full cache gives up old tails
         self.lab.settle()
         answer = self.plain.ask(self.document[:blocks * BLOCK] + self._tail(max(1, DOCUMENT - blocks * BLOCK)))
         return expect_cached(answer, blocks * BLOCK, f"own prefix cache, share {share}").first_s
 
-    def _total(self, blocks: int) -> float:
+    def _total(self, blocks: int) -> tuple[float, bool]:
+        """Time to first token, and whether the connector chose to compute what it had found."""
         self.reader.reset_prefix_cache()
         self.lab.settle(self.depot)
         prompt = self.document[:blocks * BLOCK] + self._tail(DOCUMENT - blocks * BLOCK)
-        return ask_depot(self.depot, self.reader, prompt, max(0, blocks * BLOCK - 1), f"{blocks} stored blocks").first_s
+        answer = ask_depot(self.depot, self.reader, prompt, max(0, blocks * BLOCK - 1), f"{blocks} stored blocks",
+                           may_compute=True)
+        return answer.first_s, bool(blocks) and answer.cached == 0
 
     def _tail(self, tokens: int) -> list[int]:
         """New content."""

@@ -23,6 +23,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kvdepot/result.h"
 #include "kvdepot/types.h"
@@ -110,6 +111,13 @@ struct Completion {
   const char* why = "";
 };
 
+// A completion with copies of its own: valid for as long as it lives, whoever releases the operation meanwhile.
+struct OwnedCompletion {
+  Completion done;                   // its `failed` and `why` are null and empty: see below
+  std::vector<std::uint8_t> failed;  // as Completion::failed; (keys + 7) / 8 bytes
+  std::string why;
+};
+
 struct ClientStats {
   std::uint64_t requests = 0, completed = 0, failed = 0, timeouts = 0, cancelled = 0, busy = 0;
   std::uint64_t corrupt_slabs = 0;  // slabs that failed verification at this client
@@ -171,6 +179,10 @@ class Client {
   // Waits until layer `layer` (or, with kWholeOp, the whole) of `op` is done, at most `timeout`. Returns its
   // completion, or kTimeout (the operation goes on), kNotFound (unknown or released op). Independent of poll().
   virtual Result<Completion> wait(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) = 0;
+  // The same two for callers who cannot know whether another thread releases the operation in this moment: a bitmap is
+  // copied before release() can take it. poll_owned() takes up to `max` completions, at most 4,096.
+  virtual std::vector<OwnedCompletion> poll_owned(std::size_t max) = 0;
+  virtual Result<OwnedCompletion> wait_owned(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) = 0;
   // Gives the operation's memory (bitmap) back; cancels it first if it still runs. Every op must be released.
   virtual void release(OpId op) = 0;
 

@@ -11,14 +11,10 @@ std::chrono::milliseconds timeout_of(std::int64_t ms) { return deadline_of(ms, 0
 
 }  // namespace
 
-PyCompletion::PyCompletion(const Completion& completion)
-    : done(completion),
-      failed(reinterpret_cast<const char*>(completion.failed),
-             completion.failed == nullptr ? 0 : (std::size_t{completion.keys} + 7) / 8),
-      why(completion.why) {
-  done.failed = nullptr;
-  done.why = "";
-}
+PyCompletion::PyCompletion(OwnedCompletion completion)
+    : done(completion.done),
+      failed(reinterpret_cast<const char*>(completion.failed.data()), completion.failed.size()),
+      why(std::move(completion.why)) {}
 
 std::uint32_t PyCompletion::first_failed() const {
   if (done.code != Code::kOk) return 0;
@@ -211,20 +207,18 @@ void PyClient::release(OpId op) {
 }
 
 std::vector<PyCompletion> PyClient::poll(std::int64_t max) {
-  constexpr std::int64_t kMost = 4096;
-  std::vector<Completion> done(static_cast<std::size_t>(std::clamp<std::int64_t>(max, 0, kMost)));
-  done.resize(open()->client->poll(done));
-  return {done.begin(), done.end()};
+  auto done = open()->client->poll_owned(static_cast<std::size_t>(std::max<std::int64_t>(max, 0)));
+  return {std::move_iterator(done.begin()), std::move_iterator(done.end())};
 }
 
 std::optional<PyCompletion> PyClient::wait(OpId op, std::int64_t layer, std::int64_t timeout_ms) {
   const auto self = open();
   const std::uint16_t which = layer == -1 ? kWholeOp : u16_of(layer, "the operation has no such layer");
   const auto timeout = timeout_of(timeout_ms);
-  auto done = self->client->wait(op, which, std::chrono::milliseconds(0));  // known already in most cases
+  auto done = self->client->wait_owned(op, which, std::chrono::milliseconds(0));  // known already in most cases
   if (!done && done.error().code == Code::kTimeout && timeout.count() > 0) {
     const nb::gil_scoped_release released;
-    done = self->client->wait(op, which, timeout);
+    done = self->client->wait_owned(op, which, timeout);
   }
   if (!done && done.error().code == Code::kTimeout) return std::nullopt;
   return PyCompletion(take(std::move(done)));

@@ -15,13 +15,14 @@
 
 namespace kvd::python {
 
-// One completion, with its bitmap and its text copied: it stays valid after release().
+// One completion, with its bitmap and its text copied: it stays valid after release(), which another thread may call
+// while this one waits for the GIL.
 struct PyCompletion {
   Completion done;
   nb::bytes failed;
   std::string why;
 
-  explicit PyCompletion(const Completion& completion);
+  explicit PyCompletion(OwnedCompletion completion);
   // Index of the first key that failed, `keys` when none did, 0 when the whole operation failed: how long the usable
   // prefix is.
   [[nodiscard]] std::uint32_t first_failed() const;

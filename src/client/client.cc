@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -21,7 +22,13 @@ namespace kvd::client {
 namespace {
 
 constexpr Duration kCancelAgain = std::chrono::milliseconds(100);
+constexpr std::size_t kPolledMax = 4096;  // copies made by one call
 constexpr char kForked[] = "a forked child must open a client of its own";
+
+Time time_in(std::chrono::milliseconds timeout) {
+  const bool forever = timeout > std::chrono::hours(24 * 365);  // beyond it nanoseconds would overflow
+  return forever ? kNever : after(monotonic_now(), timeout);
+}
 
 Status check_options(const ClientOptions& options) {
   if (options.ops_max == 0 || options.ops_max > kOpsMaxMax) return fail(Code::kInvalid, "ops_max must be 1 to 32768");
@@ -94,6 +101,8 @@ class ThreadedClient final : public Client {
   [[nodiscard]] int event_fd() const noexcept override;
   std::size_t poll(std::span<Completion> out) override { return forked() ? 0 : parts_->ops.poll(out); }
   Result<Completion> wait(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) override;
+  std::vector<OwnedCompletion> poll_owned(std::size_t max) override;
+  Result<OwnedCompletion> wait_owned(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) override;
   void release(OpId op) override;
   [[nodiscard]] ClientStats stats() const override;
   Result<std::string> depot_stats(std::chrono::milliseconds timeout) override;
@@ -251,8 +260,22 @@ int ThreadedClient::event_fd() const noexcept {
 
 Result<Completion> ThreadedClient::wait(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) {
   if (forked()) return fail(Code::kInvalid, kForked);
-  const bool forever = timeout > std::chrono::hours(24 * 365);  // beyond it nanoseconds would overflow
-  return parts_->ops.wait(op, layer, forever ? kNever : after(monotonic_now(), timeout));
+  return parts_->ops.wait(op, layer, time_in(timeout));
+}
+
+Result<OwnedCompletion> ThreadedClient::wait_owned(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  OwnedCompletion copy;
+  if (const auto done = parts_->ops.wait(op, layer, time_in(timeout), &copy); !done) return fail(done.error());
+  return copy;
+}
+
+std::vector<OwnedCompletion> ThreadedClient::poll_owned(std::size_t max) {
+  std::vector<OwnedCompletion> copies;
+  if (forked()) return copies;
+  std::vector<Completion> done(std::min(max, kPolledMax));
+  parts_->ops.poll(done, &copies);
+  return copies;
 }
 
 void ThreadedClient::release(OpId op) {

@@ -265,7 +265,7 @@ void Core::end_early(Running& running, Code code, std::string_view why) {
   end(running, code, why);
   if (!tell || last_seen) return;
   side_of(channel).draining.insert(id);
-  if (!body) return;  // MATCH and STATS are answered at once, REMOVE when it is written; there is nothing to stop
+  if (!body) return;  // MATCH and STATS are answered soon, REMOVE when it is written; there is nothing to stop
   channel.connection().send({.head = wire::frame({.request_id = id}, wire::Cancel{}), .body = {}, .on_done = {}});
   channel.connection().flush();
 }

@@ -22,6 +22,15 @@ void clear_event(int fd) noexcept {
   [[maybe_unused]] const ssize_t got = ::read(fd, &count, sizeof count);  // EAGAIN: it was not set
 }
 
+// Requires the op's mutex: what the completion points to belongs to the op.
+OwnedCompletion copy_of(const Completion& done) {
+  OwnedCompletion copy{.done = done, .failed = {}, .why = done.why};
+  if (done.failed != nullptr) copy.failed.assign(done.failed, done.failed + (std::size_t{done.keys} + 7) / 8);
+  copy.done.failed = nullptr;
+  copy.done.why = "";
+  return copy;
+}
+
 }  // namespace
 
 OpTable::OpTable(std::uint32_t ops_max, int event_fd) : event_fd_(event_fd), ring_(ops_max) {
@@ -97,15 +106,17 @@ Result<Completion> OpTable::completion(Op& op, std::uint16_t layer) const {
   return done;
 }
 
-Result<Completion> OpTable::try_get(OpId id, std::uint16_t layer) {
+Result<Completion> OpTable::try_get(OpId id, std::uint16_t layer, OwnedCompletion* copy) {
   Op* const op = find(id);
   if (op == nullptr) return fail(Code::kNotFound, "no such operation");
   const std::lock_guard lock(op->mutex);
   if (op->id.load(std::memory_order_relaxed) != id) return fail(Code::kNotFound, "no such operation");
-  return completion(*op, layer);
+  Result<Completion> done = completion(*op, layer);
+  if (done && copy != nullptr) *copy = copy_of(*done);
+  return done;
 }
 
-Result<Completion> OpTable::wait(OpId id, std::uint16_t layer, Time until) {
+Result<Completion> OpTable::wait(OpId id, std::uint16_t layer, Time until, OwnedCompletion* copy) {
   Op* const op = find(id);
   if (op == nullptr) return fail(Code::kNotFound, "no such operation");
   std::uint32_t channels = Op::kWholeChannel;
@@ -116,7 +127,7 @@ Result<Completion> OpTable::wait(OpId id, std::uint16_t layer, Time until) {
   bool in_time = true;
   for (;;) {
     const std::uint32_t seen = op->events.value();
-    auto done = try_get(id, layer);
+    auto done = try_get(id, layer, copy);
     if (done || done.error().code != Code::kBusy) return done;
     if (!in_time) return fail(Code::kTimeout, "waited for an operation");
     in_time = op->events.wait(seen, channels, until);
@@ -167,7 +178,7 @@ void OpTable::signal() {
 }
 
 // Takes completions of one op until it has no more or `out` is full. Requires poll_mutex_.
-std::size_t OpTable::deliver(Op& op, std::span<Completion> out) {
+std::size_t OpTable::deliver(Op& op, std::span<Completion> out, std::vector<OwnedCompletion>* copies) {
   const std::lock_guard lock(op.mutex);
   if (op.id.load(std::memory_order_relaxed) == 0) return 0;
   const auto layers = static_cast<std::uint32_t>(op.results.layers.size());
@@ -186,10 +197,13 @@ std::size_t OpTable::deliver(Op& op, std::span<Completion> out) {
       break;
     }
   }
+  if (copies != nullptr) {
+    for (const Completion& done : out.first(taken)) copies->push_back(copy_of(done));
+  }
   return taken;
 }
 
-std::size_t OpTable::poll(std::span<Completion> out) {
+std::size_t OpTable::poll(std::span<Completion> out, std::vector<OwnedCompletion>* copies) {
   const std::lock_guard lock(poll_mutex_);
   const bool signalling = signalling_.load(std::memory_order_relaxed);
   if (signalling) clear_event(event_fd_);  // before looking: what comes later sets it again
@@ -200,7 +214,7 @@ std::size_t OpTable::poll(std::span<Completion> out) {
       polling_ = ops_[ring_[ring_tail_++ % ring_.size()].load(std::memory_order_relaxed)].get();
       polling_->queued.exchange(false, std::memory_order_acq_rel);  // events from now on queue it again
     }
-    taken += deliver(*polling_, out.subspan(taken));
+    taken += deliver(*polling_, out.subspan(taken), copies);
     if (taken < out.size()) polling_ = nullptr;
   }
   const bool more = polling_ != nullptr || ring_tail_ != ring_head_.load(std::memory_order_acquire);

@@ -26,16 +26,18 @@ class OpTable {
   // The op with this id or null. It stays in its slot until release(id).
   [[nodiscard]] Op* find(OpId id) const noexcept;
   // Copies the completion of `layer` (schema number) or, with kWholeOp, of the whole op, if it is known. kBusy: not
-  // yet. kNotFound: unknown or released. kInvalid: the op has no such layer.
-  Result<Completion> try_get(OpId id, std::uint16_t layer);
+  // yet. kNotFound: unknown or released. kInvalid: the op has no such layer. `copy`, when given, gets it with its
+  // bitmap and text, while no other thread can release the op.
+  Result<Completion> try_get(OpId id, std::uint16_t layer, OwnedCompletion* copy = nullptr);
   // The same, waiting until `until` on the monotonic clock: kTimeout then.
-  Result<Completion> wait(OpId id, std::uint16_t layer, Time until);
+  Result<Completion> wait(OpId id, std::uint16_t layer, Time until, OwnedCompletion* copy = nullptr);
   // Marks layer `layer` of a put as readable. kNotFound, kInvalid (no put, no such layer, released before).
   Status release_layer(OpId id, std::uint16_t layer);
   // Frees the slot of an op that has ended. kBusy: it has not. kNotFound.
   Status release(OpId id);
-  // Takes the completions that have not been polled yet; of one op in order.
-  std::size_t poll(std::span<Completion> out);
+  // Takes the completions that have not been polled yet; of one op in order. `copies`, when given, gets them too, made
+  // as in try_get().
+  std::size_t poll(std::span<Completion> out, std::vector<OwnedCompletion>* copies = nullptr);
   // From now on the eventfd is written when completions wait.
   void signal();
   // Takes the text of an ended STATS op.
@@ -53,7 +55,7 @@ class OpTable {
  private:
   Result<Completion> completion(Op& op, std::uint16_t layer) const;
   void enqueue(Op& op);
-  std::size_t deliver(Op& op, std::span<Completion> out);
+  std::size_t deliver(Op& op, std::span<Completion> out, std::vector<OwnedCompletion>* copies);
 
   std::vector<std::unique_ptr<Op>> ops_;
   int event_fd_;

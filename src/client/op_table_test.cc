@@ -200,6 +200,49 @@ TEST_F(OpTableTest, LayersOfAPutAreReleasedOnce) {
   EXPECT_EQ(table_.release_layer(12345, 0).error().code, Code::kNotFound);
 }
 
+TEST_F(OpTableTest, CopiesOutliveTheOp) {
+  const OpId id = add(1);
+  Op& op = *table_.find(id);
+  op.results.bitmaps.push_back(std::make_unique<std::uint8_t[]>(2));
+  op.results.bitmaps[1][1] = 2;  // key 9
+  op.results.layers[0] = {.failed_keys = 1, .failed = op.results.bitmaps[1].get()};
+  table_.announce_layer(op);
+  op.results.why = "a text that is too long to be kept inside of a string";
+  op.results.whole.why = op.results.why.c_str();
+  end(id, Code::kBusy);
+  OwnedCompletion layer;
+  ASSERT_TRUE(table_.wait(id, 0, kNever, &layer).has_value());
+  std::array<Completion, 4> out;
+  std::vector<OwnedCompletion> polled;
+  ASSERT_EQ(table_.poll(out, &polled), 2U);
+  ASSERT_TRUE(table_.release(id).has_value());
+  EXPECT_EQ(layer.done.failed_keys, 1U);
+  EXPECT_EQ(layer.failed, (std::vector<std::uint8_t>{0, 2}));
+  ASSERT_EQ(polled.size(), 2U);
+  EXPECT_EQ(polled[0].failed, layer.failed);
+  EXPECT_EQ(polled[1].done.code, Code::kBusy);
+  EXPECT_EQ(polled[1].why, "a text that is too long to be kept inside of a string");
+  EXPECT_EQ(polled[1].done.failed, nullptr);
+}
+
+// The race that tsan and asan see when a bitmap is copied after wait() has returned.
+TEST_F(OpTableTest, AnOpMayBeReleasedWhileOthersCopyItsCompletion) {
+  for (int round = 0; round < 500; ++round) {
+    const OpId id = add(1, 100);
+    std::array<std::thread, 2> waiters;
+    for (std::thread& waiter : waiters) {
+      waiter = std::thread([this, id] {
+        OwnedCompletion copy;
+        const auto done = table_.wait(id, kWholeOp, kNever, &copy);
+        EXPECT_TRUE(done ? copy.failed == std::vector<std::uint8_t>(13) : done.error().code == Code::kNotFound);
+      });
+    }
+    end(id);
+    EXPECT_TRUE(table_.release(id).has_value());
+    for (std::thread& waiter : waiters) waiter.join();
+  }
+}
+
 // One thread plays the I/O thread; others submit, wait, poll and release as they like.
 TEST_F(OpTableTest, ManyThreadsNeverLoseACompletion) {
   constexpr int kRounds = 2000;

@@ -13,9 +13,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/sizes.h"
 #include "cmd/inspect_report.h"
 #include "cmd/progress_bar.h"
-#include "cmd/sizes.h"
 #include "cmd/text_file.h"
 #include "store/aligned_buffer.h"
 #include "store/inventory.h"

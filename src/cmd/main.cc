@@ -15,6 +15,15 @@ namespace {
 
 constexpr int kUsageError = 2;
 
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  kvdepot serve --dir /data/kv --pool 8GiB --flash 200GiB\n"
+    "  kvdepot inspect /data/kv\n"
+    "  kvdepot bench store --dir /mnt/nvme0\n"
+    "  kvdepot plan --model llama-3-70b --gpu h100:2 --prompt 2200 --output 170 --reuse 0.9\n"
+    "  kvdepot sim run examples/sim/depot.toml\n"
+    "Each of them has a --help of its own.";
+
 constexpr const char* kServeFooter =
     "Sizes take B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024); times ms, s, m, h.\n"
     "Until there is authentication only loopback addresses and unix sockets can be listened on.\n\n"
@@ -43,7 +52,7 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   };
   add("dir", "DIR", "Directory of the flash log; created with mode 0700");
   add("pool", "SIZE", "DRAM tier, at least 64MiB [1GiB]");
-  add("flash", "SIZE", "NVMe tier; 0 = memory only [10GiB]");
+  add("flash", "SIZE", "NVMe tier; 0 = memory only [10GiB; a store that is there keeps its size]");
   serve
       .add_option("--listen", flags.listen,
                   "tcp://HOST:PORT or unix:///PATH; repeatable; port 0: any [tcp://127.0.0.1:7070]")
@@ -91,6 +100,7 @@ int run(int argc, char** argv) {
   kvd::cmd::PlanVerb plan(app);
   const auto run_sim = kvd::cmd::add_sim(app);
   const kvd::cmd::Verb verbs[] = {kvd::cmd::add_inspect(app), kvd::cmd::add_verify(app), kvd::cmd::add_bench(app)};
+  app.footer(kFooter);  // last: verbs that are added later would inherit it
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -119,6 +119,7 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   store.dir = read.text("dir", "");
   store.pool_bytes = read.converted("pool", "1GiB", parse_size);
   store.flash_bytes = read.converted("flash", "10GiB", parse_size);
+  store.flash_bytes_given = settings.contains("flash");
   store.segment_bytes = read.converted("segment", "auto", parse_segment);
   store.verify = read.converted("verify", "on", parse_switch);
   store.demote_after = read.converted("demote-after", "30s", parse_duration);

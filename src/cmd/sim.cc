@@ -114,12 +114,17 @@ std::function<int()> add_sim(CLI::App& app) {
       sim->add_subcommand("opportunities", "The study's open opportunities against recomputation and swapping");
   add_common(*opportunities, flags->opportunities);
   opportunities->add_option("--seeds", flags->opportunities.seeds, "Orders of the requests [30]")->type_name("N");
+  opportunities->footer("Example:\n  kvdepot sim opportunities --seeds 30 --out opportunities.json");
 
   CLI::App* const run = sim->add_subcommand("run", "Simulate a fleet: engines, caches, tiers, routing, a shared depot");
   add_run(*run, flags->run);
   CLI::App* const sweep =
       sim->add_subcommand("sweep", "Simulate a fleet over values and seeds on all cores, with paired intervals");
   add_sweep(*sweep, flags->sweep);
+  // Last: verbs that are added later would inherit it.
+  sim->footer(
+      "Examples:\n  kvdepot sim study --figure 9\n  kvdepot sim run examples/sim/depot.toml --html fleet.html\n"
+      "  kvdepot sim sweep examples/sim/tiers.toml --vary ablate=each");
 
   return [sim, study, calibrate, opportunities, run, sweep, flags] {
     if (!sim->parsed()) return 0;

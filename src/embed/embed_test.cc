@@ -168,6 +168,21 @@ TEST_F(EmbedTest, WhatWasStoredIsThereWhenTheDirectoryIsOpenedAgain) {
   EXPECT_TRUE(memory_ == original);
 }
 
+TEST_F(EmbedTest, WithoutASizeTheStoreThatIsThereIsOpenedAsItIs) {
+  const std::vector<std::byte> original = memory_;
+  {
+    const auto client = open_any(address());
+    ASSERT_TRUE(client.has_value()) << client.error().what;
+    EXPECT_EQ(put(**client, prepare(**client), AckLevel::kPooled).code, Code::kOk);
+  }
+  const auto bytes = std::filesystem::file_size(dir_ + "/flash.kvd");
+  const auto client = open_any("file://" + dir_ + "?pool=64MiB");
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  EXPECT_EQ(get(**client, prepare(**client)).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+  EXPECT_EQ(std::filesystem::file_size(dir_ + "/flash.kvd"), bytes);
+}
+
 // Turns over a bit of the first slab with these bytes in the pool of an embedded depot of this process: through its own
 // mapping, the only way there is.
 bool flip_in_pool(std::span<const std::byte> slab) {
@@ -190,7 +205,7 @@ bool flip_in_pool(std::span<const std::byte> slab) {
 }
 
 TEST_F(EmbedTest, ARecordThatWentBadInThePoolIsStoredAnew) {
-  const auto client = open_any("file://" + dir_ + "?pool=64MiB");
+  const auto client = open_any("file://" + dir_ + "?pool=64MiB&flash=0");
   ASSERT_TRUE(client.has_value()) << client.error().what;
   const Handles handles = prepare(**client);
   const std::vector<std::byte> original = memory_;
@@ -325,6 +340,8 @@ TEST_F(EmbedTest, TellsWhyItCannotOpen) {
   std::ofstream(dir_ + "/thesis.tex") << "do not lose me";
   why = reason(address(), Code::kInvalid);
   EXPECT_TRUE(has(why, "thesis.tex") && has(why, "empty directory")) << why;
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), std::filesystem::directory_iterator()), 1)
+      << "nothing is written there";
 }
 
 TEST_F(EmbedTest, WarningsOfTheDepotAreHeard) {

@@ -40,7 +40,8 @@ LoadAnswer LoadChoice::choose(const LoadQuestion& q) const noexcept {
     return pass_.seconds({work.tokens + q.others_work.tokens, work.pairs + q.others_work.pairs});
   };
 
-  answer.load_s = load_.seconds(hit * q.token_bytes - flash, flash);
+  const std::uint64_t pool = hit * q.token_bytes - flash;
+  answer.load_s = load_.seconds(pool, flash);
   answer.pass_s = with_others(chunk_work(static_cast<double>(chunk), static_cast<double>(context)));
   const double rest_s = pass_.prompt_seconds(left - chunk, context + chunk, q.pass_tokens_max);
   answer.layerwise_s = overlapped(answer.load_s, answer.pass_s, overlap_loss_) + rest_s;
@@ -49,8 +50,8 @@ LoadAnswer LoadChoice::choose(const LoadQuestion& q) const noexcept {
   answer.saved_s = std::max(answer.cold_s - pass_.prompt_seconds(left, context, q.pass_tokens_max), 0.0);
 
   // A load of unknown speed holds up nobody else. Comparing with cold leaves out the others on both sides.
-  const bool layerwise =
-      q.others == 0 ? answer.layerwise_s <= answer.async_s : load_.measured() && answer.load_s <= answer.pass_s;
+  const bool layerwise = q.others == 0 ? answer.layerwise_s <= answer.async_s
+                                       : load_.measured(pool, flash) && answer.load_s <= answer.pass_s;
   if (answer.load_s >= answer.saved_s && !(layerwise && answer.layerwise_s < answer.cold_s)) return answer;
   answer.mode = layerwise ? LoadMode::kLayerwise : LoadMode::kAsync;
   return answer;
@@ -67,9 +68,11 @@ void LoadChoice::observe_overlap(PassWork work, std::uint64_t pool_bytes, std::u
   const double load_s = load_.seconds(pool_bytes, flash_bytes);
   const double pass_s = pass_.seconds(work);
   const double shorter = std::min(load_s, pass_s);
+  const double longer = std::max(load_s, pass_s);
   if (!(seconds > 0) || !(shorter > 0)) return;
-  const double loss = std::clamp((seconds - std::max(load_s, pass_s)) / shorter, 0.0, kLossMax);
-  overlap_loss_ += kLossWeight * (loss - overlap_loss_);
+  const double loss = std::clamp((seconds - longer) / shorter, 0.0, kLossMax);
+  // Beside a much longer one what is hidden of the shorter is lost in the error of the longer one's prediction.
+  overlap_loss_ += kLossWeight * (shorter / longer) * (loss - overlap_loss_);
 }
 
 }  // namespace kvd::model

@@ -62,6 +62,18 @@ TEST(LoadChoice, WithOthersAnUnmeasuredDepotIsAskedAsynchronously) {
   EXPECT_EQ(LoadChoice(kCost, true).choose(q).mode, LoadMode::kLayerwise);
 }
 
+// What was read from flash says nothing of the pool, and the other way round.
+TEST(LoadChoice, WithOthersATierThatWasNotMeasuredIsAskedAsynchronously) {
+  LoadQuestion q = document(2048);
+  q.others = 1;
+  LoadChoice choice(kCost, true);
+  choice.observe_load(0, 6912 * kTokenBytes, 0.1, false);
+  EXPECT_EQ(choice.choose(q).mode, LoadMode::kAsync);
+  q.flash_tokens = 6912;
+  EXPECT_EQ(choice.choose(q).mode, LoadMode::kLayerwise);
+  EXPECT_EQ(measured(2e9).choose(q).mode, LoadMode::kAsync);
+}
+
 TEST(LoadChoice, WhatComputesSoonerIsComputed) {
   EXPECT_EQ(measured(10e6).choose(document()).mode, LoadMode::kNone);  // 159 MB at 10 MB/s against 8 s
   LoadQuestion q = document();
@@ -119,6 +131,21 @@ TEST(LoadChoice, LearnsThatLoadAndComputeShareTheCores) {
   EXPECT_EQ(choice.choose(q).mode, LoadMode::kAsync);
   for (int i = 0; i < 300; ++i) choice.observe_load(1'000'000'000, 0, 0.5, false);
   EXPECT_LT(choice.overlap_loss(), 0.9);  // and tries again after some time
+}
+
+// A load of 7 s that takes 2 % longer than predicted says nothing of how a pass of 70 ms was hidden behind it.
+TEST(LoadChoice, LearnsOfOverlapFromWhatIsOfOneLength) {
+  LoadChoice choice = measured(25e6);
+  const PassWork last{1, 6912};
+  for (int i = 0; i < 10; ++i) {
+    const std::uint64_t bytes = 6912 * kTokenBytes;
+    choice.observe_overlap(last, bytes, 0, 1.02 * choice.load().seconds(bytes, 0));
+  }
+  EXPECT_LT(choice.overlap_loss(), 0.2);
+  const PassWork half = chunk_work(3456, 3456);
+  const auto bytes = static_cast<std::uint64_t>(choice.pass().seconds(half) * 25e6);
+  for (int i = 0; i < 10; ++i) choice.observe_overlap(half, bytes, 0, 2 * choice.pass().seconds(half));
+  EXPECT_GT(choice.overlap_loss(), 0.8);
 }
 
 TEST(LoadChoice, ChunkedRemaindersAreHiddenOnlyBehindTheirFirstPass) {

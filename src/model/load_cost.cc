@@ -24,8 +24,8 @@ void LoadCost::observe(std::uint64_t pool_bytes, std::uint64_t flash_bytes, doub
   const auto flash = static_cast<double>(flash_bytes);
   if (pool + flash <= 0 || !(seconds > 0) || !std::isfinite(seconds)) return;
   const double moving = std::max(seconds - kFixedSeconds, seconds / 10);
-  double weight = contended ? kWeightContended : kWeight;
-  if (observations_ == 0) weight = 1;
+  bool& measured = flash > pool ? flash_measured_ : pool_measured_;
+  const double weight = !measured ? 1 : contended ? kWeightContended : kWeight;
   // The tier that holds most of the bytes learns; the other one's share is subtracted as it is believed now.
   if (flash > pool) {
     const double rest = std::max(moving - pool * pool_s_, moving * flash / (pool + flash) / 4);
@@ -34,7 +34,7 @@ void LoadCost::observe(std::uint64_t pool_bytes, std::uint64_t flash_bytes, doub
     const double rest = std::max(moving - flash * flash_s_, moving * pool / (pool + flash) / 4);
     learn(pool_s_, rest / pool, weight);
   }
-  ++observations_;
+  measured = true;
 }
 
 }  // namespace kvd::model

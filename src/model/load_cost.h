@@ -18,8 +18,10 @@ class LoadCost {
     return kFixedSeconds + pool_s_ * static_cast<double>(pool_bytes) +
            flash_byte_s() * static_cast<double>(flash_bytes);
   }
-  // False as long as the rates are assumed ones.
-  [[nodiscard]] bool measured() const noexcept { return observations_ > 0; }
+  // False as long as the rate of a tier that holds some of the bytes is an assumed one.
+  [[nodiscard]] bool measured(std::uint64_t pool_bytes, std::uint64_t flash_bytes) const noexcept {
+    return (pool_bytes == 0 || pool_measured_) && (flash_bytes == 0 || flash_measured_);
+  }
   [[nodiscard]] double pool_bytes_per_s() const noexcept { return 1 / pool_s_; }
   [[nodiscard]] double flash_bytes_per_s() const noexcept { return 1 / flash_byte_s(); }
 
@@ -34,7 +36,8 @@ class LoadCost {
 
   double pool_s_ = 1 / kPoolBytesPerSecond;  // seconds a byte
   double flash_s_ = 1 / kFlashBytesPerSecond;
-  std::uint64_t observations_ = 0;
+  bool pool_measured_ = false;
+  bool flash_measured_ = false;
 };
 
 }  // namespace kvd::model

@@ -42,7 +42,7 @@ Connection::~Connection() {
 Status Connection::start() {
   const int on = 1;
   // Fails on unix sockets, which have nothing to delay.
-  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  has_mark_ = ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
   last_received_ = last_sent_ = loop_.now();
   return watch_.start(socket_.get(), io::Watch::kRead);
 }

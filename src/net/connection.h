@@ -184,6 +184,7 @@ class Connection final : private ShaperUser {
 
   // connection_read.cc
   void read_some();
+  void wait_for_step(bool flows);
   std::size_t receive();
   std::size_t gather_places(std::span<iovec> out, std::size_t& wanted);
   void landed(std::size_t bytes);
@@ -242,6 +243,8 @@ class Connection final : private ShaperUser {
   bool paused_ = false;  // nothing is received or taken until replies have gone out
   Time turn_end_{};      // when others have their turn
   bool yielded_ = false;
+  bool has_mark_ = false;  // TCP: the socket can count as readable from so many bytes on,
+  int step_bytes_ = 1;     // which is this
 
   // Sending.
   std::deque<Queued> queue_;

@@ -1,5 +1,6 @@
 #include "net/connection.h"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -60,6 +61,20 @@ Buffer put_data_frame(std::uint64_t id, std::size_t payload_bytes) {
   const std::vector<std::uint64_t> checksums{1};
   return wire::frame({.request_id = id, .items = 1, .layer_first = 0, .layer_count = 1},
                      wire::PutData{wire::U64View(checksums)}, payload_bytes);
+}
+
+// The same as make_socket_pair() over loopback TCP.
+std::pair<io::UniqueFd, io::UniqueFd> make_tcp_pair() {
+  const io::UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  io::UniqueFd near(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  auto* const address = reinterpret_cast<sockaddr*>(&at);
+  socklen_t size = sizeof at;
+  EXPECT_EQ(::bind(listener.get(), address, size), 0);
+  EXPECT_EQ(::listen(listener.get(), 1), 0);
+  EXPECT_EQ(::getsockname(listener.get(), address, &size), 0);
+  EXPECT_EQ(::connect(near.get(), address, size), 0);
+  return {std::move(near), io::UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC))};
 }
 
 class ConnectionTest : public testing::Test {
@@ -182,6 +197,33 @@ TEST_F(ConnectionTest, SmallMessagesTravelTogether) {
   EXPECT_EQ(peer_->counters.send_calls.value(), 1U);
   EXPECT_LE(other_->counters.recv_calls.value(), 3U);  // 1, but a turn of the loop may end between two messages
   EXPECT_EQ(other_->counters.messages_in.value(), 20U);
+}
+
+// Each wake-up takes a core from what computes beside it.
+TEST_F(ConnectionTest, APayloadThatTricklesIsTakenInSteps) {
+  constexpr std::size_t kPiece = 4 << 10, kPieces = 512;
+  auto [near, far] = make_tcp_pair();
+  far_ = std::move(far);
+  peer_ = std::make_unique<Peer>(*loop_, std::move(near));
+  write_all(far_.get(), put_data_frame(1, kPiece * kPieces));
+  const std::vector<std::byte> payload = make_bytes(kPiece * kPieces, 1);
+  const auto write = [&](std::size_t piece) { write_all(far_.get(), Bytes(payload).subspan(piece * kPiece, kPiece)); };
+  for (std::size_t piece = 0; piece + 2 < kPieces; ++piece) {
+    write(piece);
+    turn();
+  }
+  EXPECT_LT(peer_->counters.recv_calls.value(), kPieces / 4);
+  // What is less than a step is taken all the same, soon, and then a peer that sends nothing costs nothing.
+  write(kPieces - 2);
+  const std::size_t all = put_data_frame(1, kPiece * kPieces).size() + kPiece * (kPieces - 1);
+  ASSERT_TRUE(until([&] { return peer_->counters.bytes_in.value() == all; }));
+  const auto calls = peer_->counters.recv_calls.value();
+  const Time end = after(loop_->now(), Millis(60));
+  while (loop_->now() < end) loop_->run_once(Millis(1));
+  EXPECT_LE(peer_->counters.recv_calls.value(), calls + 1);
+  write(kPieces - 1);
+  ASSERT_TRUE(until([&] { return peer_->received.size() == 1; }));
+  EXPECT_EQ(peer_->received[0].payload, payload);
 }
 
 // What takes long to answer, asked many times over by one peer, does not keep the loop from the others.

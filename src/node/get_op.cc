@@ -60,8 +60,10 @@ void GetOp::advance() {
 }
 
 // Pins the records that are in the pool; those on flash are read in groups. False when the budget has no room: nothing
-// has been touched then.
+// has been touched then. Who waits is asked whenever something becomes free, so that must not cost a lookup of each
+// key.
 bool GetOp::ask_pool() {
+  if (refused_bytes_ > 0 && !has_room(refused_bytes_)) return false;
   const std::size_t count = keys_->count();
   std::vector<Tier> tiers(count, Tier::kNone);
   for (std::size_t key = 0; key < count; ++key) {
@@ -98,12 +100,19 @@ bool GetOp::take_share(const std::vector<Tier>& tiers) {
   streams_ = flash_bytes > 0 && (bytes > bytes_max || flash_bytes > room / 4 * 3);
   if (streams_) bytes = std::min(bytes, bytes_max);
   window_max_ = streams_ ? std::min({kWindowBytes, bytes_max / 2, room / 8 * 3}) : kWindowBytes;
-  // Not taken and given back: that would wake those who wait for the first of the two budgets, and they this one.
-  if (!connection_pins_.has_room(bytes) || !context_.pinned.has_room(bytes)) return false;
+  if (!has_room(bytes)) {
+    refused_bytes_ = std::min(bytes, bytes_max);  // a GET of more may stream when it is asked again
+    return false;
+  }
   connection_share_ = connection_pins_.take(bytes);
   share_ = context_.pinned.take(bytes);
   share_bytes_ = bytes;
   return true;
+}
+
+// Not taken and given back: that would wake those who wait for the first of the two budgets, and they this one.
+bool GetOp::has_room(std::uint64_t bytes) {
+  return connection_pins_.has_room(bytes) && context_.pinned.has_room(bytes);
 }
 
 // How many layers the next group has. One that streams leaves room for a second group while it is being sent.
@@ -222,7 +231,7 @@ wire::Header GetOp::take_layers(std::shared_ptr<Group>& carried) {
   } else {
     next_layer_ = message_end();
     // Otherwise nothing of a group is sent, and the store may still owe its fetches: it stays here to be cancelled.
-    if (streaming() && !groups_.empty()) carried = groups_.front();
+    if (streaming()) carried = groups_.front();
   }
   header.layer_count = static_cast<std::uint16_t>(next_layer_ - header.layer_first);
   if (finished()) header.flags = wire::kFlagLast;

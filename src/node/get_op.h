@@ -52,6 +52,8 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   // Asks the store for as much as the window allows; call after construction, after on_progress, and when the budget
   // has room again.
   void advance();
+  // It has what it may pin, or needs nothing. Until then it holds nothing and waits for the budgets.
+  [[nodiscard]] bool started() const noexcept { return started_; }
   // The next message can be made.
   [[nodiscard]] bool ready() const;
   // Makes it. Requires ready(). The last one has flag `last`.
@@ -99,6 +101,7 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
 
   bool ask_pool();
   bool take_share(const std::vector<Tier>& tiers);
+  bool has_room(std::uint64_t bytes);
   [[nodiscard]] std::uint16_t group_layers() const;
   bool ask_group();
   void start(Fetch& fetch, std::size_t key, std::uint16_t first, std::uint16_t end, std::size_t& pending);
@@ -130,6 +133,7 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   std::vector<Fetch> records_;  // by key; of records that were in the pool
   Budget::Share connection_share_, share_;
   std::uint64_t share_bytes_ = 0;
+  std::uint64_t refused_bytes_ = 0;  // of the budgets; asked for again before the keys are looked up again
   std::size_t records_pending_ = 0;
   bool streams_ = false;                       // groups keep nothing in the pool
   std::uint64_t window_max_;                   // bytes of groups that may be read ahead

@@ -85,7 +85,7 @@ class HalfOnFlash final : public store::Store {
 
 // What a node lends to its operations, without the node.
 struct Lent {
-  explicit Lent(io::Loop& loop, store::Store& store) : leases(loop, store, counters, 1), checker(loop, store) {}
+  explicit Lent(io::Loop& loop, store::Store& store) : leases(loop, store, counters, limits), checker(loop, store) {}
   NullLog log;
   Limits limits;
   NodeCounters counters;

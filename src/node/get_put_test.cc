@@ -368,7 +368,8 @@ TEST_F(GetPut, KeysUnderWayAreBounded) {
   EXPECT_EQ(get(0, 8).status, Code::kOk);
 }
 
-// More than the budget of pins: GETs wait for each other and all end well.
+// More than the budget of pins: GETs of a connection go one after the other, in their order (collect() looks at the
+// ids), and all end well.
 TEST_F(GetPut, GetsBeyondThePinBudgetWaitInLine) {
   NodeOptions options = test_options();
   options.limits.pinned_percent_max = 1;  // 640 KiB
@@ -382,6 +383,64 @@ TEST_F(GetPut, GetsBeyondThePinBudgetWaitInLine) {
   }
   for (const std::uint64_t id : ids) expect_records(collect(*client, id, records, 0, 8), records, 0, 8, 0, 4);
   EXPECT_TRUE(clean());
+}
+
+// A large GET is not overtaken by small ones that would take what it waits for, and when it is given up they go on.
+TEST_F(GetPut, ASmallGetDoesNotOvertakeALargeOneThatWaitsForPins) {
+  NodeOptions options = test_options();
+  options.limits.pinned_percent_max = 1;         // 655 KiB, half of it for a connection
+  records = Records(small_namespace(4, 16384));  // 68 KiB of the pool each
+  start(options);
+  ASSERT_TRUE(rig->put_all(records, 0, 8));
+  std::uint64_t one = 0;  // what a GET of one record takes
+  {
+    const io::UniqueFd unread = ask_unread({Records::get(2, 0, 0, 1)});
+    one = rig->stat("node", "pinned_bytes");
+    ASSERT_GE(one, 64U << 10);
+  }
+  ASSERT_TRUE(clean());
+  // The second asks for more than the share: it goes when nothing else is under way.
+  const std::vector<wire::Buffer> gets{Records::get(2, 0, 0, 1), Records::get(3, 0, 0, 8), Records::get(4, 0, 0, 1)};
+  io::UniqueFd unread = ask_unread(gets);
+  EXPECT_EQ(rig->stat("node", "ops"), 3U);
+  EXPECT_EQ(rig->stat("node", "pinned_bytes"), one);
+  RawClient late(*rig->loop, std::move(unread), false);
+  std::vector<std::uint64_t> ended;
+  while (ended.size() < 3) {
+    const Received m = late.next();
+    if (m.header.opcode == wire::Opcode::kGetData && m.header.last()) ended.push_back(m.header.request_id);
+  }
+  EXPECT_EQ(ended, (std::vector<std::uint64_t>{2, 3, 4}));
+  ASSERT_TRUE(clean());
+  std::vector<wire::Buffer> given_up = gets;
+  given_up.push_back(wire::frame({.request_id = 3}, wire::Cancel{}));
+  unread = ask_unread(given_up);
+  EXPECT_EQ(rig->stat("node", "ops"), 2U);
+  EXPECT_EQ(rig->stat("node", "pinned_bytes"), 2 * one);
+  unread.reset();
+  EXPECT_TRUE(clean());
+}
+
+// Two connections wait for pins of the node, and then there is room for one of them.
+TEST_F(GetPut, TheConnectionThatWaitsLongestForPinsIsServedFirst) {
+  NodeOptions options = test_options();
+  options.limits.pinned_percent_max = 1;         // 655 KiB, half of it for a connection
+  records = Records(small_namespace(4, 16384));  // 68 KiB of the pool each
+  start(options);
+  ASSERT_TRUE(rig->put_all(records, 0, 4));
+  io::UniqueFd first = ask_unread({Records::get(2, 0, 0, 4)});
+  const io::UniqueFd second = ask_unread({Records::get(2, 0, 0, 4)});
+  const std::uint64_t one = rig->stat("node", "pinned_bytes") / 8;
+  ASSERT_GE(one, 64U << 10);
+  io::UniqueFd third = ask_unread({Records::get(2, 0, 0, 3)});
+  const io::UniqueFd fourth = ask_unread({Records::get(2, 0, 0, 3)});
+  ASSERT_EQ(rig->stat("node", "pinned_bytes"), 8 * one);
+  first.reset();
+  EXPECT_TRUE(rig->until([&] { return rig->stat("node", "pinned_bytes") == 7 * one; }));
+  RawClient served(*rig->loop, std::move(third), false);
+  served.next();  // HELLO and OPEN
+  served.next();
+  EXPECT_EQ(served.next().header.opcode, wire::Opcode::kGetData);
 }
 
 // One GET waits for its connection's budget and one behind it for the node's. As long as nothing becomes free neither

@@ -1,6 +1,7 @@
 #include "node/match.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvd::node {
 namespace {
@@ -22,48 +23,55 @@ std::uint32_t first_needed(const MatchGroup& group, std::uint32_t prefix) noexce
   return 0;
 }
 
-MatchResult match_prefix(std::span<const MatchGroup> groups, std::uint32_t blocks,
-                         const std::function<Tier(std::size_t, std::uint32_t)>& lookup) {
-  MatchResult result{.prefix_blocks = 0, .tiers = std::vector<Tier>(blocks, Tier::kNone)};
-  std::vector<std::vector<Tier>> found(groups.size());
-  std::uint32_t longest = blocks;
-  // Groups that need every block bound the prefix; each ends at its first missing block.
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g].rule != HitRule::kAll) continue;
-    for (std::uint32_t b = 0; b < longest; ++b) {
-      const Tier tier = lookup(g, b);
-      if (tier == Tier::kNone)
-        longest = b;
-      else
-        found[g].push_back(tier);
-    }
+PrefixSearch::PrefixSearch(std::vector<MatchGroup> groups, std::uint32_t blocks)
+    : groups_(std::move(groups)), blocks_(blocks), longest_(blocks), found_(groups_.size()), run_(groups_.size()) {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].rule == HitRule::kAll) order_.push_back(g);
   }
-  // The others may have gaps: how many blocks in a row are present up to each block.
-  std::vector<std::vector<std::uint32_t>> run(groups.size());
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g].rule == HitRule::kAll) continue;
-    std::uint32_t length = 0;
-    for (std::uint32_t b = 0; b < longest; ++b) {
-      const Tier tier = lookup(g, b);
-      found[g].push_back(tier);
-      length = tier == Tier::kNone ? 0 : length + 1;
-      run[g].push_back(length);
-    }
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].rule != HitRule::kAll) order_.push_back(g);
   }
+  skip_ended();
+}
+
+void PrefixSearch::skip_ended() noexcept {
+  while (at_ < order_.size() && block_ >= longest_) {
+    ++at_;
+    block_ = 0;
+  }
+}
+
+void PrefixSearch::found(Tier tier) {
+  const std::size_t g = order_[at_];
+  if (groups_[g].rule == HitRule::kAll && tier == Tier::kNone) {
+    longest_ = block_;  // such a group ends at its first missing block
+  } else {
+    found_[g].push_back(tier);
+    if (groups_[g].rule != HitRule::kAll) {  // the others may have gaps
+      const std::uint32_t before = block_ == 0 ? 0 : run_[g].back();
+      run_[g].push_back(tier == Tier::kNone ? 0 : before + 1);
+    }
+    ++block_;
+  }
+  skip_ended();
+}
+
+MatchResult PrefixSearch::result() const {
+  MatchResult result{.prefix_blocks = 0, .tiers = std::vector<Tier>(blocks_, Tier::kNone)};
   const auto usable = [&](std::uint32_t prefix) {
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-      if (groups[g].rule == HitRule::kAll) continue;
-      if (run[g][prefix - 1] < prefix - first_needed(groups[g], prefix)) return false;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].rule == HitRule::kAll) continue;
+      if (run_[g][prefix - 1] < prefix - first_needed(groups_[g], prefix)) return false;
     }
     return true;
   };
-  std::uint32_t prefix = longest;
+  std::uint32_t prefix = longest_;
   while (prefix > 0 && !usable(prefix)) --prefix;
   result.prefix_blocks = prefix;
   std::fill_n(result.tiers.begin(), prefix, Tier::kPool);
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    for (std::uint32_t b = first_needed(groups[g], prefix); b < prefix; ++b) {
-      result.tiers[b] = slower(result.tiers[b], found[g][b]);
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (std::uint32_t b = first_needed(groups_[g], prefix); b < prefix; ++b) {
+      result.tiers[b] = slower(result.tiers[b], found_[g][b]);
     }
   }
   return result;

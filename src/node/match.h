@@ -4,9 +4,8 @@
 // last n of the p blocks, `last` only block p - 1. The longest such p counts; p = 0 is always usable.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <vector>
 
 #include "kvdepot/types.h"
@@ -23,10 +22,39 @@ struct MatchResult {
   std::vector<Tier> tiers;  // one per block of the request: the slowest tier that serves it; kNone beyond the prefix
 };
 
-// `lookup(group, block)`: where the slowest of the block's shards is, kNone when one is missing. Asked at most once for
-// each pair, and not for blocks that can't matter.
-MatchResult match_prefix(std::span<const MatchGroup> groups, std::uint32_t blocks,
-                         const std::function<Tier(std::size_t group, std::uint32_t block)>& lookup);
+// The search, one lookup after the other, so that its caller may take turns with others.
+class PrefixSearch {
+ public:
+  struct Place {
+    std::size_t group = 0;
+    std::uint32_t block = 0;
+  };
+  PrefixSearch(std::vector<MatchGroup> groups, std::uint32_t blocks);
+
+  // Nothing is left to look up.
+  [[nodiscard]] bool done() const noexcept { return at_ == order_.size(); }
+  // What to look up next. Each place at most once, and none that can't matter. Requires !done().
+  [[nodiscard]] Place next() const noexcept { return {order_[at_], block_}; }
+  // Where the slowest of its shards is, kNone when one is missing; goes on to the next place.
+  void found(Tier tier);
+  // Requires done().
+  [[nodiscard]] MatchResult result() const;
+  // What was found at a place of the prefix that its group needs.
+  [[nodiscard]] Tier tier(std::size_t group, std::uint32_t block) const noexcept { return found_[group][block]; }
+  [[nodiscard]] const std::vector<MatchGroup>& groups() const noexcept { return groups_; }
+
+ private:
+  void skip_ended() noexcept;
+
+  std::vector<MatchGroup> groups_;
+  std::vector<std::size_t> order_;  // of groups: those that need every block first, as they bound the prefix
+  std::size_t at_ = 0;              // in order_
+  std::uint32_t blocks_;
+  std::uint32_t longest_;  // what is still possible
+  std::uint32_t block_ = 0;
+  std::vector<std::vector<Tier>> found_;         // by group
+  std::vector<std::vector<std::uint32_t>> run_;  // by group that may have gaps: present blocks in a row up to each
+};
 
 // The blocks [first, prefix) that a group with this rule needs for a prefix of `prefix` blocks; returns first.
 std::uint32_t first_needed(const MatchGroup& group, std::uint32_t prefix) noexcept;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -12,10 +13,15 @@ namespace {
 
 // Groups written as rows: 'p' = pool, 'f' = flash, '.' = missing.
 MatchResult match(const std::vector<MatchGroup>& groups, const std::vector<std::string>& rows) {
-  return match_prefix(groups, static_cast<std::uint32_t>(rows[0].size()), [&](std::size_t g, std::uint32_t b) {
-    const char c = rows[g][b];
-    return c == 'p' ? Tier::kPool : c == 'f' ? Tier::kFlash : Tier::kNone;
-  });
+  PrefixSearch search(groups, static_cast<std::uint32_t>(rows[0].size()));
+  std::vector<std::string> asked = rows;
+  while (!search.done()) {
+    const PrefixSearch::Place at = search.next();
+    const char c = std::exchange(asked[at.group][at.block], '!');
+    EXPECT_NE(c, '!') << "each place at most once";
+    search.found(c == 'p' ? Tier::kPool : c == 'f' ? Tier::kFlash : Tier::kNone);
+  }
+  return search.result();
 }
 
 constexpr MatchGroup kAll{HitRule::kAll, 0};

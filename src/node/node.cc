@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
 #include "http/server.h"
 #include "net/listener.h"
 #include "net/shaper.h"
@@ -19,6 +20,7 @@
 namespace kvd::node {
 namespace {
 
+constexpr std::string_view kHttpScheme = "http://";
 constexpr Duration kLogPeriod = std::chrono::seconds(10);
 constexpr Error kShuttingDown{Code::kUnavailable, 0, "the depot is shutting down"};
 
@@ -28,9 +30,10 @@ Status explain(const std::string& address, const Error& error, std::string& why)
   if (error.code == Code::kBusy) {
     why += ": stop the program that listens there, or choose another address";
   } else if (error.code == Code::kIo) {
-    why += fmt::format(": {}: choose another address", std::strerror(error.sys_errno));
+    why += fmt::format(": {}: choose another address", error_text(error.sys_errno));
   } else {
-    why += ": choose a loopback address of this machine, or a unix socket";
+    why += ": choose a loopback address of this machine";
+    if (!address.starts_with(kHttpScheme)) why += ", or a unix socket";
   }
   return fail(error);
 }
@@ -135,6 +138,8 @@ Result<std::unique_ptr<Node>> Node::start(io::Loop& loop, Log& log, const NodeOp
 }
 
 Status NodeImpl::open(std::string& why) {
+  // First: the lock of a unix socket's name may be in that directory.
+  if (Status checked = store::Store::check_directory(options_.store, &why); !checked) return checked;
   if (Status bound = bind(why); !bound) return bound;
   Result<std::unique_ptr<store::Store>> store = store::Store::open(loop_, log_, store_options(), &why);
   if (!store) return fail(store.error());
@@ -168,7 +173,7 @@ Status NodeImpl::bind(std::string& why) {
   }
   if (options_.http.empty()) return {};
   auto http = http::HttpServer::start(options_.http, [this](std::string_view path) { return answer(path); });
-  if (!http) return explain("http://" + options_.http, http.error(), why);
+  if (!http) return explain(std::string(kHttpScheme) + options_.http, http.error(), why);
   http_ = std::move(*http);
   return {};
 }
@@ -177,7 +182,7 @@ void NodeImpl::make_context() {
   if (options_.shape_read_bytes_per_s > 0) {
     shaper_ = std::make_unique<net::Shaper>(loop_, options_.shape_read_bytes_per_s);
   }
-  leases_ = std::make_unique<Leases>(loop_, *store_, counters_, options_.limits.leases_max);
+  leases_ = std::make_unique<Leases>(loop_, *store_, counters_, options_.limits);
   checker_ = std::make_unique<Checker>(loop_, *store_);
   context_.reset(new NodeContext{.loop = loop_,
                                  .log = log_,
@@ -193,6 +198,7 @@ void NodeImpl::make_context() {
                                  .unfinished = unfinished_,
                                  .op_keys = op_keys_,
                                  .shared_fd = store_->shared_fd(),
+                                 .refusals = 0,
                                  .draining = false,
                                  .stats_json = [this] { return stats_json(); }});
 }
@@ -259,8 +265,14 @@ void NodeImpl::on_closed(Session& session, const Error& why) {
   if (context_->draining) check_drain();
 }
 
+// Whose GET was refused first is told first.
 void NodeImpl::tell_room() {
-  for (const auto& [number, session] : sessions_) session->on_room();
+  std::vector<Session*> waiting;
+  for (const auto& [number, session] : sessions_) {
+    if (session->refused() > 0) waiting.push_back(session.get());
+  }
+  std::ranges::sort(waiting, {}, &Session::refused);
+  for (Session* session : waiting) session->on_room();
 }
 
 void NodeImpl::drain(Duration limit, io::Callback on_done) {

@@ -15,15 +15,17 @@ namespace kvd::node {
 struct Limits {
   std::uint32_t connections_max = 1024;       // an engine of 8 GPUs has 16; one more is closed at once
   std::uint32_t ops_max = 256;                // unfinished GETs and PUTs of a connection (told in HELLO)
-  std::uint32_t op_keys_max = 1U << 18;       // keys of all unfinished GETs and PUTs of the node: about 80 MB
+  std::uint32_t op_keys_max = 1U << 18;       // keys of all unfinished GETs and PUTs of the node: about 80 MB; 8 of a
+                                              // large MATCH count as one
   std::uint32_t namespaces_max = 1024;        // open on a connection
   std::uint32_t leases_max = 4096;            // of the node; beyond, a match is answered without a lease
+  std::uint32_t lease_pins_max = 1U << 20;    // records of all leases: at most 16 MiB; beyond, a lease ends where it is
   std::uint32_t lease_ms_max = 60'000;        // longer leases are cut to this
-  std::uint64_t lookups_max = 1U << 18;       // shards x groups x blocks of a MATCH (of a REMOVE: in slices): 55 ms of
-                                              // the loop at 210 ns each
+  std::uint64_t lookups_max = 1U << 18;       // shards x groups x blocks of a MATCH or REMOVE: 55 ms of the loop at
+                                              // 210 ns each, in slices
   std::uint32_t pinned_percent_max = 75;      // share of the pool that GETs may pin while they send; more wait in line
   std::uint32_t unfinished_percent_max = 50;  // share of the pool that unfinished PUTs may hold
-  std::uint32_t connection_percent_max = 50;  // share of these two that one connection may take
+  std::uint32_t connection_percent_max = 50;  // share of these two, and of leases, that one connection may take
   std::uint32_t lent_percent_max = 50;        // share of what GETs may pin, of the node and of a connection, for those
                                               // read through shared memory: the others always have the rest
   Duration handshake_limit = std::chrono::seconds(5);  // from connecting to HELLO

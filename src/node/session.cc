@@ -52,6 +52,7 @@ Session::Session(NodeContext& context, std::uint64_t number, io::UniqueFd socket
       pump_timer_(context.loop, [this] { pump(); }),
       views_(context.loop, context.counters),
       doubt_timer_(context.loop, [this] { count_corrupt(); }),
+      match_timer_(context.loop, [this] { match_next(); }),
       remove_timer_(context.loop, [this] { remove_next(); }),
       connection_(std::make_unique<net::Connection>(context.loop, static_cast<net::MessageHandler&>(*this), context.net,
                                                     std::move(socket), connection_options(context))) {
@@ -274,12 +275,6 @@ Status Session::on_check(const wire::Header& header, Bytes meta) {
     context_.checker.report(*ns, {key, check->shard, check->group}, bytes, at_once);
   }
   return {};
-}
-
-Result<store::NamespaceHandle> Session::handle_of(std::uint32_t ns) const {
-  const Result<SharedNamespace> use = namespace_of(ns);
-  if (!use) return fail(use.error());
-  return (*use)->handle();
 }
 
 Result<SharedNamespace> Session::namespace_of(std::uint32_t ns) const {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "net/connection.h"
 #include "node/context.h"
 #include "node/get_op.h"
+#include "node/match.h"
 #include "node/namespace_use.h"
 #include "node/put_op.h"
 #include "node/views.h"
@@ -38,10 +40,13 @@ class Session final : private net::MessageHandler {
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   // Nothing is under way and nothing waits to be sent.
   [[nodiscard]] bool idle() const noexcept {
-    return gets_.empty() && puts_.empty() && removals_ == 0 && views_.held() == 0 && connection_->queued_bytes() == 0;
+    return gets_.empty() && puts_.empty() && matches_.empty() && removals_ == 0 && views_.held() == 0 &&
+           connection_->queued_bytes() == 0;
   }
   // GETs that waited for the pin budget may go on.
   void on_room();
+  // Which of the node's refusals (NodeContext) its first waiting GET was; 0 = none waits.
+  [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
   // Ends the connection; on_closed follows.
   void close(const Error& why) { connection_->close(why); }
   [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
@@ -63,6 +68,7 @@ class Session final : private net::MessageHandler {
     std::unique_ptr<io::Timer> deadline;
     std::vector<Queued> queued;
     Time arrived{};
+    std::uint64_t refused = 0;  // as in refused(); 0 = not yet
     bool lend_decided = false;
     std::shared_ptr<LentShare> lent{};  // null: its slabs are sent as bytes
   };
@@ -83,6 +89,26 @@ class Session final : private net::MessageHandler {
     Budget::Share share;   // of the node's bookkeeping
     std::size_t next = 0;  // key that is removed next
     std::uint32_t removed = 0;
+  };
+
+  // A MATCH on its way, in slices too.
+  struct RunningMatch {
+    std::uint64_t request_id = 0;
+    SharedNamespace ns;
+    std::vector<Key> keys;  // of block b of group g at g * blocks + b
+    std::vector<std::uint16_t> shards, groups;
+    std::uint32_t blocks = 0;
+    std::uint32_t lease_ms = 0;  // 0 = no (more) pins
+    bool promote = false;
+    Time arrived{};
+    Time deadline = kNever;  // looked at between two slices
+    Budget::Share share;     // of the node's bookkeeping, once it takes more than a turn
+    PrefixSearch search;
+    std::optional<MatchResult> found = std::nullopt;  // when the search is done
+    std::uint32_t next_block = 0;                     // of the prefix, to be leased and promoted next
+    std::size_t next_group = 0;
+    std::uint64_t lease = 0;
+    [[nodiscard]] block::RecordId id(std::size_t group, std::uint32_t block, std::uint16_t shard) const;
   };
 
   // net::MessageHandler
@@ -108,7 +134,6 @@ class Session final : private net::MessageHandler {
   Status on_ping(const wire::Header& header, Bytes meta);
   Status on_cancel(const wire::Header& header, Bytes meta);
   Status on_check(const wire::Header& header, Bytes meta);
-  Result<store::NamespaceHandle> handle_of(std::uint32_t ns) const;
   Result<SharedNamespace> namespace_of(std::uint32_t ns) const;
   template <class M>
   Status reply(const wire::Header& request, const M& message, std::uint32_t items = 0);
@@ -119,6 +144,12 @@ class Session final : private net::MessageHandler {
 
   // session_match.cc
   Status on_match(const wire::Header& header, Bytes meta);
+  bool match_some(RunningMatch& match);
+  [[nodiscard]] Tier slowest(const RunningMatch& match, std::size_t group, std::uint32_t block) const;
+  void keep(RunningMatch& match);
+  void answer_match(const RunningMatch& match);
+  void end_match(const RunningMatch& match);
+  void match_next();
 
   // session_view.cc: GETs through shared memory
   void offer_memory();
@@ -166,11 +197,14 @@ class Session final : private net::MessageHandler {
   io::Timer pump_timer_;
   std::list<RunningGet> gets_;  // in order of arrival: the first one that can send goes first
   std::unordered_map<std::uint64_t, std::list<RunningGet>::iterator> gets_by_id_;
+  std::uint64_t refused_ = 0;
   std::unordered_map<std::uint64_t, RunningPut> puts_;
   Views views_;
   std::uint64_t lent_now_ = 0;  // bytes in views made in this turn
   std::deque<Doubt> doubts_;    // in order of time
   io::Timer doubt_timer_;
+  std::deque<RunningMatch> matches_;  // in order of arrival; small ones are answered before
+  io::Timer match_timer_;
   std::deque<RunningRemove> removes_;
   io::Timer remove_timer_;
   std::size_t removals_ = 0;  // REMOVEs that are answered when they are written

@@ -75,7 +75,8 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
       .keys = std::move(*share),
       .deadline = nullptr,
       .queued = {},
-      .arrived = now};
+      .arrived = now,
+      .refused = 0};
   if (request.deadline != kNever) {
     running.deadline = std::make_unique<io::Timer>(context_.loop, [this, id = request.id] {
       end_get(id, {Code::kTimeout, 0, "the request's deadline has passed"});
@@ -100,9 +101,18 @@ void Session::on_room() {
   if (!gets_.empty()) schedule_pump();
 }
 
+// GETs begin in the order of their arrival: behind one that waits for pins the others wait too, or small ones would
+// take what it waits for, again and again.
 void Session::pump() {
   lent_now_ = 0;
-  for (RunningGet& get : gets_) pump_get(get);
+  refused_ = 0;
+  for (RunningGet& get : gets_) {
+    if (refused_ > 0 && !get.op->started()) continue;
+    pump_get(get);
+    if (get.op->started()) continue;
+    if (get.refused == 0) get.refused = ++context_.refusals;
+    refused_ = get.refused;
+  }
   connection_->flush();
 }
 
@@ -147,6 +157,7 @@ void Session::end_get(std::uint64_t id, const Error& why) {
   gets_.erase(found->second);
   gets_by_id_.erase(found);
   get.op->abort();
+  if (!get.op->started()) schedule_pump();  // those behind it in the line
   std::size_t withdrawn = 0;
   for (auto queued = get.queued.rbegin(); queued != get.queued.rend(); ++queued, ++withdrawn) {
     if (!connection_->withdraw(queued->id)) break;

@@ -1,95 +1,160 @@
-// MATCH: the usable prefix over all shards and groups, its lease and its promotion.
+// MATCH: the usable prefix over all shards and groups, its lease and its promotion. A small one is answered at once;
+// one of many records goes on in later turns of the loop, a slice at a time.
 #include <algorithm>
 #include <utility>
 
-#include "node/match.h"
 #include "node/session.h"
 
 namespace kvd::node {
 namespace {
 
-// A request with everything it names resolved.
-struct Resolved {
-  const wire::Match& match;
-  store::NamespaceHandle ns;
-  std::vector<MatchGroup> groups;
-  std::vector<Key> keys;  // as in the request
+constexpr std::size_t kLookedUpAtOnce = 4096;  // records: 1 ms of the loop at 210 ns each
+constexpr std::size_t kKeysForOne = 8;         // of a match in the node's bookkeeping: some 30 bytes each, not 300
 
-  // Calls visit(record id, block) for every record that the prefix needs, in block order.
-  template <class Visit>
-  void for_needed(std::uint32_t prefix, Visit visit) const {
-    for (std::uint32_t b = 0; b < prefix; ++b) {
-      for (std::size_t g = 0; g < groups.size(); ++g) {
-        if (b < first_needed(groups[g], prefix)) continue;
-        for (const std::uint16_t shard : match.shards) visit(id(g, b, shard));
-      }
-    }
-  }
-  [[nodiscard]] block::RecordId id(std::size_t group, std::uint32_t block, std::uint16_t shard) const {
-    return {keys[group * match.blocks + block], shard, match.groups[group]};
-  }
-};
+}  // namespace
 
-Tier slowest(const store::Store& store, const Resolved& r, std::size_t group, std::uint32_t block) {
+block::RecordId Session::RunningMatch::id(std::size_t group, std::uint32_t block, std::uint16_t shard) const {
+  return {keys[group * blocks + block], shard, groups[group]};
+}
+
+Status Session::on_match(const wire::Header& header, Bytes meta) {
+  const Time arrived = context_.loop.now();
+  const Result<wire::Match> match = wire::decode<wire::Match>(header, meta);
+  if (!match) return undecodable(header, match.error());
+  Result<SharedNamespace> ns = namespace_of(match->ns);
+  if (!ns) return refuse(header, ns.error());
+  if (match->shards.size() * match->keys.count() > context_.limits.lookups_max) {
+    return refuse(header, {Code::kInvalid, 0, "too many shards x groups x blocks in one request"});
+  }
+  const store::Store& store = context_.store;
+  std::vector<MatchGroup> rules;
+  for (const std::uint16_t group : match->groups) {
+    const GroupSchema* const schema = store.schema((*ns)->handle(), group);
+    if (schema == nullptr) return refuse(header, {Code::kInvalid, 0, "the namespace has no such group"});
+    rules.push_back({schema->rule, schema->hit_blocks});
+  }
+  RunningMatch running{.request_id = header.request_id,
+                       .ns = std::move(*ns),
+                       .keys = {},
+                       .shards = match->shards,
+                       .groups = match->groups,
+                       .blocks = match->blocks,
+                       .lease_ms = std::min(match->lease_ms, context_.limits.lease_ms_max),
+                       .promote = match->promote,
+                       .arrived = arrived,
+                       .deadline = header.deadline_ms == 0 ? kNever : after(arrived, Millis(header.deadline_ms)),
+                       .share = {},
+                       .search = PrefixSearch(std::move(rules), match->blocks)};
+  running.keys.reserve(match->keys.count());
+  const block::NamespaceHash& hash = store.namespace_hash(running.ns->handle());
+  for (std::size_t i = 0; i < match->keys.count(); ++i) running.keys.push_back(block::key_at(hash, match->keys, i));
+  if (match_some(running)) {
+    answer_match(running);
+    return {};
+  }
+  if (matches_.size() >= context_.limits.ops_max) {
+    end_match(running);
+    return refuse(header, {Code::kBusy, 0, "too many unfinished requests on this connection"});
+  }
+  running.share = context_.op_keys.take((running.keys.size() + kKeysForOne - 1) / kKeysForOne);
+  if (!running.share) {
+    end_match(running);
+    return refuse(header, {Code::kBusy, 0, "too many keys are being moved"});
+  }
+  matches_.push_back(std::move(running));
+  match_timer_.arm(context_.loop.now());
+  return {};
+}
+
+// A slice of its records: first where they are, then what the prefix needs of them is leased and promoted. True when
+// both are through.
+bool Session::match_some(RunningMatch& match) {
+  std::size_t looked_up = 0;
+  for (; !match.search.done() && looked_up < kLookedUpAtOnce; looked_up += match.shards.size()) {
+    const auto [group, block] = match.search.next();
+    match.search.found(slowest(match, group, block));
+  }
+  if (!match.search.done()) return false;
+  if (!match.found) match.found = match.search.result();
+  const std::uint32_t prefix = match.found->prefix_blocks;
+  if (match.lease_ms == 0 && !match.promote) return true;
+  for (; match.next_block < prefix && looked_up < kLookedUpAtOnce; looked_up += match.shards.size()) {
+    if (match.next_block >= first_needed(match.search.groups()[match.next_group], prefix)) keep(match);
+    if (++match.next_group < match.groups.size()) continue;
+    match.next_group = 0;
+    ++match.next_block;
+  }
+  return match.next_block == prefix;
+}
+
+Tier Session::slowest(const RunningMatch& match, std::size_t group, std::uint32_t block) const {
   Tier tier = Tier::kPool;
-  for (const std::uint16_t shard : r.match.shards) {
-    const Tier one = store.lookup(r.ns, r.id(group, block, shard));
+  for (const std::uint16_t shard : match.shards) {
+    const Tier one = context_.store.lookup(match.ns->handle(), match.id(group, block, shard));
     if (one == Tier::kNone) return one;
     tier = std::max(tier, one);
   }
   return tier;
 }
 
-}  // namespace
-
-Status Session::on_match(const wire::Header& header, Bytes meta) {
-  const Time arrived = context_.loop.now();
-  const Result<wire::Match> match = wire::decode<wire::Match>(header, meta);
-  if (!match) return undecodable(header, match.error());
-  const Result<store::NamespaceHandle> ns = handle_of(match->ns);
-  if (!ns) return refuse(header, ns.error());
-  if (match->shards.size() * match->keys.count() > context_.limits.lookups_max) {
-    return refuse(header, {Code::kInvalid, 0, "too many shards x groups x blocks in one request"});
-  }
+// Leases the block's records that are in the pool and promotes the others.
+void Session::keep(RunningMatch& match) {
   store::Store& store = context_.store;
-  Resolved r{.match = *match, .ns = *ns, .groups = {}, .keys = {}};
-  for (const std::uint16_t group : match->groups) {
-    const GroupSchema* const schema = store.schema(*ns, group);
-    if (schema == nullptr) return refuse(header, {Code::kInvalid, 0, "the namespace has no such group"});
-    r.groups.push_back({schema->rule, schema->hit_blocks});
+  const store::NamespaceHandle ns = match.ns->handle();
+  const bool some_on_flash = match.search.tier(match.next_group, match.next_block) == Tier::kFlash;
+  for (const std::uint16_t shard : match.shards) {
+    const block::RecordId id = match.id(match.next_group, match.next_block, shard);
+    if (some_on_flash && match.promote) store.promote(ns, id);
+    if (match.lease_ms == 0) continue;
+    if (match.lease == 0 && !context_.leases.has_room(number_)) {
+      match.lease_ms = 0;
+      continue;
+    }
+    store::Pin pin = store.pin_for_lease(ns, id);
+    if (!pin) continue;
+    if (match.lease == 0) {
+      match.lease = context_.leases.grant(number_, std::move(pin), after(match.arrived, Millis(match.lease_ms)));
+    } else if (!context_.leases.add(match.lease, std::move(pin))) {
+      match.lease_ms = 0;  // what it has stays leased: the front of the prefix
+    }
   }
-  r.keys.reserve(match->keys.count());
-  for (std::size_t i = 0; i < match->keys.count(); ++i) {
-    r.keys.push_back(block::key_at(store.namespace_hash(*ns), match->keys, i));
-  }
-  const MatchResult found =
-      match_prefix(r.groups, match->blocks, [&](std::size_t g, std::uint32_t b) { return slowest(store, r, g, b); });
+}
 
-  std::vector<store::Pin> pins;
-  const bool lease = match->lease_ms > 0 && context_.leases.has_room();
-  if (lease || match->promote) {
-    r.for_needed(found.prefix_blocks, [&](const block::RecordId& id) {
-      const Tier tier = store.lookup(*ns, id);
-      if (tier == Tier::kFlash && match->promote) store.promote(*ns, id);
-      if (tier != Tier::kPool || !lease) return;
-      if (store::Pin pin = store.pin_for_lease(*ns, id)) pins.push_back(std::move(pin));
-    });
-  }
-  wire::MatchReply answer{
-      .prefix_blocks = found.prefix_blocks, .lease = 0, .tiers = std::as_bytes(std::span(found.tiers))};
-  if (!pins.empty()) {
-    const Millis length(std::min(match->lease_ms, context_.limits.lease_ms_max));
-    answer.lease = context_.leases.grant(number_, std::move(pins), after(arrived, length));
-  }
+void Session::answer_match(const RunningMatch& match) {
+  const MatchResult& found = *match.found;
+  const wire::MatchReply answer{
+      .prefix_blocks = found.prefix_blocks, .lease = match.lease, .tiers = std::as_bytes(std::span(found.tiers))};
   NodeCounters& counters = context_.counters;
   counters.requests_match.add();
-  counters.match_blocks.add(match->blocks);
+  counters.match_blocks.add(match.blocks);
   counters.match_blocks_hit.add(found.prefix_blocks);
-  const wire::Header reply_header{.flags = wire::kFlagLast, .request_id = header.request_id};
-  connection_->send({.head = wire::frame(reply_header, answer), .body = {}, .on_done = {}});
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(context_.loop.now() - arrived);
+  const wire::Header header{.flags = wire::kFlagLast, .request_id = match.request_id};
+  connection_->send({.head = wire::frame(header, answer), .body = {}, .on_done = {}});
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(context_.loop.now() - match.arrived);
   counters.match_us.record_us(static_cast<std::uint64_t>(us.count()));
-  return {};
+}
+
+// Of a match that is refused in the middle.
+void Session::end_match(const RunningMatch& match) {
+  if (match.lease != 0) context_.leases.release(number_, match.lease);
+}
+
+void Session::match_next() {
+  RunningMatch& match = matches_.front();
+  const bool late = match.deadline <= context_.loop.now();
+  const bool through = !late && match_some(match);
+  if (through) answer_match(match);
+  if (late) {
+    end_match(match);
+    context_.counters.timeouts.add();
+    static_cast<void>(
+        refuse(wire::Opcode::kMatchReply, match.request_id, {Code::kTimeout, 0, "the request's deadline has passed"}));
+  }
+  if (late || through) {
+    matches_.pop_front();
+    connection_->flush();
+  }
+  if (!matches_.empty()) match_timer_.arm(context_.loop.now());
 }
 
 }  // namespace kvd::node

@@ -210,6 +210,65 @@ TEST(Session, RemovalsLeaveTheLoopToOtherClients) {
   EXPECT_EQ(rig.stat("node", "op_keys"), 0U);
 }
 
+// The same of matches, each of 65,536 lookups and as many pins, and of giving these pins back.
+TEST(Session, LongMatchesLeaveTheLoopToOtherClients) {
+  NodeOptions options = test_options();
+  options.limits.lease_pins_max = 4 * 65'536;  // two of these matches for a connection
+  Rig rig(options);
+  const Records records(small_namespace(1, 512));
+  for (std::size_t first = 0; first < 4096; first += 1024) ASSERT_TRUE(rig.put_all(records, first, 1024));
+  auto client = rig.connect();
+  auto other = rig.connect();
+  const std::uint32_t ns = client->open(records.ns());
+  const auto keys = Records::keys(0, 4096);
+  const wire::Match match{.ns = ns,
+                          .promote = true,
+                          .lease_ms = 60'000,
+                          .blocks = 4096,
+                          .shards = std::vector<std::uint16_t>(16),
+                          .groups = {0},
+                          .keys = {keys, 16, true}};
+  std::size_t before = client->peer().received.size();
+  for (int i = 0; i < 4; ++i) client->send(wire::frame({.request_id = client->new_id()}, match));
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "op_keys") > 0; }));
+  EXPECT_EQ(other->call(wire::frame({.request_id = 9}, wire::Ping{})).header.opcode, wire::Opcode::kPingReply);
+  EXPECT_EQ(client->peer().received.size(), before);
+  EXPECT_TRUE(rig.until([&] { return client->peer().received.size() == before + 4; }));
+  std::vector<std::uint64_t> leases;
+  for (std::size_t i = before; i < client->peer().received.size(); ++i) {
+    const Received& m = client->peer().received[i];
+    const auto reply = wire::decode<wire::MatchReply>(m.header, m.meta);
+    ASSERT_TRUE(reply.has_value());
+    EXPECT_EQ(reply->prefix_blocks, 4096U);
+    EXPECT_EQ(reply->lease != 0, leases.size() < 2) << i;
+    if (reply->lease != 0) leases.push_back(reply->lease);
+  }
+  EXPECT_EQ(rig.stat("node", "leases"), 2U);
+  EXPECT_EQ(rig.stat("node", "op_keys"), 0U);
+  before = client->peer().received.size();
+  for (const std::uint64_t lease : leases) {
+    client->send(wire::frame({.request_id = client->new_id()}, wire::Unpin{lease}));
+  }
+  EXPECT_TRUE(rig.until([&] { return client->peer().received.size() == before + 2; }));
+  EXPECT_EQ(rig.stat("node", "leases"), 0U);
+  EXPECT_GT(rig.stat("store", "pool_bytes_pinned"), 0U);
+  EXPECT_TRUE(rig.until([&] { return rig.stat("store", "pool_bytes_pinned") == 0; }));
+  // One whose deadline passes in the middle is given up.
+  before = client->peer().received.size();
+  client->send(wire::frame({.request_id = client->new_id(), .deadline_ms = 1}, match));
+  ASSERT_TRUE(rig.until([&] { return client->peer().received.size() == before + 1; }));
+  EXPECT_EQ(client->peer().received[before].header.status, Code::kTimeout);
+  EXPECT_EQ(rig.stat("node", "leases"), 0U);
+  // A client that goes away in the middle leaves nothing behind.
+  client->send(wire::frame({.request_id = client->new_id()}, match));
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "op_keys") > 0; }));
+  client->vanish();
+  EXPECT_TRUE(rig.until([&] {
+    return rig.stat("node", "op_keys") == 0 && rig.stat("node", "leases") == 0 &&
+           rig.stat("store", "pool_bytes_pinned") == 0;
+  }));
+}
+
 TEST(Session, APeerThatDoesNotReadItsRepliesIsCut) {
   NodeOptions options = test_options();
   options.limits.stall_limit = std::chrono::milliseconds(20);

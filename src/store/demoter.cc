@@ -153,7 +153,7 @@ void Demoter::pump() {
 
 // False when no frame can be begun now: a completion or a ready segment calls again.
 bool Demoter::write_one() {
-  Frame* frame = writer_.begin_frame(flash_.tombstones.carrying());
+  Frame* frame = writer_.begin_frame();
   if (frame == nullptr) return false;
   fill(*frame);
   if (!frame->empty()) {

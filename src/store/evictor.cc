@@ -38,7 +38,7 @@ void Evictor::maintain() {
   flash_.update_gauges();
 }
 
-void Evictor::segment_sealed() {
+void Evictor::changed() {
   maintain();
   if (on_progress_) on_progress_();
 }
@@ -65,20 +65,14 @@ bool Evictor::stuck() const {
 }
 
 bool Evictor::give_up_one() {
-  auto victim = flash_.segments.start_eviction(true);
-  if (!victim) victim = flash_.segments.start_eviction(false);
-  if (!victim) return false;
-  flash_.stats.segments_evicted.add();
-  read_footer(add_task(*victim, true), std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
-  return true;
+  const auto victim = flash_.segments.start_eviction(true);
+  if (victim) begin(*victim);
+  return victim.has_value();
 }
 
 void Evictor::make_index_room() {
   if (!flash_.health.on() || tasks_.size() >= kTasksMax) return;
-  if (const auto victim = flash_.segments.start_eviction(false)) {
-    flash_.stats.segments_evicted.add();
-    read_footer(add_task(*victim, true), std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
-  }
+  if (const auto victim = flash_.segments.start_eviction(false)) begin(*victim);
 }
 
 bool Evictor::make_index_room_now() {
@@ -91,18 +85,29 @@ bool Evictor::make_index_room_now() {
 
 void Evictor::evict(std::uint32_t segment, bool retire) {
   flash_.segments.start_eviction_of(segment);
+  begin(segment).retire = retire;
+}
+
+// Of a segment that is kEvicting since just now.
+Evictor::Task& Evictor::begin(std::uint32_t segment) {
   flash_.stats.segments_evicted.add();
   Task& task = add_task(segment, true);
-  task.retire = retire;
   read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
+  return task;
 }
 
 std::vector<std::uint32_t> Evictor::removed_from(std::uint64_t hash) {
   std::vector<std::uint32_t> segments;
-  for (const auto& task : tasks_)
-    if (task->evicts && (!task->content_known || std::ranges::binary_search(task->content, hash)) &&
-        task->removed.insert(hash).second)
-      segments.push_back(task->segment);
+  for (const auto& task : tasks_) {
+    if (!task->evicts || (task->content_known && !std::ranges::binary_search(task->content, hash))) continue;
+    if (task->removed.contains(hash)) continue;
+    if (!task->content_known && task->removed.size() >= flash_.volume.segment_pages()) {
+      flash_.tombstones.await_end(task->segment, flash_.put_seq_next++);
+      continue;
+    }
+    task->removed.insert(hash);
+    segments.push_back(task->segment);
+  }
   return segments;
 }
 
@@ -242,15 +247,17 @@ void Evictor::finish(Task& task) {
   }
   std::erase_if(tasks_, [&](const auto& other) { return other.get() == &task; });
   tombstones_durable();  // others may have carried tombstones of this segment, which nothing needs any more
-  maintain();
-  if (on_progress_) on_progress_();
+  changed();
 }
 
 // The segment stays given up. Its header may or may not be the new one, so it counts as living until a write succeeds.
 void Evictor::retry(Task& task) {
   flash_.log.warn(fmt::format("store: segment {} could not be prepared; trying again", task.segment));
   task.step = Task::Step::kRetry;
-  if (++failures_ >= kFailuresMax) return flash_.health.turn_off("no segment can be prepared");
+  const bool waited_for = flash_.tombstones.awaits_end(task.segment);  // nobody's removal may hang on it
+  ++task.failures;
+  if (++failures_ >= kFailuresMax || (waited_for && task.failures >= kFailuresMax))
+    return flash_.health.turn_off("no segment can be prepared");
   if (!retry_.armed()) retry_.arm_in(kRetryDelay);
 }
 

@@ -37,7 +37,7 @@ class Evictor {
   // Starts what is needed to have enough segments ready. Call whenever one was opened.
   void maintain();
   // One was sealed: it may be given up.
-  void segment_sealed();
+  void segment_sealed() { changed(); }
   // Gives up one more segment than that: the index is at its cap.
   void make_index_room();
   // The index has no place for a record: erases a segment's entries at once (a sweep, milliseconds). False when nothing
@@ -54,7 +54,8 @@ class Evictor {
   [[nodiscard]] bool idle() const noexcept { return tasks_.empty(); }
   // A record is being removed. The segments whose old content is unfindable, but could come back after a crash, and
   // which held a record with this hash, as far as their footers tell: the removal must count them as living. Each of
-  // them once per hash, because nothing newer is written there.
+  // them once per hash, because nothing newer is written there. One whose content is unknown is named for as many
+  // hashes as it has pages, so at most 65,536; what is removed beyond waits for its end (Tombstones::await_end).
   [[nodiscard]] std::vector<std::uint32_t> removed_from(std::uint64_t record_hash);
 
  private:
@@ -69,14 +70,17 @@ class Evictor {
     bool retire = false;
     std::uint64_t new_generation = 0;
     std::uint64_t sweep_at = 0;
+    std::uint32_t failures = 0;  // in a row
     AlignedBuffer buffer;
     iovec io{};
     io::DiskOp op;
   };
 
+  void changed();
   void prepare_free();
   [[nodiscard]] bool stuck() const;
   bool give_up_one();
+  Task& begin(std::uint32_t segment);
   Task& add_task(std::uint32_t segment, bool evicts);
   void submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, std::size_t bytes,
               std::move_only_function<void(Status)> on_done);

@@ -23,8 +23,8 @@ class FlashHealth {
   static constexpr Duration kErrorWindow = std::chrono::seconds(10);
   // The kernel's own timeout of an NVMe command is 30 s; nothing finished for a third of that is not load.
   static constexpr Duration kStallMax = std::chrono::seconds(10);
-  // A flush may wait for what others have written to the same file system; 30 s, when the kernel gives up a command
-  // itself.
+  // A flush may wait for what others have written to the same file system, while other operations complete: 30 s, when
+  // the kernel gives up a command itself.
   static constexpr Duration kSyncStallMax = std::chrono::seconds(30);
   // A watchdog that comes later than this has slept with the process or the machine, and so has the device's time: it
   // proves nothing.

@@ -1,5 +1,5 @@
-// Tests of the flash tier's breaker where one operation hangs and all others go on; errors and devices that do nothing
-// at all are in store_flash_test.
+// Tests of the flash tier's breaker: many errors, a device that does nothing at all, and one operation that hangs while
+// all others go on.
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -51,12 +51,8 @@ TEST_F(FlashHealthTest, AHeaderThatHangsIsNoticedThoughReadsGoOn) {
   for (std::uint64_t n = 100; evicted() == 0; ++n) {
     kit_.passing = true;
     EXPECT_EQ(kit_.get(9), 1U);  // its segment stays
-    auto put = kit_.store->begin_put(kit_.ns, id_of(n), foreign_of(n));
-    ASSERT_TRUE(put && *put);
     std::optional<Code> code;
-    const std::vector<std::uint64_t> checksums(4);
-    kit_.store->complete_put(std::move(*put), checksums, AckLevel::kWritten,
-                             [&](Status status) { code = status ? Code::kOk : status.error().code; });
+    kit_.start_put(n, code);
     while (!code && evicted() == 0) kit_.loop.run_for(std::chrono::microseconds(20));
     if (evicted() > 0) {
       kit_.drive().stall(1, Duration::max());  // the segment's footer is being read; its next header comes after that
@@ -80,6 +76,56 @@ TEST_F(FlashHealthTest, ASlowFlushIsWaitedFor) {
   read_on(std::chrono::seconds(60));
   EXPECT_EQ(code, Code::kOk);
   EXPECT_EQ(kit_.stats().tier_off.value(), 0U);
+}
+
+class BreakerTest : public ::testing::Test {
+ protected:
+  void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
+
+  StoreKit kit_;
+};
+
+TEST_F(BreakerTest, ManyErrorsTurnTheTierOffAndThePoolGoesOn) {
+  open();
+  for (std::uint64_t n = 0; n < 10; ++n) ASSERT_TRUE(kit_.put(n));
+  ASSERT_TRUE(kit_.reopen());
+  for (std::uint64_t i = 1; i <= 40; ++i) kit_.drive().inject(io::DiskOp::Kind::kRead, i, io::SimFault::kError);
+  for (std::uint64_t n = 0; n < 10; ++n) kit_.get(n);
+  kit_.loop.run_for(Millis(1));
+  EXPECT_EQ(kit_.stats().tier_off.value(), 1u);
+  EXPECT_EQ(kit_.log.count("flash tier turned off"), 1u);
+  for (std::uint64_t n = 0; n < 10; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << "it must promise nothing";
+  for (std::uint64_t n = 100; n < 200; ++n) ASSERT_TRUE(kit_.put(n));
+  EXPECT_EQ(kit_.get(199), 1u);
+  EXPECT_EQ(kit_.put(200, 1, AckLevel::kWritten).error().code, Code::kIo);
+  kit_.close();
+  EXPECT_EQ(kit_.log.count("the flash tier is off: what is in memory only is lost"), 1u);
+}
+
+TEST_F(BreakerTest, AHangingDiskTurnsTheTierOffInsteadOfFillingThePool) {
+  open();
+  std::optional<Code> code;
+  kit_.drive().stall(UINT64_MAX, Duration::max());
+  kit_.start_put(1, code);
+  kit_.loop.run_for(std::chrono::seconds(25));
+  EXPECT_EQ(kit_.stats().tier_off.value(), 1u);
+  for (std::uint64_t n = 100; n < 200; ++n) ASSERT_TRUE(kit_.put(n));
+  kit_.kill();
+}
+
+// After a stop of the process its timers see seconds in which nothing ran.
+TEST_F(BreakerTest, AWatchdogThatComesLateDoesNotTakeTheDeviceForHanging) {
+  open();
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kWritten));  // a segment is open
+  kit_.loop.run_for(Millis(50));
+  std::optional<Code> code;
+  kit_.drive().stall(1, std::chrono::seconds(15));
+  kit_.start_put(1, code);
+  kit_.loop.run_for(Millis(500));  // the frame is on its way
+  kit_.clock.advance_to(after(kit_.loop.now(), std::chrono::seconds(12)));
+  kit_.loop.run_for(std::chrono::seconds(5));
+  EXPECT_EQ(kit_.stats().tier_off.value(), 0u);
+  EXPECT_EQ(code, Code::kOk);
 }
 
 }  // namespace

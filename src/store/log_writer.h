@@ -34,9 +34,9 @@ class LogWriter {
   void on_frame(OnFrame callback) { on_frame_ = std::move(callback); }
 
   // An empty frame for the open segment; null when kFramesMax are in flight, no segment is ready (one is being made
-  // so), the index is full until one is sealed, or the tier is off. `carrying`: tombstones wait to be carried over, for
-  // which the last ready segment may be opened. Ends with submit() or give_back().
-  Frame* begin_frame(bool carrying);
+  // so), the index is full until one is sealed, or the tier is off. While tombstones wait to be carried over the last
+  // ready segment may be opened, too. Ends with submit() or give_back().
+  Frame* begin_frame();
   void submit(Frame& frame);
   void give_back(Frame& frame);
   // Closes the open segment, if there is one: it gets its footer when its frames have completed and been flushed.

@@ -142,8 +142,7 @@ TEST_F(PoolTest, EvictionIsBoundedWhateverTheSizes) {
   EXPECT_LT(refused, 2'000U);
 }
 
-// The pool is reserved at start; that the machine has no memory for it shows when its pages are touched.
-// Or a child that lives on keeps all of the pool's memory after this process has been killed.
+// Or a child that lives on would keep all of the pool's memory after this process has been killed.
 TEST_F(PoolTest, AForkedChildKeepsNothingOfThePool) {
   const int fd = pool_->fd();
   ASSERT_GE(::fcntl(fd, F_GETFD), 0);
@@ -156,6 +155,7 @@ TEST_F(PoolTest, AForkedChildKeepsNothingOfThePool) {
   EXPECT_GE(::fcntl(fd, F_GETFD), 0) << "the parent keeps its own";
 }
 
+// The pool is reserved at start; that the machine has no memory for it shows when its pages are touched.
 TEST(PoolPrefault, MemoryThatIsNotThereIsToldAtOnce) {
   RecordingLog log;
   bool denied = false;

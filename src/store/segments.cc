@@ -19,8 +19,9 @@ void Segments::seal(std::uint32_t segment, bool next_victim) {
 }
 
 std::optional<std::uint32_t> Segments::start_eviction(bool avoid_readers) {
-  const auto victim =
-      avoid_readers ? first_victim([&](std::uint32_t s) { return segments_[s].readers == 0; }) : policy_->victim();
+  std::optional<std::uint32_t> victim;
+  if (avoid_readers) victim = first_victim([&](std::uint32_t s) { return segments_[s].readers == 0; });
+  if (!victim) victim = policy_->victim();
   if (victim) start_eviction_of(*victim);
   return victim;
 }

@@ -31,6 +31,7 @@ struct StoreOptions {
   std::string dir;                                    // created with mode 0700; holds flash.kvd and LOCK
   std::uint64_t pool_bytes = std::uint64_t{1} << 30;  // DRAM tier, >= 64 MiB; the largest record must fit in 1/4 of it
   std::uint64_t flash_bytes = 0;                      // NVMe tier, rounded down to segments; 0 = DRAM only (dir unused)
+  bool flash_bytes_given = true;        // false: flash_bytes is for a new store only, an existing one keeps its size
   std::uint64_t segment_bytes = 0;      // 16 MiB..256 MiB, power of two; 0 = the largest that gives 32 segments. Only a
                                         // new store asks: an existing one keeps its own
   std::uint64_t index_records_max = 0;  // 0 = flash_bytes / 64 KiB; 17.8 bytes of DRAM each
@@ -131,11 +132,17 @@ class Store {
   // Runs the loop, so it must not be called from a callback.
   static Result<std::unique_ptr<Store>> open(io::Loop& loop, Log& log, const StoreOptions& options,
                                              std::string* why = nullptr, io::DiskFactory* disks = nullptr);
+  // Before anything is written: kInvalid when a flash tier would have to share its directory with files of something
+  // else, with `why` as above. What else may be wrong open() says.
+  static Status check_directory(const StoreOptions& options, std::string* why = nullptr);
+  // What the flash tier will take: the size of the file that is there where the store keeps it, else what is asked for.
+  // Of a file that is damaged it may be neither. Blocks for a look at the file.
+  static std::uint64_t flash_bytes(const StoreOptions& options);
   // Ends gets that wait with kCancelled, waits for the device. Pins and put handles must be gone.
   virtual ~Store() = default;
 
-  // Writes what is dirty to flash and flushes it, at most until `deadline`, then on_done. New puts are refused with
-  // kBusy from here on.
+  // Writes what is dirty to flash and flushes it, at most until `deadline`, then on_done; what could not be written is
+  // a warning in the log. New puts are refused with kBusy from here on.
   virtual void drain(Time deadline, std::move_only_function<void()> on_done) = 0;
 
   // kInvalid when the same tenant and fingerprint are known here with another schema; kNoSpace when 65,535 are open.
@@ -182,7 +189,8 @@ class Store {
   // back: see await_removals().
   virtual bool remove(NamespaceHandle ns, const block::RecordId& id) = 0;
   // Calls `on_ack` when all removals so far survive the death of the process (as level kWritten; a flush follows by
-  // itself): from inside when they do, else from the loop after a small frame that all who wait share. kIo: the flash
+  // itself): from inside when they do, else from the loop after a small frame that all who wait share, or (very many
+  // absent records, in a segment that is being given up and cannot say what it holds) when that is gone. kIo: the flash
   // tier is off, so what it holds may come back at the next start. Not called when the store closes before.
   virtual void await_removals(std::move_only_function<void(Status)> on_ack) = 0;
 

@@ -268,5 +268,78 @@ TEST_F(PoolDamageTest, ADirtyRecordIsDroppedAndItsPutSaysSo) {
   EXPECT_EQ(kit_.lookup(2), Tier::kNone);
 }
 
+// ---- One record, read again, dropped, put again ----
+
+class DamagedRecordTest : public ::testing::Test {
+ protected:
+  void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
+
+  StoreKit kit_;
+};
+
+TEST_F(DamagedRecordTest, ATransientReadErrorIsReadAgain) {
+  open();
+  ASSERT_TRUE(kit_.put(1));
+  ASSERT_TRUE(kit_.put(2));
+  ASSERT_TRUE(kit_.reopen());
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kFlipBit);
+  EXPECT_EQ(kit_.get(1), 1u);
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
+  EXPECT_EQ(kit_.get(2), 1u);
+  EXPECT_EQ(kit_.stats().corrupt.value(), 0u);
+}
+
+TEST_F(DamagedRecordTest, ADamagedRecordIsDroppedForGoodAndCanBePutAgain) {
+  open();
+  ASSERT_TRUE(kit_.put(1));
+  ASSERT_TRUE(kit_.reopen());
+  // The record's slabs are the only pages with these bytes.
+  std::vector<std::byte> slab(5'000), found(5'000);
+  fill_slab(slab, 1, 1, 2);
+  std::uint64_t at = 4 << 20;
+  for (;; at += kPageBytes) {
+    ASSERT_LT(at, kit_.drive().size());
+    kit_.drive().peek(at, found);
+    if (found == slab) break;
+  }
+  kit_.drive().flip_bit(at + 4'999, 3);
+  EXPECT_EQ(kit_.get(1, 0, 2), 1u) << "the damage is in another layer";
+  EXPECT_EQ(kit_.get(1, 2, 1), 0u);
+  EXPECT_EQ(kit_.why_missed, Code::kCorrupt);
+  EXPECT_EQ(kit_.stats().corrupt.value(), 1u);
+  EXPECT_EQ(kit_.get(1, 0, 1), 0u) << "complete or absent";
+  ASSERT_TRUE(kit_.reopen());
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone) << "dropped for good";
+  ASSERT_TRUE(kit_.put(1, 2));
+  ASSERT_TRUE(kit_.reopen());
+  EXPECT_EQ(kit_.get(1), 2u);
+}
+
+TEST_F(DamagedRecordTest, AnOlderImageOfTheSameRecordInItsPlaceIsNoticed) {
+  open();
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  ASSERT_TRUE(kit_.remove(1));
+  ASSERT_TRUE(kit_.put(1, 2, AckLevel::kSynced));
+  ASSERT_TRUE(kit_.reopen());
+  // Where the image of a version begins: its table page comes before slab 0.
+  const auto image_of = [&](std::uint64_t version) {
+    std::vector<std::byte> slab(5'000), found(5'000);
+    fill_slab(slab, 1, version, 0);
+    std::uint64_t at = 4 << 20;
+    for (; at < kit_.drive().size(); at += kPageBytes) {
+      kit_.drive().peek(at, found);
+      if (found == slab) return at - kPageBytes;
+    }
+    return std::uint64_t{0};
+  };
+  const std::uint64_t old_image = image_of(1), new_image = image_of(2);
+  ASSERT_TRUE(old_image != 0 && new_image != 0);
+  std::vector<std::byte> image(kPageBytes + 4 * 2 * kPageBytes);
+  kit_.drive().peek(old_image, image);
+  kit_.drive().poke(new_image, image);
+  EXPECT_EQ(kit_.get(1), 0u) << "every checksum inside it is right, but it is not what was put last";
+  EXPECT_EQ(kit_.why_missed, Code::kCorrupt);
+}
+
 }  // namespace
 }  // namespace kvd::store

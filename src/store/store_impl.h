@@ -111,6 +111,7 @@ class StoreImpl final : public Store {
   void forget_record(PoolRecord& record);
   void bury(const RecordKey& key, const FlashPlace& place);
   void check_drain();
+  void tell_losses();
   void tier_off();
 
   io::Loop& loop_;

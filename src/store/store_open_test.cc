@@ -13,7 +13,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/random.h"
 #include "block/checksum.h"
 #include "store/format.h"
 #include "store/testing/store_kit.h"
@@ -97,7 +96,7 @@ TEST(StoreOpen, RefusesImpossibleSizes) {
     kit.options.segment_bytes = 0;
     change(kit.options);
     const Status opened = kit.open();
-    EXPECT_FALSE(kit.why.empty());
+    EXPECT_TRUE(mentions(kit.why, "ask for")) << kit.why;
     return !opened && opened.error().code == Code::kInvalid;
   };
   EXPECT_TRUE(refused([](StoreOptions& o) { o.pool_bytes = 1 << 20; }));
@@ -107,6 +106,22 @@ TEST(StoreOpen, RefusesImpossibleSizes) {
   EXPECT_TRUE(refused([](StoreOptions& o) { o.flash_bytes = 10 << 20; }));
   EXPECT_TRUE(refused([](StoreOptions& o) { o.pinned_percent_max = 101; }));
   EXPECT_TRUE(refused([](StoreOptions& o) { o.flash_bytes = ~std::uint64_t{0}; }));
+}
+
+TEST(StoreOpen, SaysHowMuchFlashItNeeds) {
+  StoreKit kit;
+  kit.options.segment_bytes = 16 << 20;
+  kit.options.flash_bytes = 1 << 20;
+  EXPECT_EQ(kit.open().error().code, Code::kInvalid);
+  EXPECT_EQ(kit.why,
+            "a flash size of 1MiB is too small: 4 segments of 16MiB and 4MiB beside them are needed: ask for 68MiB");
+}
+
+TEST(StoreOpen, SaysInWordsWhatTheDriveAnswered) {
+  StoreKit kit;
+  kit.drive().inject(io::DiskOp::Kind::kWrite, 1, io::SimFault::kError, EIO);
+  EXPECT_EQ(kit.open().error().code, Code::kIo);
+  EXPECT_TRUE(mentions(kit.why, ": Input/output error: check the drive")) << kit.why;
 }
 
 TEST(StoreOpen, ADiskWithoutRoomIsSaidAtOnce) {
@@ -270,42 +285,6 @@ TEST(StoreOpen, EachOpeningHasItsNumber) {
   ASSERT_TRUE(kit.reopen());
   EXPECT_EQ(kit.store->boot_epoch(), 2u);
   EXPECT_EQ(kit.store->uuid(), uuid);
-}
-
-// A smaller index refuses segments, which are to go at once, and all of them may hold tombstones for others; those that
-// are still free must take these. Where tombstones lie and what is used most differs by seed.
-TEST(StoreOpen, ASmallerStoreWithASmallerIndexAlwaysOpens) {
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
-    SCOPED_TRACE(seed);
-    StoreKit kit(seed);
-    kit.options.flash_bytes = (4 << 20) + 12 * kit.options.segment_bytes;
-    ASSERT_TRUE(kit.open()) << kit.why;
-    Random random(seed);
-    const std::uint64_t puts = 50 + random.below(80);
-    std::vector<bool> removed(puts);
-    for (std::uint64_t n = 0; n < puts; ++n) {
-      ASSERT_TRUE(kit.put(n, 1, AckLevel::kWritten));
-      if (random.chance(1, 3)) {
-        const std::uint64_t old = n - random.below(std::min<std::uint64_t>(n + 1, 14));
-        kit.remove(old);
-        removed[old] = true;
-        kit.loop.run_for(Millis(60));
-      }
-      for (int i = 0; i < 3; ++i) kit.get(random.below(n + 1) / 4 * 2);
-    }
-    kit.close();
-    kit.options.flash_bytes = (4 << 20) + (4 + random.below(6)) * kit.options.segment_bytes;
-    kit.options.index_records_max = 12 + random.below(12);  // two segments and more
-    ASSERT_TRUE(kit.open()) << kit.why;
-    for (std::uint64_t n = 1'000; n < 1'020; ++n) ASSERT_TRUE(kit.put(n, 1, AckLevel::kWritten)) << n;
-    kit.kill();
-    ASSERT_TRUE(kit.open()) << kit.why;
-    EXPECT_EQ(kit.get(1'019), 1U);
-    for (std::uint64_t n = 0; n < puts; ++n)
-      if (removed[n]) {
-        EXPECT_EQ(kit.lookup(n), Tier::kNone) << n;
-      }
-  }
 }
 
 // ---- On the real disk ----

@@ -18,6 +18,10 @@ void Tombstones::add(const Tombstone& tombstone) {
   unwritten_.insert(tombstone.put_seq);
 }
 
+void Tombstones::await_end(std::uint32_t segment, std::uint64_t put_seq) {
+  if (ends_.emplace(segment, put_seq).second) unwritten_.insert(put_seq);
+}
+
 void Tombstones::restore(const Tombstone& tombstone) {
   if (obsolete(tombstone)) return;
   ++segments_.at(tombstone.segment).removed;
@@ -102,6 +106,10 @@ void Tombstones::carry_from(std::uint32_t segment) {
 }
 
 void Tombstones::forget(std::uint32_t segment) {
+  if (const auto end = ends_.find(segment); end != ends_.end()) {
+    unwritten_.erase(end->second);
+    ends_.erase(end);
+  }
   std::erase_if(live_, [&](const Tombstone& tombstone) { return tombstone.segment == segment; });
   std::erase_if(unflushed_,
                 [&](Unflushed& u) { return u.tombstone.segment == segment && (done_carrying(u.tombstone), true); });

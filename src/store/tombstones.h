@@ -5,11 +5,13 @@
 // again: the device may have lost it and says so once. A tombstone dies with the segment it names. When its holder is
 // given up first it becomes pending again and is durable elsewhere before the holder is overwritten. All of them are
 // kept in memory: about 90 bytes each, at most about kLiveMax (beyond that the segment with the most of them is given
-// up, which ends them). One owner, no locking, no I/O.
+// up, which ends them), and while segments of unknown content are given up one for each page of these (Evictor).
+// One owner, no locking, no I/O.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -37,6 +39,9 @@ class Tombstones {
 
   // A record of a live (or just being given up) segment was removed. Written with the next frame.
   void add(const Tombstone& tombstone);
+  // A removal with this put_seq gets no tombstone: it holds when `segment`, which is being given up, is forgotten.
+  void await_end(std::uint32_t segment, std::uint64_t put_seq);
+  [[nodiscard]] bool awaits_end(std::uint32_t segment) const { return ends_.contains(segment); }
   // One that recovery found; its holder is filled in. Opening the volume has flushed it.
   void restore(const Tombstone& tombstone);
 
@@ -47,7 +52,8 @@ class Tombstones {
     return next_is_carried() ? carried_pending_.front() : pending_.front();
   }
   void take_pending();
-  // Whether all that were added with a lower put_seq are on flash or have nothing to name any more.
+  // Whether all that were added with a lower put_seq are on flash or have nothing to name any more, and the segments
+  // that await_end() named before are forgotten.
   [[nodiscard]] bool written_before(std::uint64_t put_seq) const {
     return unwritten_.empty() || *unwritten_.begin() >= put_seq;
   }
@@ -94,9 +100,10 @@ class Tombstones {
   std::vector<Unflushed> unflushed_;  // in order
   std::deque<Tombstone> pending_;
   std::deque<Tombstone> carried_pending_;
-  std::set<std::uint64_t> unwritten_;   // put_seq of those that are nowhere on flash yet
-  std::vector<std::uint32_t> carried_;  // by segment
-  std::uint64_t carry_pending_ = 0;     // pending or in a frame, and carried
+  std::set<std::uint64_t> unwritten_;            // put_seq of those that are nowhere on flash yet, and of ends_
+  std::map<std::uint32_t, std::uint64_t> ends_;  // put_seq of the first removal that waits for the end of a segment
+  std::vector<std::uint32_t> carried_;           // by segment
+  std::uint64_t carry_pending_ = 0;              // pending or in a frame, and carried
   std::uint64_t order_next_ = 0;
   std::uint64_t flushing_ = 0;  // the flush that runs covers lower orders
 };

@@ -1,26 +1,49 @@
-"""Faults of the depot under a real engine: every request ends with the right answer, late by its deadline at most.
+"""Faults of the depot under real engines: every request ends with the right answer, late by its deadline at most.
 
     python -m unittest -v tests.e2e.vllm_faults_test
 
-One engine for most drills. "The right answer" is what the engine said when nothing was wrong.
-The depot is slowed down (`--shape-read`) so that "in mid-load" lasts long enough to do something: a load then takes
-half the time of computing its blocks, a quarter of its deadline. About five minutes on two idle cores. What a drill
-cost is printed beside the cold time.
+Three engines: one that loads before the pass, one that loads layer by layer inside it, and one that verifies nothing.
+Where an engine loads inside the pass, two requests for the same prompt share the pass, and afterwards its own cache is
+looked at: no block in it may be one that did not come. "The right answer" is what the first engine said when nothing
+was wrong, in float32: batches of other shapes then do not round to other tokens.
+The depot is slowed down (`--shape-read`) so that "in mid-load" lasts long enough to do something. About four minutes on
+two idle cores. What a drill cost is printed beside the cold time.
 """
 
+import mmap
 import os
 import time
 import unittest
 
 from tests.e2e.depot_process import DepotProcess
-from tests.e2e.engine_rig import BLOCK, SLACK, Asking, Rig, connector, timed, wait_stored, wait_until
+from tests.e2e.engine_rig import (
+    BLOCK, SLACK, Asking, Rig, connector, negate_weights, read_digests, wait_stored, wait_until)
 
-BLOCKS = 6
+BLOCKS = 4
 TOKENS = BLOCKS * BLOCK + 10
 ANSWER = 8
-SHARE = 2.0                                 # deadline: this share of the compute that is saved
-SLOWNESS = 0.5                              # a slowed load over the compute that it saves
+SHARE = 1.5                                 # deadline: this share of the compute that is saved
+SLOWNESS = 0.4                              # a slowed load over the compute that it saves
 PAGE = 4096
+SLAB_PAGES = 48                             # a block's K and V of one layer in float32
+HEAD, SEGMENT = 4 << 20, 64 << 20           # of the depot's log
+SEGMENT_FLAG = f"--segment={SEGMENT}"
+FOOTER = 1 << 20                            # at a segment's end; it takes less
+
+
+class InOnePass:
+    """An engine that is asked for a prompt twice in one pass: both come while it still computes something else."""
+
+    def __init__(self, engine, other):
+        self._engine, self._other = engine, other
+
+    def ask(self, ids, max_tokens):
+        requests = [{"ids": self._other, "max_tokens": 1}] + [{"ids": ids, "max_tokens": max_tokens}] * 2
+        _, (_, first, second) = self._engine.generate(requests)
+        if first.tokens != second.tokens:
+            raise AssertionError(f"two answers: {first.tokens} and {second.tokens}")
+        first.cached = max(0, int(first.cached - self._engine.lost_blocks * BLOCK))
+        return first
 
 
 class Faults(unittest.TestCase):
@@ -28,123 +51,180 @@ class Faults(unittest.TestCase):
     def setUpClass(cls):
         cls.rig = Rig()
         cls.addClassCleanup(cls.rig.close)
-        cls.depot = cls.enterClassContext(DepotProcess(pool="256MiB", flash="2GiB"))
+        cls.depot = cls.enterClassContext(DepotProcess(pool="256MiB", flash="2GiB", extra=[SEGMENT_FLAG]))
+        cls.flipped = {}                                # offset -> the byte that was written there
         cls.model = cls.rig.copy_of_model("model")
-        cls.transfer = connector(cls.depot.address, deadline_share=SHARE, load="async", breaker_probe_ms=300)
-        cls.engine = cls.rig.engine("engine", cls.transfer, model=cls.model)
+        cls.digests = cls.rig.work / "digests.jsonl"
+        cls.unverified = cls.rig.work / "unverified.jsonl"
+        cls.settings = {"deadline_share": SHARE, "load": "async", "breaker_probe_ms": 300,
+                        "digest_log": str(cls.digests)}
+        cls.engine = cls.start("before", wait=False)
+        cls.inside = cls.start("inside", load="layerwise", wait=False)
+        cls.trusting = cls.start("trusting", verify=False, digest_log=str(cls.unverified), wait=False)
+        cls.engines = [cls.engine, cls.inside, cls.trusting]
+        for engine in cls.engines:
+            cls.rig.wait_ready(engine)
         cls.prompts = {}
         cls.right = {}
-        cls.cold_s = 0.0
-        # Six prompts for the drill of five requests, one for each other; all stored, their answers kept.
+        cls.first_s = 0.0                               # of a cold request
+        # Five prompts for the drill of five requests, one for each other; all stored, their answers kept.
         for name in ("kill", "stop 0", "stop 1", "stop 2", "stop 3", "stop 4", "down", "running", "weights"):
             prompt = cls.prompts[name] = cls.rig.prompt(name, TOKENS)
             before = cls.depot.metrics()["kvdepot_store_puts_total"]
-            answer, seconds = timed(lambda p=prompt: cls.engine.ask(p, ANSWER))
-            cls.right[name], cls.cold_s = answer.tokens, max(cls.cold_s, seconds)
+            answer = cls.engine.ask(prompt, ANSWER)
+            cls.right[name], cls.first_s = answer.tokens, max(cls.first_s, answer.first_s)
             wait_stored(cls.depot, before + BLOCKS)
         cls.prompt_bytes = cls.engine.counter("vllm:kvdepot_bytes_stored") / len(cls.prompts)
-        cls.slow = f"--shape-read={int(cls.prompt_bytes / (SLOWNESS * cls.cold_s))}"
+        cls.slow = f"--shape-read={int(cls.prompt_bytes / (SLOWNESS * cls.first_s))}"
+
+    @classmethod
+    def start(cls, name, wait=True, **settings):
+        return cls.rig.engine(name, connector(cls.depot.address, **cls.settings | settings), model=cls.model, wait=wait,
+                              dtype="float32")
+
+    def on_each(self, drill):
+        """The same drill on an engine that loads before the pass and on one that loads inside it."""
+        for engine in (self.engine, self.inside):
+            with self.subTest(engine=engine.spec.name):
+                drill(engine)
 
     # ---- steps of drills -----------------------------------------------------------------------------------------
 
     def restart(self, *flags):
-        """A new depot process on the same data, and an engine that is connected to it again."""
+        """A new depot process on the same data, and engines that are connected to it again."""
         self.depot.kill()
-        self.depot._extra = list(flags)
+        self.depot._extra = [SEGMENT_FLAG, *flags]
         self.depot.start()
         self.reconnect()
 
     def reconnect(self):
         filler = self.rig.prompt("filler", BLOCK + 2)
         def connected():
-            self.engine.ask(filler)
-            return self.depot.metrics()["kvdepot_connections"] >= 4
-        wait_until(connected, "the engine is connected")
-        self.engine.reset_prefix_cache()
+            for engine in self.engines:
+                engine.ask(filler)
+            return self.depot.metrics()["kvdepot_connections"] >= 4 * len(self.engines)     # two for each role
+        wait_until(connected, "the engines are connected")
+        def used(engine):
+            engine.reset_prefix_cache()
+            return engine.ask(filler).cached > 0        # no breaker is open any more
+        for engine in self.engines:
+            wait_until(lambda e=engine: used(e), "the depot is used", 60)
+            engine.reset_prefix_cache()
 
     def bytes_sent(self):
         return self.depot.metrics()["kvdepot_net_bytes_out_total"]
 
-    def in_mid_load(self, name, act):
-        """Asks for a prompt, acts when some of its bytes have come and most have not. (answer, seconds)"""
-        before = self.bytes_sent()
-        asking = Asking(self.engine, self.prompts[name], ANSWER)
-        wait_until(lambda: self.bytes_sent() - before > 1_000_000, "the load has begun", 30)
-        self.assertTrue(asking.is_alive())
-        act()
-        return asking.result()
+    def in_mid_load(self, engine, name, act):
+        """Asks for a prompt, acts when some of its bytes have come and most have not. Returns the answer."""
+        for _ in range(3):
+            other = self.rig.prompt(f"beside {time.monotonic()}", 2 * BLOCK)
+            before = self.bytes_sent()
+            asking = Asking(InOnePass(engine, other) if engine is self.inside else engine, self.prompts[name], ANSWER)
+            wait_until(lambda b=before, a=asking: not a.is_alive() or self.bytes_sent() - b > 1_000_000,
+                       "the load has begun", 30)
+            if asking.is_alive():
+                act()
+                return asking.result()[0]
+            asking.result()                     # its lookup was not answered in time: it has computed
+            engine.reset_prefix_cache()
+            time.sleep(1)
+        return self.fail("no request has begun to load")
 
-    def timeouts(self):
+    def count(self, engine, *names):
+        return sum(engine.counter(f"vllm:kvdepot_{name}") for name in names)
+
+    def timeouts(self, engine):
         """Operations of the engine that waited for their deadline."""
-        return sum(self.engine.counter(f'vllm:kvdepot_{what}_failures{{reason="timeout"}}')
-                   for what in ("lookup", "load"))
+        return self.count(engine, 'lookup_failures{reason="timeout"}', 'load_failures{reason="timeout"}')
 
     def assert_right(self, name, answer):
         self.assertEqual(answer.tokens, self.right[name], name)
 
-    def assert_in_time(self, what, seconds):
-        print(f"{what}: answered after {seconds:.2f} s, cold {self.cold_s:.2f} s, deadline {SHARE * self.cold_s:.2f} s",
-              flush=True)
-        self.assertLess(seconds, self.bound())
+    def assert_in_time(self, what, answer, deadlines=1):
+        """Time to first token: 1.1 times cold and the deadline, times three for a busy machine. Where nothing may be
+        waited for, the counters say so exactly."""
+        limit = 1.1 * self.first_s + deadlines * SHARE * self.first_s
+        print(f"{what}: first token after {answer.first_s:.2f} s, cold {self.first_s:.2f} s, with the deadline "
+              f"{limit:.2f} s", flush=True)
+        self.assertLess(answer.first_s, SLACK * limit)
 
-    def bound(self, deadlines=1.0):
-        """Time that a request may take: 1.1 times cold and the deadline, times three for a busy machine."""
-        return SLACK * (1.1 * self.cold_s + deadlines * SHARE * self.cold_s + 1.0)
+    def assert_own_cache_right(self, engine, name):
+        """What a failed load has left in the engine's own cache is computed, not the bytes that did not come. After a
+        load inside the pass there may be nothing: see kvdepot.vllm.messages.Evict."""
+        answer = engine.ask(self.prompts[name], ANSWER)
+        self.assert_right(name, answer)
+        if engine is not self.inside:
+            self.assertGreaterEqual(answer.cached, (BLOCKS - 1) * BLOCK)
 
-    def recover(self, name):
+    def recover(self, name, engine=None):
         """The depot is well again: the engine finds that out by itself."""
+        engine = engine or self.engine
         def hit():
-            self.engine.reset_prefix_cache()
-            return self.engine.ask(self.prompts[name], ANSWER).cached > 0
+            engine.reset_prefix_cache()
+            answer = engine.ask(self.prompts[name], ANSWER)
+            self.assert_right(name, answer)
+            return answer.cached > 0
         wait_until(hit, "the depot is used again", 60)
 
     # ---- drills --------------------------------------------------------------------------------------------------
 
     def test_1_killed_in_mid_load(self):
-        self.restart(self.slow)
-        answer, seconds = self.in_mid_load("kill", self.depot.kill)
-        self.assert_right("kill", answer)
-        self.assert_in_time("killed in mid-load", seconds)
-        self.assertEqual(answer.cached, 0)
-        answer, seconds = timed(lambda: self.engine.ask(self.prompts["stop 0"], ANSWER))
-        self.assert_right("stop 0", answer)                     # nobody is there: pays nothing
-        self.depot.start()
-        self.recover("kill")
+        def drill(engine):
+            self.restart(self.slow)
+            answer = self.in_mid_load(engine, "kill", self.depot.kill)
+            self.assert_right("kill", answer)
+            self.assert_in_time("killed in mid-load", answer)
+            self.assertEqual(answer.cached, 0)
+            self.assert_own_cache_right(engine, "kill")
+            waited, asked = self.timeouts(engine), self.count(engine, "lookups")
+            answer = engine.ask(self.prompts["stop 0"], ANSWER)
+            self.assert_right("stop 0", answer)
+            # Nobody is there: pays nothing.
+            self.assert_in_time("after the kill", answer, deadlines=0)
+            self.assertEqual((self.timeouts(engine), self.count(engine, "lookups")), (waited, asked))
+            self.depot.start()
+            self.recover("kill", engine)
+        self.on_each(drill)
 
     def test_2_stopped_in_mid_load_and_for_five_requests(self):
-        self.restart(self.slow)
-        before = self.timeouts()
-        answer, first = self.in_mid_load("stop 0", self.depot.stop)
-        self.assert_right("stop 0", answer)
-        self.assert_in_time("stopped in mid-load", first)
-        total = 0.0
-        for i in range(1, 5):
-            answer, seconds = timed(lambda i=i: self.engine.ask(self.prompts[f"stop {i}"], ANSWER))
-            self.assert_right(f"stop {i}", answer)
-            total += seconds
-        # The first paid the deadline for all of them: these four only compute.
-        self.assertEqual(self.timeouts() - before, 1)
-        self.assertLess(total, SLACK * 4 * 1.1 * self.cold_s)
-        self.depot.cont()
-        self.recover("stop 1")
+        def drill(engine):
+            self.restart(self.slow)
+            before = self.timeouts(engine)
+            answer = self.in_mid_load(engine, "stop 0", self.depot.stop)
+            self.assert_right("stop 0", answer)
+            self.assert_in_time("stopped in mid-load", answer)
+            self.assert_own_cache_right(engine, "stop 0")
+            asked = self.count(engine, "lookups")
+            for i in range(1, 5):
+                answer = engine.ask(self.prompts[f"stop {i}"], ANSWER)
+                self.assert_right(f"stop {i}", answer)
+                self.assert_in_time("while it is stopped", answer, deadlines=0)
+            # The first paid the deadline for all of them: these four only compute.
+            self.assertEqual((self.timeouts(engine) - before, self.count(engine, "lookups")), (1, asked))
+            self.depot.cont()
+            self.recover("stop 1", engine)
+        self.on_each(drill)
 
     def test_3_bytes_flipped_while_it_is_down(self):
         self.depot.kill()
         self.flip()
-        self.depot._extra = []
+        self.depot._extra = [SEGMENT_FLAG]
         self.depot.start()
         self.reconnect()
-        self.ask_for_damaged("down")
+        self.ask_for_found_damage(self.engine, "down")
 
     def test_4_bytes_flipped_while_it_runs(self):
-        self.store_again("running")
-        self.restart()                                          # so that they are on flash only
-        self.flip()
-        self.ask_for_damaged("running")
+        def drill(engine):
+            self.store_again("running")
+            self.restart()                                      # so that they are on flash only
+            self.flip()
+            self.ask_for_found_damage(engine, "running")
+            self.assert_own_cache_right(engine, "running")
+        self.on_each(drill)
 
     def store_again(self, name):
         """Asks until the depot has every block, undamaged and written. A load ends at the first damaged block, so that
-        each question may find only one of those that earlier drills have left; one behind a fault stores nothing."""
+        each question may find only one of those that earlier drills have left."""
         for _ in range(2 * BLOCKS + 2):
             self.engine.reset_prefix_cache()
             answer = self.engine.ask(self.prompts[name], ANSWER)
@@ -156,94 +236,81 @@ class Faults(unittest.TestCase):
         self.fail(f"{name} is not whole again after {2 * BLOCKS + 2} questions")
 
     def flip(self):
-        """Flips a bit in every slab of every record. Few of them hit a table, whose record is then simply lost."""
-        path = os.path.join(self.depot.directory, "flash.kvd")
-        with open(path, "r+b", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            for offset in range(4 << 20, size, 20 * PAGE):      # a slab has 24 pages or more
-                place = offset + 11 * PAGE + 1234
-                byte = os.pread(file.fileno(), 1, place)
-                if byte and byte != b"\0":                      # what was never written stays as it is
-                    os.pwrite(file.fileno(), bytes([byte[0] ^ 0x10]), place)
-            os.fsync(file.fileno())
+        """Flips a bit in every slab of every record that has none flipped yet, and in nothing else: a damaged header or
+        footer would cost its records before anybody reads them. With direct I/O as the depot's own: the kernel promises
+        nothing to who mixes both."""
+        page = mmap.mmap(-1, PAGE)
+        fd = os.open(os.path.join(self.depot.directory, "flash.kvd"), os.O_RDWR | os.O_DIRECT)
+        try:
+            for offset in range(HEAD, os.fstat(fd).st_size, (SLAB_PAGES - 4) * PAGE):
+                if not PAGE <= (offset - HEAD) % SEGMENT < SEGMENT - FOOTER:
+                    continue
+                os.preadv(fd, [page], offset)
+                # What ends in zeros is a table, or was never written.
+                if any(page[-64:]) and page[1234] != self.flipped.get(offset):
+                    self.flipped[offset] = page[1234] = page[1234] ^ 0x10
+                    os.pwritev(fd, [page], offset)
+        finally:
+            os.close(fd)
 
-    def ask_for_damaged(self, name, engine=None):
-        engine = engine or self.engine
+    def ask_for_found_damage(self, engine, name):
+        """The same, and the depot must have seen the damage. On a busy machine its answer may be given up before."""
         before = self.depot.metrics()["kvdepot_store_corrupt_total"]
-        for _ in range(3):      # behind a restart a request may still compute without asking
-            engine.reset_prefix_cache()
-            answer, seconds = timed(lambda: engine.ask(self.prompts[name], ANSWER))
-            self.assert_right(name, answer)
-            self.assert_in_time(f"damaged while {name}", seconds)
+        def seen():
+            self.assert_in_time(f"damaged while {name}", self.ask_for_damaged(engine, name))
             if self.depot.metrics()["kvdepot_store_corrupt_total"] > before:
-                break
-            time.sleep(1)
-        self.assertGreater(self.depot.metrics()["kvdepot_store_corrupt_total"], before)
+                return True
+            counters = engine.call("counters", 60.0)["counters"]
+            print("not seen:", {name: n for name, n in counters.items() if "kvdepot" in name and n}, flush=True)
+            return False
+        wait_until(seen, "the damage is seen", 60)
 
-    def test_5_without_verification_damage_goes_unnoticed(self):
-        """The same as before, but nobody verifies: the drill above must fail then, or it would prove nothing."""
+    def ask_for_damaged(self, engine, name):
+        """No damaged byte may reach the model: all that the engine loads is what was stored, and the answer is right.
+        Fails where it does."""
+        engine.reset_prefix_cache()
+        answer = engine.ask(self.prompts[name], ANSWER)
+        logs = [read_digests(log) for log in (self.digests, self.unverified)]
+        stored, loaded = [log[0] for log in logs], logs[engine is self.trusting][1]
+        for key, digests in loaded.items():
+            for digest in digests:
+                self.assertTrue(any(digest in s.get(key, ()) for s in stored), "other bytes than were stored")
+        self.assert_right(name, answer)
+        return answer
+
+    def test_5_without_verification_the_same_test_fails(self):
+        """Nobody verifies: wrong bytes reach the model, and the drill above sees them. With the consumer's
+        verification alone, none do."""
         self.store_again("running")
         self.restart("--verify=off")
-        trusting = self.rig.engine("trusting", self.transfer | {
-            "kv_connector_extra_config": self.transfer["kv_connector_extra_config"] | {"verify": False}},
-            model=self.model)
-        # What earlier drills have left damaged the other engine finds, and tells the depot.
-        before = self.depot.metrics()["kvdepot_store_corrupt_total"]
+        loaded = self.count(self.trusting, "blocks_loaded")
+        def loads():
+            self.ask_for_damaged(self.trusting, "running")      # nothing is damaged yet: does not fail
+            return self.count(self.trusting, "blocks_loaded") > loaded
+        wait_until(loads, "undamaged blocks are loaded", 60)
+        self.restart("--verify=off")
         self.flip()
-        with self.assertRaises(AssertionError):
-            self.ask_for_damaged("running", trusting)
-        self.assertGreater(trusting.counter("vllm:kvdepot_blocks_loaded"), 0)
-        self.assertEqual(self.depot.metrics()["kvdepot_store_corrupt_total"], before)
-        trusting.close()
-        self.depot._extra = []
+        with self.assertRaisesRegex(AssertionError, "other bytes than were stored"):
+            self.ask_for_damaged(self.trusting, "running")
+        self.assertEqual(self.depot.metrics()["kvdepot_store_corrupt_total"], 0)
+        refused = self.count(self.engine, 'load_failures{reason="corrupt"}')
+        self.ask_for_damaged(self.engine, "running")
+        self.assertGreater(self.count(self.engine, 'load_failures{reason="corrupt"}'), refused)
+        # The consumer has told the depot, which has looked for itself and dropped the record.
+        wait_until(lambda: self.depot.metrics()["kvdepot_store_corrupt_total"] > 0, "the depot knows of the damage")
+        self.trusting.close()
+        self.engines.remove(self.trusting)
 
-    def test_6_more_than_fits(self):
-        """A depot whose flash is full drops what is oldest; nobody notices but the hit rate."""
-        self.depot.kill()
-        segments = max(4, int(5 * self.prompt_bytes / 2) >> 24)     # room for half of what is stored
-        with DepotProcess(pool="64MiB", flash=f"{16 * segments + 4}MiB", extra=["--segment=16MiB"]) as small:
-            address, small_address = self.depot.address, small.address
-            self.assertNotEqual(address, small_address)
-            engine = self.rig.engine("small", connector(small_address))
-            for i in range(5):
-                name = f"stop {i}"
-                self.assertEqual(engine.ask(self.prompts[name], ANSWER).tokens, self.right[name])
-            engine.reset_prefix_cache()
-            for i in range(5):
-                name = f"stop {i}"
-                self.assertEqual(engine.ask(self.prompts[name], ANSWER).tokens[:1], self.right[name][:1])
-            self.assertTrue(small.healthy())
-            self.assertGreater(small.metrics()["kvdepot_store_segments_evicted_total"], 0)
-            self.kill_in_mid_store(engine, small)
-
-    def kill_in_mid_store(self, engine, depot):
-        """An engine that dies while it stores leaves no half record and no memory behind."""
-        before = depot.metrics()["kvdepot_requests_put_total"]
-        asking = Asking(engine, self.rig.prompt("never finished", 8 * BLOCK), 2)
-        wait_until(lambda: depot.metrics()["kvdepot_requests_put_total"] > before, "a store has begun", 60)
-        engine.kill()
-        with self.assertRaises(Exception):
-            asking.result()
-        wait_until(lambda: depot.metrics()["kvdepot_store_unfinished_puts"] == 0, "its unfinished stores are freed", 30)
-        self.assertEqual(depot.metrics()["kvdepot_unfinished_bytes"], 0)
-        self.assertTrue(depot.healthy())
-
-    def test_7_other_weights_under_the_same_name(self):
-        self.depot.start()
-        self.reconnect()
+    def test_6_other_weights_under_the_same_name(self):
+        self.restart()
         self.store_again("weights")
-        self.engine.close()
+        for engine in self.engines:
+            engine.close()
         file = self.model / "model.safetensors"
         stat = file.stat()
-        with file.open("r+b") as stream:                        # negate the sign of weights all over the file
-            for offset in range(1 << 20, stat.st_size - 1, 1 << 12):
-                stream.seek(offset | 1)
-                byte = stream.read(1)
-                stream.seek(offset | 1)
-                stream.write(bytes([byte[0] ^ 0x80]))
-        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        negate_weights(self.model)
         self.assertEqual((file.stat().st_size, file.stat().st_mtime_ns), (stat.st_size, stat.st_mtime_ns))
-        other = self.rig.engine("other-weights", self.transfer, model=self.model)
+        other = self.start("other-weights")
         answer = other.ask(self.prompts["weights"], ANSWER)
         self.assertEqual(answer.cached, 0)
         self.assertGreater(other.counter("vllm:kvdepot_lookups"), 0)

@@ -88,13 +88,22 @@ class MainJob(unittest.TestCase):
         self.assertEqual([answer.cached for answer in answers], [DOCUMENT] * 4)
         self.assertEqual(self.depot.metrics()["kvdepot_keys_got_total"] - before, DOCUMENT // BLOCK)
 
-    def test_6_digests_before_store_and_after_load_are_equal(self):
+    def test_6_a_salt_keeps_what_it_was_stored_with_to_itself(self):
+        prompt = self.rig.prompt("a secret", 2 * BLOCK + 5)
+        before = self.stored()
+        self.assertEqual(self.writer.ask(prompt, salt="a").cached, 0)
+        wait_stored(self.depot, before + 2)
+        self.assertEqual(self.reader.ask(prompt, salt="b").cached, 0)
+        self.assertEqual(self.reader.ask(prompt).cached, 0)
+        self.assertEqual(self.reader.ask(prompt, salt="a").cached, 2 * BLOCK)
+
+    def test_7_digests_before_store_and_after_load_are_equal(self):
         stored, loaded = read_digests(self.digests)
         self.assertGreater(len(loaded), DOCUMENT // BLOCK)
         for key, digests in loaded.items():
             self.assertEqual(digests, stored[key])
 
-    def test_7_counts_appear_in_the_engines_own_metrics(self):
+    def test_8_counts_appear_in_the_engines_own_metrics(self):
         self.assertGreater(self.reader.counter("vllm:kvdepot_blocks_loaded"), 0)
         self.assertGreater(self.writer.counter("vllm:kvdepot_bytes_stored"), 0)
         self.assertEqual(self.reader.counter("vllm:kvdepot_load_failures"), 0)

@@ -165,10 +165,14 @@ class Requests(unittest.TestCase):
     def test_3_ended_while_its_store_is_in_flight(self):
         self.ready(self.before)
         self.prompt("ended", SHORT * BLOCK + 20)
-        stored = self.depot.metrics()["kvdepot_store_puts_total"]
+        before = self.depot.metrics()
+        stored, asked = before["kvdepot_store_puts_total"], before["kvdepot_requests_match_total"]
+        names = self.submit(self.before, "ended")
+        # The depot stops between the lookup and the store: where lookups fail nothing is stored.
+        wait_until(lambda: self.depot.metrics()["kvdepot_requests_match_total"] > asked, "its lookup has come")
         self.depot.stop()
         try:
-            self.ask(self.before, "ended")
+            self.assert_right(["ended"], self.collect(self.before, names))
             with self.assertRaisesRegex(EngineError, "blocks are still in use"):
                 self.before.reset_prefix_cache(patience_s=0.1)
         finally:

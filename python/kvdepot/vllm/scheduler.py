@@ -16,6 +16,7 @@ from kvdepot._kvdepot import KvdepotError
 from kvdepot.vllm import counters
 from kvdepot.vllm.config import Settings
 from kvdepot.vllm.fingerprint import with_epoch
+from kvdepot.vllm.load_deadlines import LoadDeadlines
 from kvdepot.vllm.lookup import Lookup, LookupDesk
 from kvdepot.vllm.messages import Evict, Load, LoadReport, StepPlan, Store, WorkerIdentity, WorkerReport
 from kvdepot.vllm.notices import Notices
@@ -24,11 +25,6 @@ from kvdepot.vllm.notices import Notices
 # is loaded all the same, before its pass: without loads nothing would ever correct a prediction that is wrong. At a
 # deadline of half of what it saves, it costs 3 %.
 PROBE_EVERY = 16
-
-# A load that was given up at its deadline would have taken longer than that; by how much nobody knows. One such load
-# may be an accident (the first of an engine, a thread without a core), two in a row are how the depot is.
-CUT_OFF_FACTOR = 1.25
-CUT_OFFS_MIN = 2
 
 # Nothing is stored for so long after a store failed for one of these reasons; twice as long after each that a full
 # depot refused, its bytes were sent in vain, or that one left to its deadline, its blocks were held as long.
@@ -121,8 +117,7 @@ class SchedulerHalf:
         self._store_pause_s = 0.0                  # the last pause that grows, if no store went well since
         self._store_at = 0.0                       # no store before that
         self._declined = 0                         # requests since the last load
-        # Loads in a row that were cut off, mostly from flash (True) or not, and the seconds that a byte takes at least.
-        self._cut_off: dict[bool, tuple[int, float]] = {}
+        self._deadlines = LoadDeadlines(settings)
         self._undecided = 0                        # lookups that this step's requests still wait for
         self._decoding = (0, 0)                    # tokens and pairs of the last step's decoding requests
         self._step: Step | None = None
@@ -182,7 +177,8 @@ class SchedulerHalf:
         if lookup is None or lookup.first > first or self._stale(lookup):
             lookup = self._ask(tracked, first)
         if lookup is None:
-            return 0, False
+            self._undecided += self._desk.full
+            return (None, False) if self._desk.full else (0, False)
         if not self._desk.poll(lookup):
             self._undecided += 1
             return None, False
@@ -199,14 +195,15 @@ class SchedulerHalf:
                                              context=first * self._block_tokens, pass_tokens_max=self._pass_tokens_max)
         tracked.lookup = self._desk.submit(keys, first, cold_s * self._settings.deadline_share)
         if tracked.lookup is None:
-            tracked.no_load = True      # asking again for the same request would only cost time
+            tracked.no_load = not self._desk.full   # asking again for the same request would only cost time
         else:
             counters.add(self.counts, "lookups")
             counters.add(self.counts, "blocks_asked", len(keys))
         return tracked.lookup
 
     def _stale(self, lookup: Lookup) -> bool:
-        return lookup.op == 0 and lookup.found > 0 and \
+        """What it found may be gone, and what it missed may have come: the request has waited for long."""
+        return lookup.op == 0 and (lookup.found > 0 or lookup.code == "ok") and \
             self._clock() - lookup.answered > max(self._settings.lease_ms, 1000) / 1e3
 
     def _plan(self, tracked: Tracked, first: int, end: int) -> LoadPlan | None:
@@ -221,13 +218,8 @@ class SchedulerHalf:
             prompt_tokens=request.num_tokens, local_tokens=first * size, hit_tokens=hit, flash_tokens=flash * size,
             token_bytes=self._token_bytes, pass_tokens_max=self._pass_tokens_max, others=others,
             others_tokens=self._decoding[0], others_pairs=self._decoding[1])
-        deadline_s = self._settings.deadline_share * answer.saved_s
-        mode = self._settings.load
-        if mode == "auto":
-            # A load that is predicted to pass its deadline would be given up there, after all that waiting.
-            cut_offs, byte_s = self._cut_off.get(2 * flash * size > hit, (0, 0.0))
-            load_s = max(answer.load_s, byte_s * hit * self._token_bytes if cut_offs >= CUT_OFFS_MIN else 0.0)
-            mode = answer.mode if load_s <= deadline_s else "none"
+        mode, deadline_s = self._deadlines.decide(answer, hit * self._token_bytes, flash=2 * flash * size > hit,
+                                                  shared=others > 0)
         tracked.declined = mode == "none"
         if tracked.declined:
             if self._declined < PROBE_EVERY:
@@ -365,7 +357,7 @@ class SchedulerHalf:
         pause = STORE_PAUSE_S
         if longer:
             pause = self._store_pause_s = min(max(2 * self._store_pause_s, STORE_PAUSE_S), STORE_PAUSE_S_MAX)
-        self._store_at = self._clock() + pause
+        self._store_at = max(self._store_at, self._clock() + pause)
 
     def _remember_unstored(self, hashes: Iterable[bytes]) -> None:
         for block_hash in hashes:
@@ -400,7 +392,7 @@ class SchedulerHalf:
             counters.add_code(self.counts, "lookup_failures", code, count)
         self.notices.failures("lookups", failures)
         if "unavailable" in failures:
-            self._store_at = max(self._store_at, self._clock() + STORE_PAUSE_S)
+            self._pause_stores(False)
         if self._desk.take_answers() and not failures:
             self.notices.success()
             if self._store_pause_s == 0:
@@ -448,10 +440,11 @@ class SchedulerHalf:
         block_bytes = self._token_bytes * self._block_tokens
         tracked = self._tracked.get(load.request_id)
         flash = min(load.flash_blocks, load.blocks)
+        from_flash = 2 * flash > load.blocks
         plan = step.layerwise.get(load.request_id) or (tracked.loading if tracked is not None else None)
         if load.good_blocks == load.blocks:
             self.notices.success()
-            self._cut_off.pop(2 * flash > load.blocks, None)
+            self._deadlines.kept(flash=from_flash)
             self._choice.observe_load(pool_bytes=(load.blocks - flash) * block_bytes, flash_bytes=flash * block_bytes,
                                       seconds=load.seconds, contended=load.layerwise)
         else:
@@ -459,10 +452,7 @@ class SchedulerHalf:
             if load.code not in ("cancelled", "missing") and not expected:      # evicted meanwhile: nobody's fault
                 self.notices.failures("loads", {load.code: 1})
             if load.code == "timeout" and plan is not None and load.seconds * 1e3 >= plan.total_ms:
-                byte_s = CUT_OFF_FACTOR * load.seconds / (load.blocks * block_bytes)
-                kind = 2 * flash > load.blocks
-                cut_offs, most = self._cut_off.get(kind, (0, 0.0))
-                self._cut_off[kind] = cut_offs + 1, max(byte_s, most)
+                self._deadlines.cut_off(load.blocks * block_bytes, load.seconds, flash=from_flash)
             if load.layerwise and load.request_id in step.layerwise:
                 self._poisoned(step, load, evict)
             elif tracked is not None and tracked.loading is not None:

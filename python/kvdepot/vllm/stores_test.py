@@ -292,6 +292,9 @@ def test_pauses_grow_while_stores_fail_and_end_with_one_that_works():
         pauses.append(round(e.scheduler._store_at - e.now))
         e.finish(request)
     assert pauses == [1, 2, 4]
+    until = e.scheduler._store_at
+    e.scheduler._pause_stores(longer=False)
+    assert e.scheduler._store_at == until           # a failure of another kind does not end it sooner
 
 
 def test_what_failed_before_a_reset_is_not_stored_after_it():
@@ -310,3 +313,20 @@ def test_what_failed_before_a_reset_is_not_stored_after_it():
     e.add(again)
     e.admit(again, 40)
     assert not e.step((again, 2)).stores
+
+
+def test_store_that_is_never_acknowledged_gives_its_blocks_back_at_its_deadline():
+    depot = FakeDepot(held=True)
+    e = engine(depot, store_deadline_ms=500)
+    request = e.add(Request(PROMPT))
+    e.now += 0.2
+    e.admit(request)
+    e.step((request, 40))
+    assert e.finish(request)
+    e.step()
+    assert not e.sent
+    e.now += 1
+    e.step()
+    assert e.sent == {request.request_id}
+    assert "cancel" in e.clients[1].calls
+    assert e.worker.counts["store_failures"] == {"timeout": 1}

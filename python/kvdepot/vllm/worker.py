@@ -412,7 +412,7 @@ class WorkerHalf:
     # ---- epochs and the end --------------------------------------------------------------------------------------
 
     def _enter_epoch(self, epoch: bytes) -> None:
-        self._give_up("cancelled")
+        self._give_up()
         self._epoch, last = epoch, self._namespace
         try:
             self._namespace = self._open_namespace()
@@ -424,13 +424,13 @@ class WorkerHalf:
     def weights_changed(self) -> None:
         """The model's weights were changed in place: nothing may be loaded or stored until the next epoch."""
         self._void = True
-        self._give_up("cancelled")
+        self._give_up()
         self._report.weights_changed = True
 
-    def _give_up(self, code: str) -> None:
+    def _give_up(self) -> None:
         for request_id in {op.load.request_id for op in self._loads.values()}:
             self._cancel_load(request_id)
-        self._drop_stores(lambda _s: True, code, again=False)     # they belong to an epoch that is over
+        self._drop_stores(lambda _s: True, "cancelled", again=False)     # they belong to an epoch that is over
 
     def close(self) -> None:
         """Ends everything; afterwards no byte moves and the client may be closed."""
@@ -438,7 +438,7 @@ class WorkerHalf:
             op.fail(0, "cancelled")
             self._abandon(op)
         self.waiting = []
-        self._give_up("cancelled")
+        self._give_up()
         self._timeline.close()
         if self._digests is not None:
             self._digests.close()

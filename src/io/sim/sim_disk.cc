@@ -63,7 +63,7 @@ class SimDisk final : public Disk {
     if (dead_) return fail(Code::kIo, "the simulated machine has stopped", ENODEV);
     if (in_flight_.size() == depth_max_) return fail(Code::kBusy, "too many disk operations in flight");
     Pending pending{.op = &op, .id = drive_.ops_next_++, .flush_end = drive_.order_next_};
-    pending.faulty = drive_.take_fault(op.kind, pending.fault);
+    pending.faulty = drive_.take_fault(op.kind, pending.fault) || drive_.worn_out(op, total_bytes(op), pending.fault);
     count(op);
     if (op.kind == DiskOp::Kind::kWrite) pending.bytes = gather(op);
     if (op.kind == DiskOp::Kind::kRead && drive_.model_.poison_reads) {
@@ -259,6 +259,20 @@ bool SimDrive::take_fault(DiskOp::Kind kind, Injected& fault) {
   if (!found) found = draw_fault(kind, fault);
   if (found) ++faults_;
   return found;
+}
+
+void SimDrive::wear_out(DiskOp::Kind kind, std::uint64_t offset, std::uint64_t bytes) {
+  worn_.push_back({.kind = kind, .begin = offset, .end = offset + bytes});
+}
+
+bool SimDrive::worn_out(const DiskOp& op, std::uint64_t bytes, Injected& fault) {
+  const bool worn = std::ranges::any_of(worn_, [&](const Worn& place) {
+    return place.kind == op.kind && op.offset < place.end && op.offset + bytes > place.begin;
+  });
+  if (!worn) return false;
+  fault = {.kind = op.kind, .left = 0, .fault = SimFault::kError, .sys_errno = EIO};
+  ++faults_;
+  return true;
 }
 
 bool SimDrive::draw_fault(DiskOp::Kind kind, Injected& fault) {

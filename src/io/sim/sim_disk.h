@@ -90,6 +90,8 @@ class SimDrive {
 
   // The nth operation of this kind from now on (1 = the next one submitted) fails as told. Any number may be set.
   void inject(DiskOp::Kind kind, std::uint64_t nth, SimFault fault, int sys_errno = EIO);
+  // From now on every operation of this kind that touches these bytes fails: a place of the medium that is worn out.
+  void wear_out(DiskOp::Kind kind, std::uint64_t offset, std::uint64_t bytes);
   // From now on every operation may be at fault by itself. All zero: none is.
   void set_fault_rates(const SimFaultRates& rates) noexcept { rates_ = rates; }
   // Operations that were at fault so far.
@@ -127,8 +129,14 @@ class SimDrive {
   };
 
   [[nodiscard]] Time due(Time now, const DiskOp& op, std::uint64_t bytes);
+  struct Worn {
+    DiskOp::Kind kind;
+    std::uint64_t begin, end;
+  };
+
   // The fault of an operation that is being submitted; false for none.
   bool take_fault(DiskOp::Kind kind, Injected& fault);
+  bool worn_out(const DiskOp& op, std::uint64_t bytes, Injected& fault);
   bool draw_fault(DiskOp::Kind kind, Injected& fault);
   // Where an operation of these bytes goes instead: another page-aligned place of the drive.
   [[nodiscard]] std::uint64_t elsewhere(std::uint64_t offset, std::uint64_t bytes);
@@ -151,6 +159,7 @@ class SimDrive {
   std::uint64_t order_next_ = 0;
   std::uint64_t ops_next_ = 0;
   std::vector<Injected> injected_;
+  std::vector<Worn> worn_;
   SimFaultRates rates_;
   std::uint64_t faults_ = 0;
   std::vector<Echo> echoes_;

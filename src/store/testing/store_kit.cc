@@ -110,10 +110,25 @@ void StoreKit::lose_power(std::uint64_t seed, std::uint32_t keep_percent) {
   store.reset();
 }
 
+void StoreKit::complete(PutHandle put, std::uint64_t number, std::uint64_t version, AckLevel level,
+                        std::move_only_function<void(Status)> on_ack) {
+  std::vector<std::uint64_t> checksums;
+  for (std::uint16_t layer = 0; layer < store->schema(ns, 0)->layers; ++layer) {
+    fill_slab(put.slab(layer), number, version, layer);
+    checksums.push_back(block::slab_checksum(put.seed(), layer, put.slab(layer)));
+  }
+  store->complete_put(std::move(put), checksums, level, std::move(on_ack));
+}
+
+void StoreKit::start_put(std::uint64_t number, std::optional<Code>& code, AckLevel level) {
+  auto put = store->begin_put(ns, id_of(number), foreign_of(number));
+  KVD_CHECK(put && *put);
+  complete(std::move(*put), number, 1, level,
+           [&code](Status status) { code = status ? Code::kOk : status.error().code; });
+}
+
 Status StoreKit::put(std::uint64_t number, std::uint64_t version, AckLevel level) {
-  const GroupSchema& schema = *store->schema(ns, 0);
-  const auto foreign = foreign_of(number);
-  auto put = store->begin_put(ns, id_of(number), foreign);
+  auto put = store->begin_put(ns, id_of(number), foreign_of(number));
   if (!put) return fail(put.error());
   Status result = fail(Code::kTimeout, "never acknowledged");
   bool done = false;
@@ -124,12 +139,7 @@ Status StoreKit::put(std::uint64_t number, std::uint64_t version, AckLevel level
   if (!*put) {
     store->await(ns, id_of(number), level, on_ack);
   } else {
-    std::vector<std::uint64_t> checksums;
-    for (std::uint16_t layer = 0; layer < schema.layers; ++layer) {
-      fill_slab(put->slab(layer), number, version, layer);
-      checksums.push_back(block::slab_checksum(put->seed(), layer, put->slab(layer)));
-    }
-    store->complete_put(std::move(*put), checksums, level, on_ack);
+    complete(std::move(*put), number, version, level, on_ack);
   }
   loop.run_until([&] { return done; }, kLimit);
   return result;

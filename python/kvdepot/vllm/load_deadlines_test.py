@@ -1,0 +1,63 @@
+"""How long a load may take, and how it is tried after loads that were given up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from kvdepot.vllm.config import Settings
+from kvdepot.vllm.load_deadlines import CUT_OFFS_MIN, SHARED_PASS_FACTOR, LoadDeadlines
+from kvdepot.vllm.testing.engine_double import Request
+from kvdepot.vllm.testing.engines import PROMPT, engine, warmed
+
+BYTES = 1 << 20
+
+
+def deadlines(**settings) -> LoadDeadlines:
+    return LoadDeadlines(Settings("tcp://127.0.0.1:1", progress_ms=100, deadline_share=0.5, **settings))
+
+
+def layerwise(saved_s=10.0, load_s=0.1, pass_s=0.4):
+    return SimpleNamespace(mode="layerwise", saved_s=saved_s, load_s=load_s, pass_s=pass_s)
+
+
+def test_load_alone_in_its_pass_may_take_a_share_of_what_it_saves():
+    assert deadlines().decide(layerwise(), BYTES, flash=False, shared=False) == ("layerwise", 5.0)
+
+
+def test_others_of_a_pass_wait_for_a_load_no_longer_than_a_few_of_their_passes():
+    assert deadlines().decide(layerwise(), BYTES, flash=False, shared=True) == ("layerwise", SHARED_PASS_FACTOR * 0.4)
+
+
+def test_others_of_a_short_pass_wait_as_long_as_for_a_depot_that_stands_still():
+    assert deadlines().decide(layerwise(load_s=0.001, pass_s=0.002), BYTES, flash=False, shared=True) == ("layerwise", 0.1)
+
+
+def test_load_that_held_up_others_too_long_runs_before_its_pass_until_one_ends_in_time():
+    d = deadlines()
+    for _ in range(CUT_OFFS_MIN):
+        assert d.decide(layerwise(), BYTES, flash=False, shared=True)[0] == "layerwise"
+        d.cut_off(BYTES, 0.8, flash=False)
+    assert d.decide(layerwise(), BYTES, flash=False, shared=True) == ("async", 5.0)
+    assert d.decide(layerwise(), BYTES, flash=True, shared=True)[0] == "layerwise"     # of flash nothing was learnt
+    assert d.decide(layerwise(), BYTES, flash=False, shared=False)[0] == "layerwise"   # alone it holds up nobody
+    assert d.decide(layerwise(), 10 * BYTES, flash=False, shared=True)[0] == "none"    # beyond its own deadline
+    d.kept(flash=False)
+    assert d.decide(layerwise(), BYTES, flash=False, shared=True)[0] == "layerwise"
+
+
+def test_forced_way_to_load_is_kept():
+    assert deadlines(load="layerwise").decide(layerwise(), BYTES, flash=False, shared=True) == ("layerwise", 5.0)
+
+
+def test_load_of_a_request_that_is_not_alone_gets_the_deadline_of_its_pass():
+    e = engine(warmed(), "layerwise")
+    e.choice.saved_s, e.choice.pass_s = 10.0, 0.2
+    submitted, begin = [], e.begin
+    e.begin = lambda plan: (submitted.extend(load.total_ms for load in plan.loads), begin(plan))
+    alone = e.add(Request(PROMPT))
+    e.admit(alone)
+    e.step((alone, 1))
+    second = e.add(Request(PROMPT))
+    e.admit(second)
+    e.step((alone, 1), (second, 1))
+    assert submitted == [5000, int(SHARED_PASS_FACTOR * 200)]
