@@ -39,6 +39,7 @@ class Depot:
         self.folder = folder
         self.sizes = [f"--pool={pool_bytes}", f"--flash={flash_bytes}"]
         self.listen = "tcp://127.0.0.1:0"
+        self.local_address = f"unix://{folder}.sock"     # for engines of this host: gets go through shared memory
         self._service: Service | None = None
         self._http_port = 0
         self.repeated = 0       # requests that were asked again, see engine_lab.ask_depot
@@ -48,7 +49,7 @@ class Depot:
     def start(self, flags: Sequence[str] = ()) -> None:
         self._service = Service("kvdepot", [
             self.program, "serve", f"--dir={self.folder}", *self.sizes, f"--listen={self.listen}",
-            "--http=127.0.0.1:0", *flags], self.folder.parent / f"{self.folder.name}.log")
+            f"--listen={self.local_address}", "--http=127.0.0.1:0", *flags], self.folder.parent / f"{self.folder.name}.log")
         self.listen = self._service.wait_for_line(r"listening on (tcp://\S+)").group(1)
         self._http_port = int(self._service.wait_for_line(r"http://[\d.]+:(\d+)").group(1))
 
