@@ -49,7 +49,7 @@ class Depot:
     def start(self, flags: Sequence[str] = ()) -> None:
         self._service = Service("kvdepot", [
             self.program, "serve", f"--dir={self.folder}", *self.sizes, f"--listen={self.listen}",
-            f"--listen={self.local_address}", "--http=127.0.0.1:0", *flags], self.folder.parent / f"{self.folder.name}.log")
+            f"--listen={self.local_address}", "--http=127.0.0.1:0", *flags], Path(f"{self.folder}.log"))
         self.listen = self._service.wait_for_line(r"listening on (tcp://\S+)").group(1)
         self._http_port = int(self._service.wait_for_line(r"http://[\d.]+:(\d+)").group(1))
 

@@ -92,12 +92,13 @@ void Channel::on_closed(const Error& why) { lost(named(why)); }
 
 // The present attempt or connection is over. Called from the loop, never from inside on_message().
 void Channel::lost(const Error& why) {
+  // Unmapping what was read of a large pool takes long: whoever waits is told before.
+  const std::unique_ptr<net::SharedMemory> memory = std::move(memory_);
   const bool was_ready = state_ == State::kReady;
   if (was_ready && loop_.now() - ready_since_ >= kStable) backoff_.reset();
   resolver_.cancel();
   dialer_.cancel();
   connection_.reset();
-  memory_.reset();
   handles_.clear();
   state_ = State::kBackoff;
   timer_.arm_in(backoff_.next());

@@ -30,7 +30,7 @@ inline constexpr std::size_t kHashBytesPerTurn = std::size_t{8} << 20;
 inline constexpr std::uint32_t kProbesBeforeReset = 3;  // unanswered probes until the connections are made anew
 inline constexpr std::uint32_t kUnpinsMax = 1024;       // unanswered UNPINs; more are dropped, leases expire anyway
 // Copied from the depot's memory in one turn of the loop before others get theirs: as much as a receive call brings
-// (kReceiveBytesMax) between looks at what callers want, and 2 to 4 of these, half a millisecond.
+// (kReceiveBytesMax) between looks at what callers want, and 2 to 4 of these, about a millisecond.
 inline constexpr std::size_t kCopiesPerTurn = 4;
 
 struct CoreOptions {

@@ -89,6 +89,8 @@ TEST_F(CoreViews, OnlyTheDataConnectionAsks) {
   EXPECT_EQ(rig->depot->features_asked, (std::vector<std::uint64_t>{0, wire::kFeatureSharedMemory}));
   CoreRig without;
   EXPECT_EQ(without.depot->features_asked, (std::vector<std::uint64_t>{0, 0}));
+  start({.verify = false});  // only verification tells of a view that has ended
+  EXPECT_EQ(rig->depot->features_asked, (std::vector<std::uint64_t>{0, 0}));
 }
 
 TEST_F(CoreViews, ADepotThatDoesNotShareSendsBytes) {
@@ -165,6 +167,7 @@ TEST_F(CoreViews, ViewsOfAGetThatHasEndedAreGivenBackUnread) {
   const OpId op = rig->get();
   rig->cancel(op);
   EXPECT_TRUE(all_given_back());
+  EXPECT_GT(rig->depot->views, 0U);
   EXPECT_EQ(rig->state.get.bytes_shared.value(), 0U);
   rig->release(op);
   EXPECT_EQ(rig->finish(rig->get()).code, Code::kOk);

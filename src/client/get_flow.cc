@@ -94,7 +94,7 @@ void GetFlow::landed(std::size_t bytes) {
   walk_.advance(bytes, [this](std::size_t layer, std::uint32_t key) { on_slab(layer, key); });
 }
 
-// Slabs of keys that have failed are passed over: they count for nothing.
+// Slabs of keys that have failed are passed over.
 void GetFlow::copy(std::size_t bytes_max) {
   const OpRequest& request = op_.request;
   const std::uint32_t slab_bytes = request.layout.slab_bytes();

@@ -153,6 +153,8 @@ TEST_F(EmbedTest, ManyThreadsReadWhileThePoolIsReused) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong.load(), 0U);
   EXPECT_GT(right.load(), kThreads * kRounds / 2);
+  EXPECT_GT((*client)->stats().bytes_shared, 0U);
+  EXPECT_EQ((*client)->stats().corrupt_slabs, 0U) << "what is read stays in place until it is given back";
 }
 
 TEST_F(EmbedTest, WhatWasStoredIsThereWhenTheDirectoryIsOpenedAgain) {

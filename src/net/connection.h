@@ -144,7 +144,7 @@ class Connection final : private ShaperUser {
   void hold();
   void resume();
   // The descriptor that came last and was not taken yet; none unless options.takes_descriptors.
-  [[nodiscard]] io::UniqueFd take_descriptor() noexcept { return std::move(descriptor_); }
+  [[nodiscard]] io::PrivateFd take_descriptor() noexcept { return std::move(descriptor_); }
   // The peer is on this host, and descriptors can be sent: a unix socket.
   [[nodiscard]] bool is_local() const noexcept;
 
@@ -239,7 +239,7 @@ class Connection final : private ShaperUser {
   std::unique_ptr<std::byte[]> discard_;  // where bytes without a place go; made when first needed
   Time last_received_{};
   bool held_ = false;  // the handler wants no message now
-  io::UniqueFd descriptor_;
+  io::PrivateFd descriptor_;
   bool paused_ = false;  // nothing is received or taken until replies have gone out
   Time turn_end_{};      // when others have their turn
   bool yielded_ = false;

@@ -63,7 +63,7 @@ void Connection::read_some() {
   }
   if (state_ == State::kOpen) {
     if (yielded_) resume_timer_.arm(loop_.now());  // no readiness tells of the read-ahead
-    if (!yielded_ && !paused_) wait_for_step(counters_.bytes_in.value() != before);
+    if (!yielded_ && !paused_ && !held_) wait_for_step(counters_.bytes_in.value() != before);
   }
   update_interest();
 }
@@ -114,7 +114,7 @@ std::size_t Connection::receive() {
     receive_failed(result == 0 ? 0 : errno);
     return 0;
   }
-  if (message.msg_controllen > 0) descriptor_ = net::take_descriptor(message);
+  if (message.msg_controllen > 0) descriptor_ = io::PrivateFd(net::take_descriptor(message));
   const auto got = static_cast<std::size_t>(result);
   counters_.bytes_in.add(got);
   last_received_ = loop_.now();

@@ -64,7 +64,7 @@ TEST_F(DescriptorTest, IsTheSendersFileAndClosesOnExec) {
   send(1, file.get());
   near->connection->flush();
   ASSERT_TRUE(run_until(*loop, [&] { return far->received.size() == 1; }));
-  const io::UniqueFd taken = far->connection->take_descriptor();
+  const io::PrivateFd taken = far->connection->take_descriptor();
   EXPECT_EQ(text_of(taken.get()), "pool");
   EXPECT_EQ(::fcntl(taken.get(), F_GETFD), FD_CLOEXEC);
   EXPECT_FALSE(far->connection->take_descriptor().ok());

@@ -1,8 +1,9 @@
 // SharedMemory: the memory of a peer on the same host, mapped for reading: what its descriptors of bytes point into.
 //
-// The file must be sealed against shrinking, so that no read of it can fault whatever the peer does. A forked child
-// does not have the mapping, and it is in no core dump. Constant after map(); any thread may read. What the bytes are
-// and for how long they stay is the peer's business: whoever reads verifies what it has read.
+// The file must be ordinary shared memory, sealed against shrinking, so that no read of it can fault because of what
+// the peer does later. Places that the peer never wrote to take memory of whoever reads them. A forked child has
+// neither descriptor nor mapping, and it is in no core dump. Constant after map(); any thread may read. What the bytes
+// are and for how long they stay is the peer's business: whoever reads verifies what it has read.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/result.h"
-#include "io/fd.h"
+#include "io/private_fd.h"
 
 namespace kvd::net {
 
@@ -18,7 +19,7 @@ class SharedMemory {
  public:
   // Maps the whole file, which must have exactly `bytes`; the descriptor is closed. kInvalid: not such a file;
   // kNoSpace: no address space.
-  static Result<std::unique_ptr<SharedMemory>> map(io::UniqueFd file, std::uint64_t bytes);
+  static Result<std::unique_ptr<SharedMemory>> map(io::PrivateFd file, std::uint64_t bytes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;

@@ -12,17 +12,26 @@
 namespace kvd::net {
 namespace {
 
-io::UniqueFd make_file(std::uint64_t bytes, int seals) {
+io::PrivateFd make_file(std::uint64_t bytes, int seals) {
   io::UniqueFd file(::memfd_create("shared-memory-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
   EXPECT_EQ(::pwrite(file.get(), "first", 5, 0), 5);
   EXPECT_EQ(::fcntl(file.get(), F_ADD_SEALS, seals), 0);
-  return file;
+  return io::PrivateFd(std::move(file));
 }
 
-Code error_of(io::UniqueFd file, std::uint64_t bytes) {
+Code error_of(io::PrivateFd file, std::uint64_t bytes) {
   const auto mapped = SharedMemory::map(std::move(file), bytes);
   return mapped ? Code::kOk : mapped.error().code;
+}
+
+TEST(SharedMemory, TakesNoFileOfHugePages) {  // a read of it faults when none is free
+  io::UniqueFd file(::memfd_create("shared-memory-test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+  if (!file.ok()) GTEST_SKIP() << "the kernel has none";
+  constexpr std::uint64_t kBytes = std::uint64_t{2} << 20;
+  ASSERT_EQ(::ftruncate(file.get(), kBytes), 0);
+  ASSERT_EQ(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_EQ(error_of(io::PrivateFd(std::move(file)), kBytes), Code::kInvalid);
 }
 
 TEST(SharedMemory, ShowsTheFileOnABoundaryOfHugePages) {

@@ -76,7 +76,7 @@ constexpr std::array kNodeCounters{
     Field{"match_blocks_hit", &NodeCounters::match_blocks_hit, "Blocks of the usable prefixes of MATCHes."},
     Field{"leases_granted", &NodeCounters::leases_granted, "Leases granted."},
     Field{"leases_expired", &NodeCounters::leases_expired, "Leases that ended by their time."},
-    Field{"bytes_lent", &NodeCounters::bytes_lent, "Bytes of records that clients read from shared memory."},
+    Field{"bytes_lent", &NodeCounters::bytes_lent, "Bytes of records that clients were lent in shared memory."},
     Field{"gets_lent", &NodeCounters::gets_lent, "GETs answered through shared memory."},
     Field{"gets_not_lent", &NodeCounters::gets_not_lent, "GETs sent as bytes because views held their share."},
     Field{"views_expired", &NodeCounters::views_expired, "Views of shared memory that ended by their time."}};

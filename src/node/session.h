@@ -52,9 +52,9 @@ class Session final : private net::MessageHandler {
   [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
 
  private:
-  // What the views of one GET may hold; shared by them and the GET.
+  // What the views of one GET may hold; shared by them and the GET. With its keys: their bookkeeping lasts as long.
   struct LentShare {
-    Budget::Share connection, node;
+    Budget::Share connection, node, keys;
   };
   struct Queued {
     net::SendId id = 0;
@@ -64,7 +64,7 @@ class Session final : private net::MessageHandler {
   struct RunningGet {
     SharedNamespace ns;
     std::shared_ptr<GetOp> op;  // also held by the messages it has queued
-    Budget::Share keys;
+    Budget::Share keys;         // moves to `lent`
     std::unique_ptr<io::Timer> deadline;
     std::vector<Queued> queued;
     Time arrived{};

@@ -28,7 +28,8 @@ void Session::decide_lending(RunningGet& get) {
   const bool fits = bytes <= bytes_max && lent_.has_room(bytes) && context_.lent.has_room(bytes);
   (fits ? context_.counters.gets_lent : context_.counters.gets_not_lent).add();
   if (!fits) return;
-  get.lent = std::make_shared<LentShare>(LentShare{lent_.take(bytes), context_.lent.take(bytes)});
+  get.lent = std::make_shared<LentShare>(
+      LentShare{.connection = lent_.take(bytes), .node = context_.lent.take(bytes), .keys = std::move(get.keys)});
 }
 
 // The next message of a GET, as bytes or as a view, which is added then. A message without slabs has nothing to lend.

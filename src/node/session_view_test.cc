@@ -41,7 +41,7 @@ class SharedMemoryTest : public testing::Test {
     const auto size = wire::decode<wire::Memory>(given.header, given.meta);
     ASSERT_TRUE(given.header.opcode == wire::Opcode::kMemory && size.has_value());
     file = client->peer().connection->take_descriptor();
-    auto mapped = net::SharedMemory::map(io::UniqueFd(::dup(file.get())), size->bytes);
+    auto mapped = net::SharedMemory::map(io::PrivateFd(io::UniqueFd(::dup(file.get()))), size->bytes);
     ASSERT_TRUE(mapped.has_value()) << mapped.error().what;
     memory = std::move(*mapped);
     ns = client->open(records.ns());
@@ -92,14 +92,15 @@ class SharedMemoryTest : public testing::Test {
   bool nothing_held() {
     return rig->until([&] {
       return rig->stat("node", "views") == 0 && rig->stat("node", "view_bytes") == 0 &&
-             rig->stat("node", "pinned_bytes") == 0 && rig->stat("store", "pool_bytes_pinned") == 0;
+             rig->stat("node", "pinned_bytes") == 0 && rig->stat("node", "op_keys") == 0 &&
+             rig->stat("store", "pool_bytes_pinned") == 0;
     });
   }
 
   Records records{small_namespace()};
   std::unique_ptr<Rig> rig;
   std::unique_ptr<RawClient> client;
-  io::UniqueFd file;
+  io::PrivateFd file;
   std::unique_ptr<net::SharedMemory> memory;
   std::uint32_t ns = 0;
 };
@@ -265,12 +266,23 @@ TEST_F(SharedMemoryTest, ACancelledGetTakesBackWhatWasNotSent) {
   EXPECT_TRUE(nothing_held());
 }
 
+TEST_F(SharedMemoryTest, KeysCountForAsLongAsTheirBookkeepingLasts) {
+  start();
+  ASSERT_TRUE(rig->put_all(records, 0, 1));
+  const Lent lent = get(0, 40);
+  EXPECT_EQ(lent.failed, 39U);
+  EXPECT_EQ(rig->stat("node", "ops"), 0U);
+  EXPECT_EQ(rig->stat("node", "op_keys"), 40U) << "absent ones too";
+  release(lent.views);
+  EXPECT_TRUE(nothing_held());
+}
+
 TEST_F(SharedMemoryTest, ADeadlineEndsViewsAMomentLater) {
   NodeOptions options = test_options();
   options.limits.view_grace = Millis(30);
   start(options);
   ASSERT_TRUE(rig->put_all(records, 0, 5));
-  const Lent lent = get(0, 5, 200);
+  const Lent lent = get(0, 5, 2000);
   EXPECT_GT(rig->stat("node", "views"), 0U);
   EXPECT_TRUE(nothing_held());
   EXPECT_EQ(rig->stat("node", "views_expired"), lent.views.size());

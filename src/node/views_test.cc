@@ -26,8 +26,8 @@ class ViewsTest : public testing::Test {
   io::SimClock clock;
   io::SimLoop loop{clock};
   NodeCounters counters;
-  Views views{loop, counters};
   std::vector<std::uint64_t> ended;
+  Views views{loop, counters};
 };
 
 TEST_F(ViewsTest, AViewHoldsUntilItIsGivenBack) {
