@@ -123,7 +123,7 @@ class Digests(unittest.TestCase):
 
 
 class Asked(unittest.TestCase):
-    """A figure counts only where its blocks came from the depot, or where the connector says that it chose otherwise."""
+    """A figure counts only where its blocks came from the depot, or where the connector says it chose otherwise."""
 
     def ask(self, cached, left_alone, **more):
         depot, reader = mock.MagicMock(), mock.MagicMock()

@@ -10,8 +10,8 @@ longest of the three and not their sum. Each is measured alone, beside each samp
 
 Where nothing is stored nothing is loaded, and shaping changes nothing: that share is measured once for all balances.
 The prompt is computed in one pass (batch of 8,192 tokens), and the connector may wait for a load four times as long as
-recomputing would take, because here loads are slow on purpose. Where loading all is as slow as computing all (e = 1) the
-connector may predict that computing ends sooner; then that is its time to first token, and the sample says so.
+recomputing would take, because here loads are slow on purpose. Where loading all is as slow as computing all (e = 1)
+the connector may predict that computing ends sooner; then that is its time to first token, and the sample says so.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the connector refuses at start: one line that says what to do. No engine. Of vLLM's configuration the cache is its
-own object; the names of the others are compared with its classes.
+"""What the connector refuses at start: one line that says what to do. No engine. Of vLLM's configuration the cache is
+its own object; the names of the others are compared with its classes.
 
     python -m unittest -v tests.e2e.vllm_refusals_test
 """

@@ -16,8 +16,9 @@ import kvdepot, sys
 with_memory = bytearray(b"kv" * 8192)
 client = kvdepot.Client(sys.argv[1])
 region = client.register(with_memory)
-namespace = client.open_namespace("t", b"wheel", [{"group": 0, "layers": 1, "slab_bytes": 4096, "parts": 2,
-                                                   "block_tokens": 16, "order": "test", "rule": "all", "hit_blocks": 0}])
+namespace = client.open_namespace("t", b"wheel", [
+    {"group": 0, "layers": 1, "slab_bytes": 4096, "parts": 2, "block_tokens": 16, "order": "test", "rule": "all",
+     "hit_blocks": 0}])
 put = client.multiput(namespace, b"k" * 16, 16, region, [0], [0], ack="pooled", total_ms=10_000)
 assert client.wait(put, -1, 10_000).ok
 get = client.multiget(namespace, b"k" * 16, 16, region, [0], [8192], total_ms=10_000)

@@ -56,7 +56,8 @@ def check_version(version: str = vllm.__version__) -> None:
         raise ConfigError(f"kvdepot was written for vLLM {VERSION_MIN[0]}.{VERSION_MIN[1]} (run with "
                           f"{', '.join(VERSIONS_RUN)}); this is vLLM {version}. Install vllm=={VERSIONS_RUN[-1]}")
     if version.partition("+")[0] not in VERSIONS_RUN:
-        log.warning("kvdepot was run with vLLM %s; this is %s, which has not been tried", ", ".join(VERSIONS_RUN), version)
+        log.warning("kvdepot was run with vLLM %s; this is %s, which has not been tried", ", ".join(VERSIONS_RUN),
+                    version)
 
 
 # ---- what is refused at start -------------------------------------------------------------------------------------

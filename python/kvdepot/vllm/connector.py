@@ -62,8 +62,8 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         self._prefault: Prefault | None = None
         self._identity: WorkerIdentity | None = None
         if not self._settings.verify:
-            log.warning('kvdepot: "verify" is false: what is loaded is not verified, damaged KV would be used. For tests '
-                        "only")
+            log.warning('kvdepot: "verify" is false: what is loaded is not verified, damaged KV would be used. For '
+                        "tests only")
         if role == _compat.KVConnectorRole.SCHEDULER:
             self._client = self._open_client("vllm-scheduler", attach_only=self._settings.embedded)
             self._scheduler = SchedulerHalf(
@@ -136,8 +136,8 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         sampled_s = time.monotonic() - began
         facts = _compat.model_facts(config, self._kv_cache_config)
         mark = fingerprint(facts, weights)
-        log.info("kvdepot: depot %s, tenant %s, fingerprint %s (weights sampled in %.2f s), %d layers of %d bytes, blocks "
-                 "of %d tokens", self._settings.depot, self._settings.tenant, mark.hex()[:16], sampled_s, layers,
+        log.info("kvdepot: depot %s, tenant %s, fingerprint %s (weights sampled in %.2f s), %d layers of %d bytes, "
+                 "blocks of %d tokens", self._settings.depot, self._settings.tenant, mark.hex()[:16], sampled_s, layers,
                  slab_bytes, config.cache_config.block_size)
         log.debug("kvdepot: the fingerprint covers %s", facts)      # compare these where two engines do not share
         dtype = config.model_config.dtype

@@ -1,4 +1,4 @@
-"""How a load is tried and when it is given up: from what it saves, who waits for it, and how such loads ended before."""
+"""How a load is tried and when it is given up: from what it saves, who waits for it, how such loads ended before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class LoadDeadlines:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._cut_off: dict[bool, tuple[int, float]] = {}   # flash -> loads in a row, seconds that a byte takes at least
+        # flash -> loads in a row that were cut off, seconds that a byte takes at least
+        self._cut_off: dict[bool, tuple[int, float]] = {}
 
     def decide(self, answer: Any, nbytes: int, *, flash: bool, shared: bool) -> tuple[str, float]:
         """How to load `nbytes` after the choice's answer ("layerwise", "async" or "none"), and its deadline in seconds.

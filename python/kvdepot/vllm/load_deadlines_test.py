@@ -29,7 +29,8 @@ def test_others_of_a_pass_wait_for_a_load_no_longer_than_a_few_of_their_passes()
 
 
 def test_others_of_a_short_pass_wait_as_long_as_for_a_depot_that_stands_still():
-    assert deadlines().decide(layerwise(load_s=0.001, pass_s=0.002), BYTES, flash=False, shared=True) == ("layerwise", 0.1)
+    answer = layerwise(load_s=0.001, pass_s=0.002)
+    assert deadlines().decide(answer, BYTES, flash=False, shared=True) == ("layerwise", 0.1)
 
 
 def test_load_that_held_up_others_too_long_runs_before_its_pass_until_one_ends_in_time():
