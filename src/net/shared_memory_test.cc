@@ -49,8 +49,8 @@ TEST(SharedMemory, TakesOnlyFilesWhoseBytesStay) {
   EXPECT_EQ(error_of(make_file(8192, F_SEAL_SHRINK), 8191), Code::kInvalid);
   EXPECT_EQ(error_of(make_file(8192, F_SEAL_SHRINK), 12288), Code::kInvalid) << "bytes beyond its end";
   EXPECT_EQ(error_of(make_file(0, F_SEAL_GROW), 0), Code::kInvalid);
-  EXPECT_EQ(error_of(io::UniqueFd(), 8192), Code::kInvalid) << "no descriptor came";
-  EXPECT_EQ(error_of(io::UniqueFd(::open("/dev/zero", O_RDONLY | O_CLOEXEC)), 8192), Code::kInvalid);
+  EXPECT_EQ(error_of(io::PrivateFd(), 8192), Code::kInvalid) << "no descriptor came";
+  EXPECT_EQ(error_of(io::PrivateFd(io::UniqueFd(::open("/dev/zero", O_RDONLY | O_CLOEXEC))), 8192), Code::kInvalid);
 }
 
 TEST(SharedMemory, AForkedChildDoesNotHaveIt) {

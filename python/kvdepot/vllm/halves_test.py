@@ -124,7 +124,7 @@ def test_what_was_not_there_on_arrival_is_found_after_a_long_wait():
     assert e.ask(request) == (0, False)
     depot.records |= warmed().records
     assert e.ask(request) == (0, False)         # not asked again in each step
-    e.now += 2.0
+    e.now += e.settings.lease_ms / 1e3 + 1.0
     assert e.ask(request) == (40, True)
 
 
