@@ -141,10 +141,10 @@ Status FakeDepot::Session::on_message(const wire::Header& header, Bytes meta) {
 }
 
 void FakeDepot::Session::on_hello(const wire::Header& header, Bytes meta) {
-  const FakeScript& script = depot_.script;
+  const FakeScript& wrong = depot_.script;
   const std::uint64_t asked = wire::decode<wire::Hello>(header, meta)->features;
   depot_.features_asked.push_back(asked);
-  shares_ = script.shares && (asked & wire::kFeatureSharedMemory) != 0;
+  shares_ = wrong.shares && (asked & wire::kFeatureSharedMemory) != 0;
   if (depot_.script.hello_status != Code::kOk) {
     return send(wire::error_frame(wire::Opcode::kHelloReply, header.request_id, depot_.script.hello_status,
                                   depot_.script.reason));
@@ -160,12 +160,12 @@ void FakeDepot::Session::on_hello(const wire::Header& header, Bytes meta) {
   if (!depot_.memory_.ok()) {
     depot_.memory_.reset(::memfd_create("fake-depot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     KVD_CHECK(::ftruncate(depot_.memory_.get(), static_cast<off_t>(kMemoryBytes)) == 0);
-    if (!script.unsealed) KVD_CHECK(::fcntl(depot_.memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    if (!wrong.unsealed) KVD_CHECK(::fcntl(depot_.memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
   }
   connection_.send({.head = wire::frame({}, wire::Memory{kMemoryBytes}),
                     .body = {},
                     .on_done = {},
-                    .descriptor = script.no_file ? -1 : depot_.memory_.get()});
+                    .descriptor = wrong.no_file ? -1 : depot_.memory_.get()});
 }
 
 void FakeDepot::Session::on_open(const wire::Header& header, Bytes meta) {
