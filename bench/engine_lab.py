@@ -117,9 +117,9 @@ class Lab:
     # -- the depot ------------------------------------------------------------------------------------------------
 
     def depot(self, name: str, pool_bytes: int = POOL_BYTES, flash_bytes: int = FLASH_BYTES,
-              flags: Sequence[str] = ()) -> Depot:
+              flags: Sequence[str] = (), local: bool = False) -> Depot:
         folder = self.bench.work / name
-        depot = Depot(binary(self.bench.build), folder, pool_bytes, flash_bytes, flags)
+        depot = Depot(binary(self.bench.build), folder, pool_bytes, flash_bytes, flags, local)
         self._depots.append(depot)
         return depot
 
@@ -151,7 +151,7 @@ class Lab:
             self.bench.progress.note(f"{depot.repeated} requests were asked again: their loads had been given up "
                                      f"({depot.why_repeated})")
             self.bench.write()
-        depot.stop()
+        depot.close()
 
     # -- measuring ------------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Lab:
             time.sleep(0.5)
 
 
-def ours(depot: Depot, **settings) -> dict:
+def ours(depot: Depot, /, **settings) -> dict:
     """vLLM's kv_transfer_config for the depot, as the README has it."""
     return {"kv_connector": "KvDepotConnector", "kv_connector_module_path": "kvdepot.vllm", "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",

@@ -147,6 +147,14 @@ class Asked(unittest.TestCase):
             self.ask(0, 1.0)
 
 
+class Connector(unittest.TestCase):
+    def test_settings_of_a_row_win_over_the_depots_own_address(self):
+        depot = mock.MagicMock(address="tcp://127.0.0.1:1")
+        extra = engine_lab.ours(depot, depot="unix:///depot.sock")["kv_connector_extra_config"]
+        self.assertEqual(extra["depot"], "unix:///depot.sock")
+        self.assertEqual(engine_lab.ours(depot)["kv_connector_extra_config"]["depot"], "tcp://127.0.0.1:1")
+
+
 class Names(unittest.TestCase):
     def test_are_those_that_other_tools_read(self):
         names = {*engine.SHARED, batch.ITL_MEDIAN, batch.ITL_P99, *sweep.names(), *peers.all_names()}

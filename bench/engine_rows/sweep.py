@@ -103,6 +103,7 @@ class Sweep:
         self.tails = 0
         self.bare_keys = 0
         self.nothing_stored: Point | None = None
+        self.may_compute = False        # loading all is as slow as computing all
 
     def measure(self, balances: list[int]) -> None:
         for engine in (self.plain, self.reader):
@@ -117,6 +118,7 @@ class Sweep:
                              worst_blocks=worst.blocks)
         per_token = statistics.median(sample.compute for sample in self._point(0.0).samples) / DOCUMENT
         for e in balances:
+            self.may_compute = e == 1
             self.depot.restart([f"--shape-read={int(e * self.lab.model.kv_bytes_per_token / per_token)}"], emptied=True)
             self.lab.reconnect(self.depot, self.reader, self.primer, 120.0)
             self.reader.ask(self.document)
@@ -127,7 +129,8 @@ class Sweep:
         curve = [point.shown() for point in points]
         worst = max(points, key=lambda point: point.over_max)
         self.bench.value(f"pipeline_over_max_e{e}", worst.over_max, "ratio", better="lower", goal=GOAL_MAX,
-                         command=self.depot.command, curve=curve, worst_blocks=worst.blocks)
+                         command=self.depot.command, curve=curve, worst_blocks=worst.blocks,
+                         left_alone=sum(sample.left_alone for point in points for sample in point.samples))
         balanced = min(points, key=lambda point: abs(point.blocks - BLOCKS * e / (1 + e)))
         self.bench.value(f"pipeline_over_sum_e{e}", balanced.over_sum, "ratio", better="lower",
                          goal=GOAL_SUM if e in (1, 3) else None, command=self.depot.command, blocks=balanced.blocks)
@@ -178,7 +181,7 @@ class Sweep:
         self.lab.settle(self.depot)
         prompt = self.document[:blocks * BLOCK] + self._tail(DOCUMENT - blocks * BLOCK)
         answer = ask_depot(self.depot, self.reader, prompt, max(0, blocks * BLOCK - 1), f"{blocks} stored blocks",
-                           may_compute=True)
+                           may_compute=self.may_compute)
         return answer.first_s, bool(blocks) and answer.cached == 0
 
     def _tail(self, tokens: int) -> list[int]:

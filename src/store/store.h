@@ -141,8 +141,8 @@ class Store {
   // Ends gets that wait with kCancelled, waits for the device. Pins and put handles must be gone.
   virtual ~Store() = default;
 
-  // Writes what is dirty to flash and flushes it, at most until `deadline`, then on_done; what could not be written is
-  // a warning in the log. New puts are refused with kBusy from here on.
+  // Writes what is dirty to flash and flushes it, at most until `deadline`, then on_done; records that could not
+  // be written are a warning in the log. New puts are refused with kBusy from here on.
   virtual void drain(Time deadline, std::move_only_function<void()> on_done) = 0;
 
   // kInvalid when the same tenant and fingerprint are known here with another schema; kNoSpace when 65,535 are open.

@@ -135,7 +135,8 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   auto directory = StoreDirectory::open(options_.dir, log_, why);
   if (!directory) return fail(directory.error());
   VolumeOptions wanted;
-  wanted.flash_bytes = options_.flash_bytes;
+  // A store whose superblocks are lost begins anew in all of its file, not in a part of it.
+  wanted.flash_bytes = std::max(options_.flash_bytes, Store::flash_bytes(options_));
   wanted.flash_bytes_given = options_.flash_bytes_given;
   wanted.segment_bytes = options_.segment_bytes;
   wanted.segments_min = kSegmentsMin;

@@ -376,6 +376,26 @@ TEST_P(RealStoreTest, WhatWasAcknowledgedAsWrittenSurvivesSigkill) {
   EXPECT_EQ(found, acked.size());
 }
 
+TEST_P(RealStoreTest, WithoutItsSuperblocksItBeginsAnewInAllOfItsFile) {
+  auto loop = io::make_real_loop();
+  RecordingLog log;
+  std::string why;
+  StoreOptions asked = options();
+  const auto free_segments = [&] {
+    const auto store = Store::open(**loop, log, asked, &why);
+    return store ? (*store)->stats().segments_free.value() : 0;
+  };
+  const auto before = free_segments();
+  EXPECT_GT(before, 0) << why;
+  std::fstream file(asked.dir + "/flash.kvd", std::ios::in | std::ios::out | std::ios::binary);
+  file.write(std::string(4 << 20, 'x').data(), 4 << 20);
+  file.close();
+  asked.flash_bytes = 80 << 20;  // the default of who says nothing
+  asked.flash_bytes_given = false;
+  EXPECT_EQ(free_segments(), before) << why;
+  EXPECT_EQ(log.count("all superblocks are damaged"), 1u);
+}
+
 TEST_P(RealStoreTest, ServesWhatItWrote) {
   auto loop = io::make_real_loop();
   RecordingLog log;

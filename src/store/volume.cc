@@ -83,9 +83,9 @@ Result<std::uint32_t> segments_for(const VolumeOptions& options, std::uint64_t s
   const std::uint64_t room = options.flash_bytes > kHeadBytes ? options.flash_bytes - kHeadBytes : 0;
   const std::uint64_t segments = room / segment_bytes;
   if (segments < options.segments_min) {
-    why = fmt::format("a flash size of {} is too small: {} segments of {} and {} beside them are needed: ask for {}",
+    why = fmt::format("a flash size of {} is too small: {} segments of {} and {} beside them are needed: ask for {}MiB",
                       show_size(options.flash_bytes), options.segments_min, show_size(segment_bytes),
-                      show_size(kHeadBytes), show_size(kHeadBytes + options.segments_min * segment_bytes));
+                      show_size(kHeadBytes), (kHeadBytes + options.segments_min * segment_bytes) >> 20);
     return fail(Code::kInvalid, "the flash size is too small");
   }
   if (segments > kSegmentsMax) {
@@ -95,11 +95,6 @@ Result<std::uint32_t> segments_for(const VolumeOptions& options, std::uint64_t s
     return fail(Code::kInvalid, "the flash size is too large");
   }
   return static_cast<std::uint32_t>(segments);
-}
-
-// Number of segments of a store that keeps its size. We have made none of less than the least.
-Result<std::uint32_t> kept_segments(const Superblock& block, const VolumeOptions& options) {
-  return std::max(static_cast<std::uint32_t>(block.segments), options.segments_min);
 }
 
 Superblock new_superblock(std::uint64_t segment_bytes, std::uint32_t segments) {
@@ -137,7 +132,8 @@ Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, co
     segment_bytes = found->superblock.segment_bytes;
   }
   const bool keeps = exists && !options.flash_bytes_given;
-  const auto wanted = keeps ? kept_segments(found->superblock, options) : segments_for(options, segment_bytes, why);
+  const auto wanted = keeps ? Result<std::uint32_t>(static_cast<std::uint32_t>(found->superblock.segments))
+                            : segments_for(options, segment_bytes, why);
   if (!wanted) return fail(wanted.error());
   if (found->kind == Found::Kind::kLost)
     log.error(fmt::format("store {}: all superblocks are damaged, its content is lost; starting empty", path));

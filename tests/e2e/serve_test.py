@@ -269,6 +269,7 @@ class Life(ServeTest):
         done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True,
                               timeout=START_SECONDS_MAX, check=False)
         self.assertEqual([line for line in done.stderr.splitlines() if "kvdepot.service" in line], [])
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_memory_only_needs_no_directory(self):
         _, printed = self.start("--flash", "0", "--pool", "64MiB", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")

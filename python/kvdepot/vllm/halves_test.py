@@ -117,6 +117,17 @@ def test_request_waits_for_a_place_among_lookups_without_an_answer():
     assert "lookup_failures" not in e.scheduler.counts
 
 
+def test_request_does_not_wait_for_a_place_longer_than_for_an_answer():
+    depot = warmed()
+    depot.held = True
+    e = engine(depot)
+    e.clients[0].ops_max = 4
+    requests = [e.add(Request(PROMPT)) for _ in range(5)]
+    assert e.ask(requests[4]) == (None, False)
+    e.now += e.settings.progress_ms / 1e3 + 0.01
+    assert e.ask(requests[4]) == (0, False)
+
+
 def test_what_was_not_there_on_arrival_is_found_after_a_long_wait():
     depot = FakeDepot()
     e = engine(depot)

@@ -55,6 +55,7 @@ class Tracked:
     request: Any
     preemptions: int = 0
     lookup: Lookup | None = None
+    full_since: float = 0.0            # first refused a place among the lookups then, when it was to be scheduled
     plan: LoadPlan | None = None       # promised, not yet allocated
     loading: LoadPlan | None = None    # with the worker
     next_store: int = -1               # first block that has not been handed to the worker for storing; -1 = not known
@@ -177,8 +178,7 @@ class SchedulerHalf:
         if lookup is None or lookup.first > first or self._stale(lookup):
             lookup = self._ask(tracked, first)
         if lookup is None:
-            self._undecided += self._desk.full
-            return (None, False) if self._desk.full else (0, False)
+            return (None, False) if self._waits_for_place(tracked) else (0, False)
         if not self._desk.poll(lookup):
             self._undecided += 1
             return None, False
@@ -197,14 +197,23 @@ class SchedulerHalf:
         if tracked.lookup is None:
             tracked.no_load = not self._desk.full   # asking again for the same request would only cost time
         else:
+            tracked.full_since = 0.0
             counters.add(self.counts, "lookups")
             counters.add(self.counts, "blocks_asked", len(keys))
         return tracked.lookup
 
+    def _waits_for_place(self, tracked: Tracked) -> bool:
+        """After a question that was not sent: whether to try again in the next step. For as long as for an answer."""
+        if tracked.no_load:
+            return False
+        tracked.full_since = tracked.full_since or self._clock()
+        tracked.no_load = self._clock() - tracked.full_since > self._settings.progress_ms / 1e3
+        self._undecided += not tracked.no_load
+        return not tracked.no_load
+
     def _stale(self, lookup: Lookup) -> bool:
         """What it found may be gone, and what it missed may have come: the request has waited for long."""
-        return lookup.op == 0 and (lookup.found > 0 or lookup.code == "ok") and \
-            self._clock() - lookup.answered > max(self._settings.lease_ms, 1000) / 1e3
+        return lookup.op == 0 and self._clock() - lookup.answered > max(self._settings.lease_ms, 1000) / 1e3
 
     def _plan(self, tracked: Tracked, first: int, end: int) -> LoadPlan | None:
         """How blocks [first, end) of a request are loaded, or None when computing them is better."""
@@ -444,7 +453,7 @@ class SchedulerHalf:
         plan = step.layerwise.get(load.request_id) or (tracked.loading if tracked is not None else None)
         if load.good_blocks == load.blocks:
             self.notices.success()
-            self._deadlines.kept(flash=from_flash)
+            self._deadlines.kept(flash=from_flash, layerwise=load.layerwise)
             self._choice.observe_load(pool_bytes=(load.blocks - flash) * block_bytes, flash_bytes=flash * block_bytes,
                                       seconds=load.seconds, contended=load.layerwise)
         else:
@@ -452,7 +461,8 @@ class SchedulerHalf:
             if load.code not in ("cancelled", "missing") and not expected:      # evicted meanwhile: nobody's fault
                 self.notices.failures("loads", {load.code: 1})
             if load.code == "timeout" and plan is not None and load.seconds * 1e3 >= plan.total_ms:
-                self._deadlines.cut_off(load.blocks * block_bytes, load.seconds, flash=from_flash)
+                self._deadlines.cut_off(load.blocks * block_bytes, load.seconds, flash=from_flash,
+                                        layerwise=load.layerwise)
             if load.layerwise and load.request_id in step.layerwise:
                 self._poisoned(step, load, evict)
             elif tracked is not None and tracked.loading is not None:
