@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <system_error>
 #include <thread>
 
+#include "base/error_text.h"
 #include "client/attachment.h"
 #include "client/core.h"
 #include "client/region_table.h"
@@ -37,12 +37,7 @@ Status check_options(const ClientOptions& options) {
   return {};
 }
 
-std::string describe(const Error& error) {
-  if (error.code == Code::kOk) return {};
-  std::string text = error.what;
-  if (error.sys_errno != 0) text += std::string(": ") + std::strerror(error.sys_errno);
-  return text;
-}
+std::string describe(const Error& error) { return error.code == Code::kOk ? std::string() : error_text(error); }
 
 // All that a client consists of. In a forked child it is left as it is: its thread is not there, and its descriptors
 // are shared with the parent, which an orderly end would disturb.

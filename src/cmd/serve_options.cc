@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
+#include "base/error_text.h"
 #include "base/sizes.h"
 #include "cmd/spdlog_log.h"
 
@@ -86,7 +86,7 @@ std::string full_address(const std::string& written) {
 
 OrComplaint<Settings> read_config(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return std::unexpected(fmt::format("--config: cannot read {}: {}", path, std::strerror(errno)));
+  if (!file) return std::unexpected(fmt::format("--config: cannot read {}: {}", path, error_text(errno)));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   toml::table table;
   try {

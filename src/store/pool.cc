@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
 #include "block/checksum.h"
 #include "store/pool_memory.h"
 
@@ -93,7 +93,7 @@ void Pool::touch_pages(const std::stop_token& stop, Log& log) const {
       log.warn(
           fmt::format("pool: only {} of {} MiB could be had from the kernel ({}): there is less memory than the "
                       "pool needs, and the depot may be killed when it fills: use a smaller pool",
-                      at >> 20, bytes_ >> 20, std::generic_category().message(error)));
+                      at >> 20, bytes_ >> 20, error_text(error)));
     return;
   }
 }

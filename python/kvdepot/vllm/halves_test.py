@@ -104,28 +104,29 @@ def test_more_requests_than_lookups_the_client_can_hold_all_get_their_hits():
     assert "lookup_failures" not in e.scheduler.counts
 
 
-def test_request_waits_for_a_place_among_lookups_without_an_answer():
+def crowded():
+    """An engine whose lookups have no answer and no place left, and a request that waits for one."""
     depot = warmed()
     depot.held = True
     e = engine(depot)
     e.clients[0].ops_max = 4
     requests = [e.add(Request(PROMPT)) for _ in range(6)]
     assert e.ask(requests[5]) == (None, False)
+    return e, requests[5]
+
+
+def test_request_waits_for_a_place_among_lookups_without_an_answer():
+    e, request = crowded()
     e.clients[0].deliver()
-    depot.held = False
-    assert e.ask(requests[5]) == (40, True)
+    e.clients[0].depot.held = False
+    assert e.ask(request) == (40, True)
     assert "lookup_failures" not in e.scheduler.counts
 
 
 def test_request_does_not_wait_for_a_place_longer_than_for_an_answer():
-    depot = warmed()
-    depot.held = True
-    e = engine(depot)
-    e.clients[0].ops_max = 4
-    requests = [e.add(Request(PROMPT)) for _ in range(5)]
-    assert e.ask(requests[4]) == (None, False)
+    e, request = crowded()
     e.now += e.settings.progress_ms / 1e3 + 0.01
-    assert e.ask(requests[4]) == (0, False)
+    assert e.ask(request) == (0, False)
 
 
 def test_what_was_not_there_on_arrival_is_found_after_a_long_wait():
