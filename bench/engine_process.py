@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import harness
+from bench import harness, machine
 
 START_DEADLINE_S = 300.0    # 35 s alone on two cores; several start at once
 CALL_DEADLINE_S = 600.0
@@ -72,11 +72,13 @@ class EngineSpec:
 
 @dataclass
 class Answer:
-    """One request's outcome. `cached`: tokens whose KV came from a cache; in a batch, those that were promised."""
+    """One request's outcome. `cached`: tokens whose KV came from a cache; in a batch, those that were promised.
+    `lost_s`: for how long the machine itself stood still meanwhile, see bench.machine.Lost."""
 
     times: list[float]
     tokens: list[int]
     cached: int
+    lost_s: float = 0.0
 
     @property
     def first_s(self) -> float:
@@ -117,9 +119,14 @@ class Engine:
 
     def generate(self, requests: Sequence[dict], deadline_s: float = CALL_DEADLINE_S) -> tuple[float, list[Answer]]:
         """All requests at their times; the time until the last one's end, and their answers in the same order."""
+        lost = machine.Lost()
         reply = self.call("generate", deadline_s, requests=list(requests))
+        lost_s = lost.seconds()
         self.lost_blocks = reply["lost_blocks"]
-        return reply["wall_s"], self._answers(reply["requests"])
+        answers = self._answers(reply["requests"])
+        for answer in answers:
+            answer.lost_s = lost_s
+        return reply["wall_s"], answers
 
     def _answers(self, replies: Sequence[dict]) -> list[Answer]:
         for reply in replies:

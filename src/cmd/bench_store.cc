@@ -16,6 +16,7 @@
 
 #include "base/error_text.h"
 #include "base/sizes.h"
+#include "cmd/complaint.h"
 #include "cmd/device_bench.h"
 #include "cmd/progress_bar.h"
 #include "cmd/spdlog_log.h"
@@ -27,7 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr int kNotDone = 2;
 constexpr std::uint64_t kSizeMin = std::uint64_t{1} << 30;
 constexpr std::uint64_t kPoolBytes = std::uint64_t{512} << 20;
 constexpr std::uint64_t kRequestBytes = std::uint64_t{32} << 20;  // of one multiget
@@ -44,11 +44,6 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  kvdepot bench store --dir /mnt/nvme0\n"
     "  kvdepot bench store --dir /mnt/nvme0 --size 16GiB --rounds 9 --json";
-
-int complain(const std::string& line) {
-  fmt::print(stderr, "kvdepot: error: {}\n", line);
-  return kNotDone;
-}
 
 // One line of the result: bytes per second, one entry a round.
 struct Row {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "cmd/bench_store.h"
+#include "cmd/complaint.h"
 #include "cmd/inspect.h"
 #include "cmd/plan.h"
 #include "cmd/serve.h"
@@ -13,7 +14,7 @@
 
 namespace {
 
-constexpr int kUsageError = 2;
+using kvd::cmd::complain;
 
 constexpr const char* kFooter =
     "Examples:\n"
@@ -32,11 +33,6 @@ constexpr const char* kServeFooter =
     "  kvdepot serve --dir /data/kv --listen tcp://127.0.0.1:7070 --listen unix:///run/kvdepot.sock --http off\n"
     "  kvdepot serve --flash 0 --pool 4GiB          # memory only\n"
     "  kvdepot serve --config /etc/kvdepot.toml     # the same names as keys: pool = \"8GiB\"";
-
-int complain(const std::string& line) {
-  fmt::print(stderr, "kvdepot: error: {}\n", line);
-  return kUsageError;
-}
 
 // The flags of `serve` as they were typed; what was not typed is not there.
 struct ServeFlags {

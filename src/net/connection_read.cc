@@ -18,14 +18,14 @@ constexpr std::size_t kAheadBytes = std::size_t{16} << 10;
 constexpr std::size_t kDiscardBytes = std::size_t{64} << 10;
 constexpr std::size_t kMetaStepBytes = std::size_t{64} << 10;
 constexpr std::size_t kMetaKeepBytes = std::size_t{256} << 10;
-constexpr std::size_t kPiecesMax = 1024;                        // IOV_MAX on Linux
+constexpr std::size_t kReceivePiecesMax = 1024;                 // IOV_MAX on Linux
 constexpr std::size_t kReceiveBytesMax = std::size_t{4} << 20;  // per call; loopback saturates from 1 MiB on
 constexpr std::size_t kEventBytesMax = std::size_t{16} << 20;   // per turn of the loop, so that others get theirs
 // A payload that comes slowly is taken in such steps, as each wake-up takes a core from what computes beside us: at
 // 50 MB/s in 200 a second and not in thousands.
 constexpr std::size_t kStepBytes = std::size_t{256} << 10;
 constexpr Duration kStepTime = std::chrono::milliseconds(5);
-constexpr Duration kTurnMax = std::chrono::milliseconds(1);  // engines give up on a depot that is silent for 100
+constexpr Duration kReadTurnMax = std::chrono::milliseconds(1);  // engines give up on a depot that is silent for 100
 
 // Shortens a list of pieces to `bytes_max`; returns how many are left and their bytes.
 std::size_t clip(std::span<iovec> pieces, std::size_t bytes_max, std::size_t& bytes) {
@@ -48,7 +48,7 @@ void Connection::read_some() {
   paused_ = yielded_ = false;
   resume_timer_.disarm();
   if (held_) return update_interest();
-  turn_end_ = after(loop_.now(), kTurnMax);
+  turn_end_ = after(loop_.now(), kReadTurnMax);
   for (bool more = true; more && state_ == State::kOpen;) {
     if (const Status consumed = consume(); !consumed) {
       violate(consumed.error());
@@ -83,7 +83,7 @@ void Connection::wait_for_step(bool flows) {
 
 // One system call. Returns the bytes received when there may be more to receive or to consume, else 0.
 std::size_t Connection::receive() {
-  std::array<iovec, kPiecesMax> pieces;
+  std::array<iovec, kReceivePiecesMax> pieces;
   std::size_t count = 0;
   std::size_t direct = 0;  // bytes that do not go to the read-ahead
   if (part_ == Part::kMeta) {
@@ -93,7 +93,7 @@ std::size_t Connection::receive() {
     direct = meta_.size() - meta_have_;
     pieces[count++] = {meta_.data() + meta_have_, direct};
   } else if (part_ == Part::kPayload) {
-    count = gather_places(std::span(pieces).first(kPiecesMax - 1), direct);
+    count = gather_places(std::span(pieces).first(kReceivePiecesMax - 1), direct);
     if (state_ != State::kOpen) return 0;
   }
   const bool message_ends = part_ == Part::kHeader || (part_ == Part::kMeta && meta_.size() == header_.meta_bytes) ||

@@ -14,11 +14,11 @@
 namespace kvd::net {
 namespace {
 
-constexpr std::size_t kPiecesMax = 1024;                       // IOV_MAX on Linux
+constexpr std::size_t kSendPiecesMax = 1024;                   // IOV_MAX on Linux
 constexpr std::size_t kSendBytesMax = std::size_t{4} << 20;    // per call: tcp_wmem's usual maximum
 constexpr std::size_t kFlushBytesMax = std::size_t{16} << 20;  // per turn of the loop, so that others get theirs
 
-constexpr Duration kTurnMax = std::chrono::milliseconds(1);
+constexpr Duration kSendTurnMax = std::chrono::milliseconds(1);
 
 constexpr int kFarewellReadsMax = 64;  // 256 KiB: a request to the wrong protocol
 
@@ -45,7 +45,7 @@ void Connection::flush() {
   if (flushing_ || state_ == State::kClosed) return;
   flushing_ = true;
   std::size_t budget = kFlushBytesMax;
-  const Time turn_end = after(loop_.now(), kTurnMax);
+  const Time turn_end = after(loop_.now(), kSendTurnMax);
   do {
     while (flush_some(budget)) {
       if (loop_.now() >= turn_end) budget = 0;
@@ -79,7 +79,7 @@ bool Connection::flush_some(std::size_t& budget) {
     if (tokens_ == 0) tokens_ = options_.shaper->ask(*this);
     body_max = tokens_;
   }
-  std::array<iovec, kPiecesMax> pieces;
+  std::array<iovec, kSendPiecesMax> pieces;
   const Batch batch = gather_queue(pieces, std::min(budget, kSendBytesMax), body_max);
   if (batch.bytes == 0) {
     if (budget == 0) socket_full_ = true;  // as good as: the loop comes back at once

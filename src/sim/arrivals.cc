@@ -11,8 +11,6 @@ namespace kvd::sim {
 
 namespace {
 
-model::Picoseconds ps(double seconds) { return std::llround(seconds * model::kPicosecondsPerSecond); }
-
 class TraceSource final : public ArrivalSource {
  public:
   TraceSource(const trace::Trace& trace, const TraceOptions& options) : trace_(trace) {
@@ -23,7 +21,7 @@ class TraceSource final : public ArrivalSource {
     for (std::uint32_t copy = 0; copy < options.copies; ++copy) {
       for (std::uint32_t i = 0; i < count; ++i) {
         const double at = trace.requests[i].arrival_s + options.jitter_s * random.uniform();
-        events_.push_back({ps(at / options.speed), i, copy});
+        events_.push_back({model::picoseconds(at / options.speed), i, copy});
       }
     }
     std::ranges::stable_sort(events_, {}, &Event::time);

@@ -10,7 +10,7 @@ import unittest
 
 from bench.engine_process import EngineError
 from tests.e2e.depot_process import DepotProcess
-from tests.e2e.engine_rig import BLOCK, Rig, connector, read_digests, wait_stored
+from tests.e2e.engine_rig import BLOCK, PATIENT, Rig, connector, read_digests, wait_stored
 
 DOCUMENT = 6 * BLOCK
 ANSWER = 16
@@ -23,7 +23,7 @@ class MainJob(unittest.TestCase):
         cls.addClassCleanup(cls.rig.close)
         cls.depot = cls.enterClassContext(DepotProcess(pool="512MiB", flash="2GiB"))
         cls.digests = cls.rig.work / "digests.jsonl"
-        transfer = connector(cls.depot.address, digest_log=str(cls.digests))
+        transfer = connector(cls.depot.address, digest_log=str(cls.digests), **PATIENT)
         cls.writer = cls.rig.engine("writer", transfer, wait=False)
         cls.reader = cls.rig.engine("reader", transfer, wait=False)
         cls.rig.wait_ready(cls.writer)
@@ -115,7 +115,7 @@ class Embedded(unittest.TestCase):
         self.addCleanup(rig.close)
         folder = rig.work / "kv"
         address = f"file://{folder}?pool=256MiB&flash=2GiB"
-        engine = rig.engine("embedded", connector(address))
+        engine = rig.engine("embedded", connector(address, **PATIENT))
         prompt = rig.prompt("embedded", 3 * BLOCK + 5)
         self.assertEqual(engine.ask(prompt).cached, 0)
         engine.ask(rig.prompt("another", 20), 4)                # lets the store end
