@@ -18,6 +18,8 @@ namespace kvd::cmd {
 
 namespace {
 
+constexpr const char* kEvictions = "evictions";  // what --figure takes besides the figures
+
 std::expected<nlohmann::json, std::string> read_json(const std::string& path) {
   const auto text = read_text(path);
   if (!text) return std::unexpected(text.error() + "; --data names the folder with the study's tables");
@@ -115,8 +117,8 @@ std::string errors_text(const std::vector<sim::LeftOut>& points) {
 int run_study(const StudyFlags& flags) {
   const auto& known = sim::study_figures();
   for (const std::string& figure : flags.figures) {
-    if (std::ranges::find(known, figure) == known.end()) {
-      return complain(fmt::format("--figure {}: the study has {}", figure, fmt::join(known, ", ")));
+    if (figure != kEvictions && std::ranges::find(known, figure) == known.end()) {
+      return complain(fmt::format("--figure {}: the study has {}, and {}", figure, fmt::join(known, ", "), kEvictions));
     }
   }
   const auto loaded = load(flags.data);
@@ -124,7 +126,11 @@ int run_study(const StudyFlags& flags) {
   const model::StudyFit fit = model::fit_study(loaded->tables);
   nlohmann::ordered_json out;
   for (const std::string& figure : flags.figures.empty() ? known : flags.figures) {
-    out["fig" + figure] = sim::study_figure(figure, fit, loaded->inputs);
+    if (figure == kEvictions) {
+      out[kEvictions] = sim::study_evictions(fit, loaded->inputs);
+    } else {
+      out["fig" + figure] = sim::study_figure(figure, fit, loaded->inputs);
+    }
   }
   if (!flags.html.empty()) {
     const std::string text = constants_text(fit) + "\nLines are predicted, dots were measured and are fitted to.";

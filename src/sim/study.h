@@ -35,6 +35,10 @@ const std::vector<std::string>& study_figures();
 // One figure's predictions, in the layout of study.json (docs/sim.md). Requires a name of study_figures().
 nlohmann::ordered_json study_figure(const std::string& figure, const model::StudyFit& fit, const StudyInputs& inputs);
 
+// How often requests were preempted in the runs of figures 9, 10a and 10b, laid out as these: the paper explains with
+// it, and does not draw it.
+nlohmann::ordered_json study_evictions(const model::StudyFit& fit, const StudyInputs& inputs);
+
 // A table point that was left out of the fit: what was measured, and what the fit of all others predicts.
 struct LeftOut {
   std::string table;  // "3a Yarn-Llama-2-7B", "8b recompute", ...

@@ -204,7 +204,12 @@ EngineRun evicting_run(const Study& s, StudyModelIndex m, std::uint32_t blocks, 
   return run_engine(config, requests, study_costs(s.fit, m, true, 16));
 }
 
-ordered_json fig9(const Study& s) {
+// What the figures of evictions show of a run.
+using Value = ordered_json (*)(const EngineRun& run);
+ordered_json overhead(const EngineRun& run) { return run.overhead_s(); }
+ordered_json evictions(const EngineRun& run) { return run.counts.recomputes + run.counts.swaps_out; }
+
+ordered_json runs_of_9(const Study& s, Value value) {
   ordered_json out;
   const auto& zipf = s.inputs.requests.at("zipf_128_8192_ratio_0.5");
   for (const char* const length : {"1K", "2K", "4K", "8K", "128-8K"}) {
@@ -214,8 +219,7 @@ ordered_json fig9(const Study& s) {
         const auto half = static_cast<std::uint32_t>(fixed ? (length[0] - '0') * 512 : 0);
         std::vector<Lengths> requests(count, Lengths{half, half});
         if (!fixed) requests.assign(zipf.begin(), zipf.begin() + static_cast<std::ptrdiff_t>(count));
-        out[length][swap ? "swap" : "recompute"].push_back(
-            evicting_run(s, kYarn, 2928, 16384, swap, requests).overhead_s());
+        out[length][swap ? "swap" : "recompute"].push_back(value(evicting_run(s, kYarn, 2928, 16384, swap, requests)));
       }
     }
   }
@@ -224,13 +228,12 @@ ordered_json fig9(const Study& s) {
 
 constexpr std::uint32_t kBlocksPerGib = 128;  // of Yarn-Llama-2-7B: 8 MiB each
 
-ordered_json fig10a(const Study& s) {
+ordered_json runs_of_10a(const Study& s, Value value) {
   ordered_json out;
   for (const bool swap : {false, true}) {
     for (const std::uint32_t gib : {6U, 10U, 14U, 18U, 22U, 24U}) {
-      out["zipf"][swap ? "swap" : "recompute"][std::to_string(gib)] =
-          evicting_run(s, kYarn, gib * kBlocksPerGib, 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"))
-              .overhead_s();
+      out["zipf"][swap ? "swap" : "recompute"][std::to_string(gib)] = value(
+          evicting_run(s, kYarn, gib * kBlocksPerGib, 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5")));
     }
   }
   return out;
@@ -242,15 +245,19 @@ EngineRun ten_gib_run(const Study& s, StudyModelIndex m, bool swap) {
   return evicting_run(s, m, blocks, 2048, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
 }
 
-ordered_json fig10b(const Study& s) {
+ordered_json runs_of_10b(const Study& s, Value value) {
   ordered_json out;
   for (const StudyModelIndex m : kModels) {
     for (const bool swap : {false, true}) {
-      out[name_of(m)][swap ? "swap" : "recompute"] = ten_gib_run(s, m, swap).overhead_s();
+      out[name_of(m)][swap ? "swap" : "recompute"] = value(ten_gib_run(s, m, swap));
     }
   }
   return out;
 }
+
+ordered_json fig9(const Study& s) { return runs_of_9(s, overhead); }
+ordered_json fig10a(const Study& s) { return runs_of_10a(s, overhead); }
+ordered_json fig10b(const Study& s) { return runs_of_10b(s, overhead); }
 
 ordered_json use_over_time(const EngineRun& run, double gpu_blocks, double host_blocks) {
   ordered_json out = ordered_json::array();
@@ -302,6 +309,12 @@ const std::vector<std::string>& study_figures() {
     return out;
   }();
   return names;
+}
+
+ordered_json study_evictions(const model::StudyFit& fit, const StudyInputs& inputs) {
+  const Study s{fit, inputs};
+  return {
+      {"fig9", runs_of_9(s, evictions)}, {"fig10a", runs_of_10a(s, evictions)}, {"fig10b", runs_of_10b(s, evictions)}};
 }
 
 ordered_json study_figure(const std::string& figure, const model::StudyFit& fit, const StudyInputs& inputs) {

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint32_t kPromptMax = 16'384;
 constexpr std::uint32_t kOutputMax = 4096;
+constexpr double kLittleErrorMax = 0.01;
 
 // The depot behind one replica: loads go over one link, one after the other.
 class Link final : public sched::OtherTier {
@@ -47,25 +48,39 @@ class Loop {
   Loop(const TalkEngine& engine, const TalkTraffic& traffic, std::uint64_t seed)
       : costs_(engine), traffic_(traffic), link_(engine, now_) {
     KVD_CHECK(traffic.clients > 0 && traffic.clients * 2 <= traffic.requests && traffic.prompt_max <= kPromptMax);
+    KVD_CHECK(!engine.constant_context || traffic.prompt_min == traffic.prompt_max);
     draw(seed);
     // One unit of the prefix cache is a whole prompt: no two share any.
-    const sched::V1Config config{
-        .blocks = engine.blocks, .block_tokens = kTalkBlockTokens, .unit_blocks = kPromptMax / kTalkBlockTokens};
+    const sched::V1Config config{.blocks = engine.blocks,
+                                 .block_tokens = kTalkBlockTokens,
+                                 .unit_blocks = kPromptMax / kTalkBlockTokens,
+                                 .chunk_tokens = engine.chunk_tokens};
     engine_ = std::make_unique<sched::V1Engine>(config, requests_, engine.reuse > 0 ? &link_ : nullptr);
   }
 
   TalkPoint run() {
     for (std::uint32_t i = 0; i < traffic_.clients; ++i) ask();
-    while (done_ < traffic_.requests) pass();
+    while (next_ < traffic_.requests) pass();
     TalkPoint point;
     point.requests_per_s = counted_ / (now_ - counted_from_);
     point.tpot_s = decode_s_ / decoded_;
     point.ttft_s = first_s_ / counted_;
     point.preemptions = engine_->preemptions();
+    while (done_ < traffic_.requests) pass();
+    point.little_error = check();
     return point;
   }
 
  private:
+  // What every run must hold when its last request has left; returns the error of Little's law.
+  [[nodiscard]] double check() const {
+    for (const sched::V1Request& r : requests_) KVD_CHECK(r.generated == r.output);
+    KVD_CHECK(engine_->cache().used() == 0 && engine_->waiting() == 0 && engine_->running() == 0);
+    const double little_error = std::fabs(present_s_ - latency_s_) / latency_s_;
+    KVD_CHECK(little_error < kLittleErrorMax);
+    return little_error;
+  }
+
   void draw(std::uint64_t seed) {
     Random random(seed);
     const std::uint32_t spread = traffic_.prompt_max - traffic_.prompt_min + 1;
@@ -98,15 +113,13 @@ class Loop {
     const sched::V1Pass pass = engine_->schedule();
     if (pass.run == 0) {
       KVD_CHECK(!link_.loads.empty());
-      now_ = link_.loads.front().ready;
+      go_to(link_.loads.front().ready);
       return;
     }
     const std::uint64_t run = link_.loads.empty() ? pass.run : 1;  // a load may end during a longer run
     const auto passes = static_cast<double>(run);
-    const double growth = static_cast<double>(pass.decodes) * passes * (passes - 1) / 2;
-    now_ += passes * costs_.step_s + static_cast<double>(pass.prefill_tokens) * costs_.token_s +
-            static_cast<double>(pass.pairs) * costs_.pair_s +
-            (passes * static_cast<double>(pass.context) + growth) * costs_.context_token_s;
+    go_to(now_ + passes * costs_.step_s + static_cast<double>(pass.prefill_tokens) * costs_.token_s +
+          static_cast<double>(pass.pairs) * costs_.pair_s + context_read(pass, passes) * costs_.context_token_s);
     began_.clear();
     ended_.clear();
     engine_->complete(run, began_, ended_);
@@ -114,7 +127,20 @@ class Loop {
     for (const sched::V1Id id : ended_) finish(id);
   }
 
+  // Tokens whose KV the decodes of `passes` passes read.
+  [[nodiscard]] double context_read(const sched::V1Pass& pass, double passes) const {
+    const auto decodes = static_cast<double>(pass.decodes);
+    if (costs_.constant_context) return passes * decodes * traffic_.prompt_min;
+    return passes * static_cast<double>(pass.context) + decodes * passes * (passes - 1) / 2;
+  }
+
+  void go_to(double time) {
+    present_s_ += (engine_->waiting() + engine_->running()) * (time - now_);
+    now_ = time;
+  }
+
   void finish(sched::V1Id id) {
+    latency_s_ += now_ - asked_[id];
     if (++done_ == traffic_.requests / 4) counted_from_ = now_;
     if (done_ > traffic_.requests / 4) {
       ++counted_;
@@ -143,6 +169,8 @@ class Loop {
   double first_s_ = 0;
   double decode_s_ = 0;
   double decoded_ = 0;
+  double present_s_ = 0;  // requests that the engine has, over time
+  double latency_s_ = 0;  // of all requests, from the moment they were asked
 };
 
 }  // namespace

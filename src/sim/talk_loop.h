@@ -1,6 +1,6 @@
 // Clients in a closed loop on one engine as vLLM V1 schedules it, priced with the closed forms' own constants: what the
 // SDC'25 talk's efficiency figures look like when passes, chunks, blocks and loads are simulated. Pure; same seed, same
-// numbers.
+// numbers. closed_loop_test.cc takes away what differs, and compares it with the form.
 //
 // What differs from the closed form by intent: prompts and outputs vary, a pass holds whole prompts in chunks,
 // attention is causal, memory for KV is finite, and a depot's loads come before a request's pass, one after the other
@@ -12,13 +12,15 @@
 namespace kvd::sim {
 
 struct TalkEngine {
-  double step_s = 0;           // of a pass, TPOT(1)
-  double token_s = 0;          // matrix products of a prompt token
-  double pair_s = 0;           // a (query, key) pair of attention
-  double context_token_s = 0;  // reading a cached token's KV in a decode
-  double read_token_s = 0;     // loading a token's KV from the depot
-  double reuse = 0;            // share of a prompt that the depot has; 0 = no depot
-  std::uint32_t blocks = 0;    // of kTalkBlockTokens tokens in engine memory
+  double step_s = 0;                  // of a pass, TPOT(1)
+  double token_s = 0;                 // matrix products of a prompt token
+  double pair_s = 0;                  // a (query, key) pair of attention
+  double context_token_s = 0;         // reading a cached token's KV in a decode
+  double read_token_s = 0;            // loading a token's KV from the depot
+  double reuse = 0;                   // share of a prompt that the depot has; 0 = no depot
+  std::uint32_t blocks = 0;           // of kTalkBlockTokens tokens in engine memory
+  std::uint32_t chunk_tokens = 8192;  // of a pass at most; vLLM's max_num_batched_tokens on an H100
+  bool constant_context = false;      // a decode reads its prompt's KV only, as the closed form counts
 };
 inline constexpr std::uint32_t kTalkBlockTokens = 16;
 
@@ -27,7 +29,9 @@ struct TalkTraffic {
   std::uint32_t prompt_max = 1;
   double output_mean = 1;  // outputs are geometric
   std::uint32_t clients = 1;
-  std::uint32_t requests = 1;  // in all; the first quarter is warm-up and not counted
+  // In all. The first quarter is warm-up; what ends after the last one was asked is not counted either, because from
+  // then on a client that is done leaves its place empty.
+  std::uint32_t requests = 1;
 };
 
 struct TalkPoint {
@@ -35,8 +39,11 @@ struct TalkPoint {
   double tpot_s = 0;  // mean over tokens after the first
   double ttft_s = 0;  // mean, from the moment a client asks
   std::uint64_t preemptions = 0;
+  double little_error = 0;  // relative difference of both sides of Little's law over the whole run
 };
-// Requires clients * 2 <= requests, and memory for the longest request.
+// Runs to the end of the last request and checks itself: every token that was asked for was made, nothing holds blocks,
+// Little's law holds within 1 %; a run that breaks one of these ends the program (base/check.h). Requires clients * 2
+// <= requests, memory for the longest request, and prompts of one length where the context is constant.
 [[nodiscard]] TalkPoint talk_loop(const TalkEngine& engine, const TalkTraffic& traffic, std::uint64_t seed);
 
 }  // namespace kvd::sim
