@@ -1,6 +1,7 @@
 #include "sim/engine_run.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "base/check.h"
 
@@ -57,6 +58,30 @@ class TokenGaps {
   std::vector<double> last_;
 };
 
+// When the copies beside the passes are done: each begins when it is decided or when the one before it ends.
+class CopyStream {
+ public:
+  explicit CopyStream(const EngineCosts& costs) : costs_(costs) {}
+  // Begins what the scheduler has decided `now`.
+  void begin(const sched::Scheduler& scheduler, double now_s) {
+    for (std::size_t i = ends_.size(); i < scheduler.copies().size(); ++i) {
+      free_at_s_ = std::max(free_at_s_, now_s) + copy_seconds(costs_, scheduler.copies()[i].blocks, 1);
+      ends_.push_back(free_at_s_);
+    }
+  }
+  [[nodiscard]] bool empty() const noexcept { return ends_.empty(); }
+  [[nodiscard]] double next_s() const noexcept { return ends_.front(); }
+  // Tells the scheduler what is done by `now`.
+  void settle(sched::Scheduler& scheduler, double now_s) {
+    for (; !ends_.empty() && ends_.front() <= now_s; ends_.pop_front()) scheduler.copied();
+  }
+
+ private:
+  const EngineCosts& costs_;
+  std::deque<double> ends_;  // of the scheduler's copies(), in their order
+  double free_at_s_ = 0;
+};
+
 }  // namespace
 
 EngineRun run_engine(const sched::Config& config, std::span<const Lengths> requests, const EngineCosts& costs) {
@@ -64,9 +89,16 @@ EngineRun run_engine(const sched::Config& config, std::span<const Lengths> reque
   for (const Lengths& r : requests) scheduler.add(r.prompt, r.output);
   EngineRun run;
   TokenGaps gaps(requests.size());
+  CopyStream copies_beside(costs);
   double warmup_left = costs.fresh ? costs.step.warmup_max_s : 0;
   while (!scheduler.idle()) {
     const sched::Pass& pass = scheduler.schedule();
+    copies_beside.begin(scheduler, run.seconds);
+    if (pass.items.empty() && !copies_beside.empty()) {  // everybody waits for a copy
+      run.seconds = std::max(run.seconds, copies_beside.next_s());
+      copies_beside.settle(scheduler, run.seconds);
+      continue;
+    }
     if (pass.items.empty()) {
       if (scheduler.idle()) break;
       // Only a preemption of the last runner leaves an empty pass; the next one takes it back or rejects it.
@@ -74,11 +106,11 @@ EngineRun run_engine(const sched::Config& config, std::span<const Lengths> reque
     }
     PassRecord record;
     record.tokens = pass.tokens;
-    record.swap_out_s = copy_seconds(costs, pass.blocks_out, pass.requests_out);
-    const double copies = record.swap_out_s + copy_seconds(costs, pass.blocks_in, pass.requests_in);
-    const double compute = costs.step.seconds(pass_shape(pass, config.batching), warmup_left);
-    record.seconds = costs.async_swap ? std::max(compute, copies) : compute + copies;
-    if (costs.async_swap) record.swap_out_s = std::max(0.0, copies - compute);
+    record.seconds = costs.step.seconds(pass_shape(pass, config.batching), warmup_left);
+    if (!config.async_swap) {
+      record.swap_out_s = copy_seconds(costs, pass.blocks_out, pass.requests_out);
+      record.seconds += record.swap_out_s + copy_seconds(costs, pass.blocks_in, pass.requests_in);
+    }
     for (const sched::Item& item : pass.items) record.resumed |= item.resumed;
     record.gpu_blocks = scheduler.pool().used();
     record.host_blocks = scheduler.host_used();
@@ -87,6 +119,7 @@ EngineRun run_engine(const sched::Config& config, std::span<const Lengths> reque
     if (costs.track_itl) gaps.pass(scheduler, pass, run.seconds, run.itl_s);
     if (!pass.items.empty()) run.passes.push_back(record);
     scheduler.complete();
+    copies_beside.settle(scheduler, run.seconds);
   }
   for (const sched::Request& r : scheduler.requests()) {
     if (r.state == sched::State::kFinished) run.tokens += r.prompt + r.output;
