@@ -400,9 +400,9 @@ void Scheduler::put(RequestId id, std::uint32_t tokens, bool prefill) {
 // Counts the decoding requests whose next token waits longer for this pass, and forgets old ones.
 void Scheduler::note_disturbed() {
   const auto prefills = static_cast<std::size_t>(std::ranges::count_if(pass_.items, &Item::prefill));
-  const bool copies = pass_.blocks_out + pass_.blocks_in > 0 && !config_.async_swap;
+  const bool copies_in = pass_.blocks_in > 0 && !config_.async_swap;
   disturbed_ *= std::max(0.0, 1 - static_cast<double>(pass_.items.size()) / kDisturbedTokens);
-  if (copies || prefills > 0) disturbed_ += static_cast<double>(running_.size() - prefills);
+  if (copies_in || prefills > 0) disturbed_ += static_cast<double>(running_.size() - prefills);
 }
 
 void Scheduler::complete() {

@@ -59,8 +59,8 @@ struct Victim {
   std::uint64_t again_tokens = 0;
   double again_pairs = 0;     // tokens * tokens / 2 of each
   std::uint64_t copying = 0;  // blocks whose copies are under way, with async_swap
-  // Share of the last tokens whose gap to the one before held a pass that computed somebody's prompt or waited for
-  // copies: the gaps that are longer than those of plain decoding.
+  // Share of the last tokens that came late because their pass computed somebody's prompt or took somebody back. A swap
+  // counts by its way in only, as often as its recomputation would: the share is the same whatever was chosen before.
   double disturbed = 0;
 };
 
