@@ -53,8 +53,8 @@ SUBJECTS = (
             "  insert_by_arrival(running_, id);\n  host_used_ -= r.host_blocks;",
             "  insert_by_arrival(running_, id);\n  host_used_ -= 2 * r.host_blocks;"),
         Bug(SCHEDULER, "recomputation keeps what was computed",
-            "    r.computed = std::min(r.computed, static_cast<std::uint32_t>(r.blocks.size()) * config_.block_tokens);",
-            ""),
+            "    r.computed = std::min(r.computed, static_cast<std::uint32_t>(r.blocks.size()) * "
+            "config_.block_tokens);", ""),
         Bug(SCHEDULER, "preempted requests queue behind new ones", "waiting_.push_front(id)", "waiting_.push_back(id)"),
         Bug(SCHEDULER, "the first running request is the victim",
             "    const RequestId victim = running_.back();\n    preempt(victim);",
