@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cmd/sim_ablate.h"
+#include "cmd/sim_opportunities.h"
 #include "cmd/sim_run.h"
 #include "cmd/sim_study.h"
 
@@ -115,6 +116,10 @@ std::function<int()> add_sim(CLI::App& app) {
       sim->add_subcommand("opportunities", "The study's open opportunities against recomputation and swapping");
   add_common(*opportunities, flags->opportunities);
   opportunities->add_option("--seeds", flags->opportunities.seeds, "Orders of the requests [30]")->type_name("N");
+  opportunities->add_option("--html", flags->opportunities.html, "Write a page with the figures and the table")
+      ->type_name("FILE");
+  opportunities->add_option("--svg", flags->opportunities.svg, "Write the figures alone")->type_name("FILE");
+  opportunities->footer("Example:\n  kvdepot sim opportunities --out table.md --svg figures.svg");
 
   CLI::App* const run = sim->add_subcommand("run", "Simulate a fleet: engines, caches, tiers, routing, a shared depot");
   add_run(*run, flags->run);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 
 #include "base/check.h"
 
@@ -81,7 +82,8 @@ class RunChecks {
 
  private:
   static std::size_t present_in(const sched::Scheduler& scheduler) {
-    return scheduler.waiting().size() + scheduler.running().size() + scheduler.swapped().size();
+    return scheduler.waiting().size() + scheduler.running().size() + scheduler.swapped().size() +
+           scheduler.arriving().size();
   }
   // The last token of the answer is made, and not computed again.
   static std::uint32_t to_compute(const sched::Request& r) { return r.prompt + r.output - 1; }
@@ -114,6 +116,30 @@ class TokenGaps {
   std::vector<double> last_;
 };
 
+// When the copies beside the passes are done: each begins when it is decided or when the one before it ends.
+class CopyStream {
+ public:
+  explicit CopyStream(const EngineCosts& costs) : costs_(costs) {}
+  // Begins what the scheduler has decided `now`.
+  void begin(const sched::Scheduler& scheduler, double now_s) {
+    for (std::size_t i = ends_.size(); i < scheduler.copies().size(); ++i) {
+      free_at_s_ = std::max(free_at_s_, now_s) + copy_seconds(costs_, scheduler.copies()[i].blocks, 1);
+      ends_.push_back(free_at_s_);
+    }
+  }
+  [[nodiscard]] bool empty() const noexcept { return ends_.empty(); }
+  [[nodiscard]] double next_s() const noexcept { return ends_.front(); }
+  // Tells the scheduler what is done by `now`.
+  void settle(sched::Scheduler& scheduler, double now_s) {
+    for (; !ends_.empty() && ends_.front() <= now_s; ends_.pop_front()) scheduler.copied();
+  }
+
+ private:
+  const EngineCosts& costs_;
+  std::deque<double> ends_;  // of the scheduler's copies(), in their order
+  double free_at_s_ = 0;
+};
+
 }  // namespace
 
 EngineRun run_engine(const sched::Config& config, std::span<const Lengths> requests, const EngineCosts& costs) {
@@ -122,9 +148,18 @@ EngineRun run_engine(const sched::Config& config, std::span<const Lengths> reque
   EngineRun run;
   RunChecks checks(requests.size());
   TokenGaps gaps(requests.size());
+  CopyStream copies_beside(costs);
   double warmup_left = costs.fresh ? costs.step.warmup_max_s : 0;
   while (!scheduler.idle()) {
     const sched::Pass& pass = scheduler.schedule();
+    copies_beside.begin(scheduler, run.seconds);
+    if (pass.items.empty() && !copies_beside.empty()) {  // everybody waits for a copy
+      const double begin_s = run.seconds;
+      run.seconds = std::max(begin_s, copies_beside.next_s());
+      checks.pass(scheduler, pass, begin_s, run.seconds);
+      copies_beside.settle(scheduler, run.seconds);
+      continue;
+    }
     if (pass.items.empty()) {
       if (scheduler.idle()) break;
       // Only a preemption of the last runner leaves an empty pass; the next one takes it back or rejects it.
@@ -132,11 +167,11 @@ EngineRun run_engine(const sched::Config& config, std::span<const Lengths> reque
     }
     PassRecord record;
     record.tokens = pass.tokens;
-    record.swap_out_s = copy_seconds(costs, pass.blocks_out, pass.requests_out);
-    const double copies = record.swap_out_s + copy_seconds(costs, pass.blocks_in, pass.requests_in);
-    const double compute = costs.step.seconds(pass_shape(pass, config.batching), warmup_left);
-    record.seconds = costs.async_swap ? std::max(compute, copies) : compute + copies;
-    if (costs.async_swap) record.swap_out_s = std::max(0.0, copies - compute);
+    record.seconds = costs.step.seconds(pass_shape(pass, config.batching), warmup_left);
+    if (!config.async_swap) {
+      record.swap_out_s = copy_seconds(costs, pass.blocks_out, pass.requests_out);
+      record.seconds += record.swap_out_s + copy_seconds(costs, pass.blocks_in, pass.requests_in);
+    }
     for (const sched::Item& item : pass.items) record.resumed |= item.resumed;
     record.gpu_blocks = scheduler.pool().used();
     record.host_blocks = scheduler.host_used();
@@ -150,6 +185,7 @@ EngineRun run_engine(const sched::Config& config, std::span<const Lengths> reque
       run.passes.push_back(record);
     }
     scheduler.complete();
+    copies_beside.settle(scheduler, run.seconds);
   }
   for (const sched::Request& r : scheduler.requests()) {
     if (r.state == sched::State::kFinished) run.tokens += r.prompt + r.output;

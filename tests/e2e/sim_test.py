@@ -73,6 +73,9 @@ class SimTest(unittest.TestCase):
             with self.subTest(setting):
                 self.assertIn(expected, self.complaint("run", str(self.config), "--set", setting))
 
+    def test_opportunities_need_more_than_one_seed(self) -> None:
+        self.assertIn("at least 2", self.complaint("opportunities", "--seeds", "1"))
+
     def test_a_bad_trace_is_answered_with_its_line(self) -> None:
         lines = TRACE.split("\n")
         lines[6] = lines[6].replace('"input_length": ', '"input_length": -')
