@@ -56,6 +56,9 @@ void add_flags(CLI::App& plan, PlanFlags& flags) {
   add("price-dram", flags.price_dram, "$", "A TB of DRAM for a month");
   add("price-flash", flags.price_flash, "$", "A TB of NVMe for a month");
   add("price-fs", flags.price_fs, "$", "A TB of the shared file system for a month");
+  plan.add_option("--price", flags.prices, "A TB of any storage of the catalogue for a month; repeatable")
+      ->type_name("NAME=$")
+      ->allow_extra_args(false);
 }
 
 void add_outputs(CLI::App& app, PlanFlags& flags) {
@@ -78,7 +81,7 @@ std::string device_lines(const model::Catalogue& catalogue) {
         fmt::format("  {:<12} {:>4.0f} GB {:>6.3g} TB/s ", d.name, d.memory_bytes * 1e-9, d.memory_bytes_per_s * 1e-12);
     for (const auto& [precision, flops] : d.flops_per_s) out += fmt::format(" {} {:.4g}T", precision, flops * 1e-12);
     out += fmt::format(";  {:.2g}, {:.3g}, {:.0f} %  {}: {}\n", d.compute_efficiency, d.memory_efficiency,
-                       d.error * 100, d.origin.measured ? "measured" : "data sheet", d.origin.source);
+                       d.error * 100, d.origin.kind(), d.origin.source);
   }
   return out;
 }
@@ -108,12 +111,12 @@ std::string class_lines(const model::Catalogue& catalogue) {
       out += fmt::format("       {}: read {:.3g} GB/s, write {:.3g} GB/s, {:.3g} us, {:.3g} TB  {}: {}\n", s->name,
                          model::bandwidth_at(s->read_bytes_per_s, c.request_bytes) * 1e-9,
                          model::bandwidth_at(s->write_bytes_per_s, c.request_bytes) * 1e-9, s->latency_s * 1e6,
-                         s->capacity_bytes * 1e-12, s->origin.measured ? "measured" : "data sheet", s->origin.source);
+                         s->capacity_bytes * 1e-12, s->origin.kind(), s->origin.source);
     }
     if (const model::Link* l = catalogue.link(c.link)) {
       out += fmt::format("       {}: {:.3g} GB/s, {:.3g} us  {}: {}\n", l->name,
                          model::bandwidth_at(l->bytes_per_s, c.request_bytes) * 1e-9, l->latency_s * 1e6,
-                         l->origin.measured ? "measured" : "data sheet", l->origin.source);
+                         l->origin.kind(), l->origin.source);
     }
   }
   return out;
