@@ -216,7 +216,9 @@ TEST(Deployment, EveryNumberThatDependsOnAnErrorHasARange) {
   EXPECT_NEAR(s3.links_range.high / s3.sizing.links_per_gpu, (1 + device) / (1 - kSheet), 1e-9);
   EXPECT_LT(s3.batch_range.low, static_cast<double>(s3.batch));
   EXPECT_GT(s3.batch_range.high, static_cast<double>(s3.batch));
-  EXPECT_LT(s3.shortest_prompt_range.low, static_cast<double>(s3.shortest_prompt));
+  const ClassAnswer s2b = at(free, "S2b");
+  EXPECT_LT(s2b.shortest_prompt_range.low, static_cast<double>(s2b.shortest_prompt));
+  EXPECT_GT(s2b.shortest_prompt_range.high, static_cast<double>(s2b.shortest_prompt));
   EXPECT_GT(s3.gpus_range.high, s3.gpus_needed);
   EXPECT_LT(free.tpot_one_range.low, free.replica.tpot_one_s);
   // Where S3's own rate is assumed, writes and drives follow what it may be; at a given rate they follow the hits.
