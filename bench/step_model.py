@@ -69,16 +69,14 @@ def lines(result: dict) -> str:
         if f"{name}_median_error" not in result:
             continue
         count = result["passes_left_out"] if name == "left_out" else result[f"{name}_passes"]
-        share = result[f"{name}_predicted_s"] / result[f"{name}_measured_s"] - 1
-        out.append(f"  {what:<13} {count:>5} passes: error per pass median {100 * result[f'{name}_median_error']:5.1f} %, "
-                   f"95th percentile {100 * result[f'{name}_p95_error']:5.1f} %; together "
-                   f"{result[f'{name}_predicted_s']:.2f} s predicted, {result[f'{name}_measured_s']:.2f} s measured "
-                   f"({100 * share:+.1f} %)")
-    error = result["predicted_wall_s"] / result["wall_s"] - 1
-    passes_only = result["left_out_predicted_s"] / result["wall_s"] - 1
-    out.append(f"  end to end {result['wall_s']:.2f} s; predicted {result['predicted_wall_s']:.2f} s ({100 * error:+.1f} "
-               f"%), of which {1e3 * result['between_passes_s']:.2f} ms a pass between passes; without them "
-               f"{100 * passes_only:+.1f} %")
+        measured, predicted = result[f"{name}_measured_s"], result[f"{name}_predicted_s"]
+        out.append(f"  {what:<13} {count:>5} passes: error per pass median {100 * result[f'{name}_median_error']:.1f} %, "
+                   f"95th percentile {100 * result[f'{name}_p95_error']:.1f} %; together {predicted:.2f} s predicted, "
+                   f"{measured:.2f} s measured ({100 * (predicted / measured - 1):+.1f} %)")
+    wall, whole = result["wall_s"], result["predicted_wall_s"]
+    out.append(f"  end to end {wall:.2f} s; predicted {whole:.2f} s ({100 * (whole / wall - 1):+.1f} %), of which "
+               f"{1e3 * result['between_passes_s']:.2f} ms a pass between passes; without them "
+               f"{100 * (result['left_out_predicted_s'] / wall - 1):+.1f} %")
     return "\n".join(out)
 
 

@@ -19,7 +19,7 @@ namespace kvd::model {
 struct Origin {
   std::string source;
   bool measured = false;  // false: data sheets' values or assumptions
-  // Of a measured entry, the keys (or precisions) whose values are not: from a data sheet, another's fit, an assumption.
+  // Of a measured entry, the keys (or precisions) whose values are not: from a data sheet, another's fit, assumed.
   std::vector<std::string> data_sheet{};
 
   // Whether the value of this key was measured.

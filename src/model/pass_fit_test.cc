@@ -41,7 +41,9 @@ std::vector<MeasuredPass> run_by(const PassFit& fit, std::uint64_t seed, double 
   std::vector<MeasuredPass> passes = measured(seed, 0);
   const std::vector<double> seconds = predict_passes(fit, passes);
   Random random(seed + 1000);
-  for (std::size_t i = 0; i < passes.size(); ++i) passes[i].seconds = seconds[i] * (1 + noise * (random.uniform() - 0.5));
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    passes[i].seconds = seconds[i] * (1 + noise * (random.uniform() - 0.5));
+  }
   return passes;
 }
 
