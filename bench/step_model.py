@@ -70,9 +70,10 @@ def lines(result: dict) -> str:
             continue
         count = result["passes_left_out"] if name == "left_out" else result[f"{name}_passes"]
         measured, predicted = result[f"{name}_measured_s"], result[f"{name}_predicted_s"]
-        out.append(f"  {what:<13} {count:>5} passes: error per pass median {100 * result[f'{name}_median_error']:.1f} %, "
-                   f"95th percentile {100 * result[f'{name}_p95_error']:.1f} %; together {predicted:.2f} s predicted, "
-                   f"{measured:.2f} s measured ({100 * (predicted / measured - 1):+.1f} %)")
+        median, p95 = result[f"{name}_median_error"], result[f"{name}_p95_error"]
+        out.append(f"  {what:<13} {count:>5} passes: error per pass median {100 * median:.1f} %, 95th percentile "
+                   f"{100 * p95:.1f} %; together {predicted:.2f} s predicted, {measured:.2f} s measured "
+                   f"({100 * (predicted / measured - 1):+.1f} %)")
     wall, whole = result["wall_s"], result["predicted_wall_s"]
     out.append(f"  end to end {wall:.2f} s; predicted {whole:.2f} s ({100 * (whole / wall - 1):+.1f} %), of which "
                f"{1e3 * result['between_passes_s']:.2f} ms a pass between passes; without them "

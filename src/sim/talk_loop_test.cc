@@ -24,6 +24,39 @@ TEST(TalkLoop, AStoredPrefixCostsItsLoadInsteadOfItsCompute) {
   EXPECT_NEAR(talk_loop(engine, kTraffic, 1).ttft_s, 1600 * 4e-6 + 0.020 + 400 * 70e-6, 1e-9);
 }
 
+TEST(TalkLoop, LayerByLayerALoadCostsOneLayerUnlessItIsTheLonger) {
+  TalkEngine engine = kEngine;
+  engine.reuse = 0.8;
+  engine.layers = 40;
+  engine.read_token_s = 4e-6;
+  const double compute = 0.020 + 400 * 70e-6;
+  EXPECT_NEAR(talk_loop(engine, kTraffic, 1).ttft_s, compute + 1600 * 4e-6 / 40, 1e-9);
+  engine.read_token_s = 100e-6;
+  EXPECT_NEAR(talk_loop(engine, kTraffic, 1).ttft_s, 1600 * 100e-6 + compute / 40, 1e-9);
+}
+
+TEST(TalkLoop, ATurnFindsThePromptOfTheTurnBefore) {
+  TalkEngine engine = kEngine;
+  engine.reuse = 0.8;  // there is a depot; how much it has follows from the conversation
+  engine.layers = 40;
+  const TalkTraffic traffic{.prompt_min = 1000,
+                            .prompt_max = 1000,
+                            .clients = 1,
+                            .requests = 400,
+                            .output_min = 50,
+                            .output_max = 50,
+                            .turns_min = 3,
+                            .turns_max = 3,
+                            .user_tokens = 100};
+  const TalkPoint point = talk_loop(engine, traffic, 1);
+  EXPECT_NEAR(point.prompt_mean, (1000 + 1150 + 1300) / 3.0, 1e-9);
+  EXPECT_NEAR(point.loaded_share, (992 + 1136) / 3450.0, 1e-9);  // whole blocks of 16
+  const double first = 3 * 0.020 + (3450 - 992 - 1136) * 70e-6;
+  EXPECT_NEAR(point.ttft_s, first / 3, 1e-9);
+  engine.reuse = 0;
+  EXPECT_NEAR(talk_loop(engine, traffic, 1).ttft_s, (3 * 0.020 + 3450 * 70e-6) / 3, 1e-9);
+}
+
 TEST(TalkLoop, ManyClientsFollowTheClosedForm) {
   TalkTraffic traffic = kTraffic;
   traffic.clients = 32;
