@@ -1,12 +1,16 @@
 #include "cmd/plan.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "cmd/plan_report.h"
 #include "cmd/plan_talk.h"
+#include "cmd/plan_talk_runs.h"
+#include "cmd/progress_bar.h"
 #include "cmd/text_file.h"
 
 namespace kvd::cmd {
@@ -132,6 +136,9 @@ PlanVerb::PlanVerb(CLI::App& program) {
   plan_->footer(kFooter);
   talk_ = plan_->add_subcommand("talk", "The SDC'25 talk's example and figures, with its settings");
   talk_->add_flag("--json", flags_.json, "Print the figures' points as one JSON object");
+  talk_->add_option("--seeds", seeds_, "Runs of each simulated point, the same seeds without and with the depot [10]")
+      ->type_name("N")
+      ->check(CLI::Range(1U, 1000U));
   talk_->add_option("--html", flags_.html, "Write the figures as a page")->type_name("FILE")->take_last();
   talk_->footer("Example:\n  kvdepot plan talk --html talk.html");
   list_ = plan_->add_subcommand("catalogue", "Models, devices and classes that are known, with their sources");
@@ -161,14 +168,19 @@ OrComplaint<std::string> PlanVerb::plan() const {
 }
 
 OrComplaint<std::string> PlanVerb::talk() const {
-  const auto figures = talk_figures();
+  const TalkRuns runs = [&] {
+    ProgressBar bar("simulating");
+    const unsigned threads = std::max(1U, std::thread::hardware_concurrency());
+    return run_talk(talk_setups(), seeds_, threads, [&](std::size_t done, std::size_t all) { bar.show(done, all); });
+  }();
+  const auto figures = talk_figures(runs);
   if (!flags_.html.empty()) {
     std::vector<Chart> charts;
     for (const TalkFigure& figure : figures) charts.push_back(figure.chart);
-    const std::string fault = write_text(flags_.html, page("kvdepot plan talk", talk_table(), charts));
+    const std::string fault = write_text(flags_.html, page("kvdepot plan talk", talk_table(runs), charts));
     if (!fault.empty()) return std::unexpected(fault);
   }
-  return flags_.json ? talk_json(figures) : talk_table();
+  return flags_.json ? talk_json(figures, runs) : talk_table(runs);
 }
 
 OrComplaint<std::string> PlanVerb::list() const {

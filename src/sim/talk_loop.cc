@@ -21,8 +21,8 @@ constexpr std::uint32_t kOutputMax = 4096;
 class Link final : public sched::OtherTier {
  public:
   // `stored`: by request, the tokens of its prompt that the depot has. All arguments outlive this.
-  Link(const TalkEngine& engine, const std::vector<sched::V1Request>& requests, const std::vector<std::uint32_t>& stored,
-       const double& now)
+  Link(const TalkEngine& engine, const std::vector<sched::V1Request>& requests,
+       const std::vector<std::uint32_t>& stored, const double& now)
       : engine_(engine), requests_(requests), stored_(stored), now_(now) {}
 
   std::uint32_t match(const sched::V1Request& request, std::uint32_t have, std::uint32_t most) override {
