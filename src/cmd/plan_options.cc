@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 
 #include <fmt/format.h>
@@ -169,11 +170,36 @@ void read_deployment(const PlanFlags& flags, FlagReader& reader, model::Question
   q.compute_efficiency = reader.number("efficiency", flags.efficiency, 0.001, 1, 0);
   q.requests_per_s = reader.number("rate", flags.rate, 1e-9, 1e9, 0);
   q.idle_s = reader.seconds("idle", flags.idle, 120);
-  q.prices.gpu_hour = reader.number("price-gpu", flags.price_gpu, 0, 1e6, 0);
-  const double dram = reader.number("price-dram", flags.price_dram, 0, 1e9, 0);
-  const double flash = reader.number("price-flash", flags.price_flash, 0, 1e9, 0);
-  const double shared = reader.number("price-fs", flags.price_fs, 0, 1e9, 0);
-  q.prices.terabyte_month = {{"dram", dram}, {"nvme-gen4", flash}, {"nvme-gen5", flash}, {"shared-fs", shared}};
+}
+
+// A storage without a price gets no cost: what nobody said is not free.
+void read_prices(const PlanFlags& flags, FlagReader& reader, Plan& plan) {
+  model::Prices& prices = plan.question.prices;
+  prices.gpu_hour = reader.number("price-gpu", flags.price_gpu, 0, 1e6, 0);
+  const auto set = [&](const char* flag, const std::string& text, std::initializer_list<const char*> storage) {
+    if (text.empty()) return;
+    for (const char* name : storage) prices.terabyte_month[name] = reader.number(flag, text, 0, 1e9, 0);
+  };
+  set("price-dram", flags.price_dram, {"dram"});
+  set("price-flash", flags.price_flash, {"nvme-gen4", "nvme-gen5"});
+  set("price-fs", flags.price_fs, {"shared-fs"});
+  for (const std::string& text : flags.prices) {
+    const std::size_t equals = text.find('=');
+    const std::string name = text.substr(0, equals);
+    const model::Storage* storage = plan.catalogue.storage(name);
+    if (equals == std::string::npos || equals + 1 == text.size()) {
+      reader.complain(fmt::format("--price is '{}': expected NAME=DOLLARS for a TB and month, as in dram=150", text),
+                      0);
+    } else if (storage == nullptr) {
+      reader.complain("--price: " + unknown_name("storage", name, plan.catalogue.storage_names(),
+                                                 "add one with --catalogue FILE"),
+                      0);
+    } else {
+      prices.terabyte_month[storage->name] = reader.number("price", text.substr(equals + 1), 0, 1e9, 0);
+    }
+  }
+  const bool any = !prices.terabyte_month.empty();
+  if (any && flags.price_gpu.empty()) reader.complain("say what a GPU costs, too: --price-gpu DOLLARS an hour", 0);
 }
 
 OrComplaint<std::shared_ptr<PlanTrace>> read_plan_trace(const PlanFlags& flags, std::uint32_t replicas,
@@ -263,6 +289,7 @@ OrComplaint<Plan> make_plan(const PlanFlags& flags) {
   }
   read_workload(flags, reader, plan);
   read_deployment(flags, reader, plan.question);
+  read_prices(flags, reader, plan);
   if (plan.trace != nullptr && plan.trace->trace.timed && flags.rate.empty() && plan.trace->trace.span_s() > 0) {
     plan.question.requests_per_s = static_cast<double>(plan.trace->trace.requests.size()) / plan.trace->trace.span_s();
   }

@@ -35,6 +35,7 @@ struct PlanFlags {
   std::string price_dram;
   std::string price_flash;
   std::string price_fs;
+  std::vector<std::string> prices;  // "storage=dollars"
   std::string trace;
   std::string context;
   std::string block_tokens = "512";

@@ -121,6 +121,16 @@ class Keys {
   std::string_view file_;
 };
 
+// What a section may hold, for a key that resembles none; the sections where there is no such one.
+std::string keys_of_section(const std::string& section) {
+  std::vector<std::string> found;
+  for (const std::string& key : known_keys()) {
+    if (key.starts_with(section + ".")) found.push_back(key.substr(section.size() + 1));
+  }
+  return found.empty() ? "the sections are fleet, engine, workload, dram, flash, depot and sla"
+                       : fmt::format("[{}] has {}", section, fmt::join(found, ", "));
+}
+
 void check_names(const toml::table& table, Keys& keys) {
   for (const auto& [section, node] : table) {
     const toml::table* const inner = node.as_table();
@@ -133,7 +143,7 @@ void check_names(const toml::table& table, Keys& keys) {
       const std::string full = fmt::format("{}.{}", name, std::string_view(key.str()));
       if (std::ranges::find(known_keys(), full) != known_keys().end()) continue;
       const auto near = nearest_names(full, known_keys());
-      keys.complain(full, near.empty() ? "there is no such key, see docs/sim.md"
+      keys.complain(full, near.empty() ? fmt::format("there is no such key; {}", keys_of_section(name))
                                        : fmt::format("there is no such key; near: {}", fmt::join(near, ", ")));
     }
   }
