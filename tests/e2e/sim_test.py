@@ -205,6 +205,18 @@ class SimTest(unittest.TestCase):
                 done = self.sim("run", str(example), *trace, "--json")
                 self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_tables_that_nothing_can_be_fitted_to_are_answered_with_their_place(self) -> None:
+        for name in ("calibration.json", "workloads.json"):
+            (self.path / name).write_text((ROOT / "data/ipdps25" / name).read_text(encoding="utf-8"), encoding="utf-8")
+        tables = json.loads((self.path / "calibration.json").read_text(encoding="utf-8"))
+        swap = tables["fig8b_overhead_vs_evicted_tokens"]["data"]["Swap (Pinned Mem.)"]
+        chunked = tables["fig4a_chunked_prefill_8k"]["data"]["throughput"]
+        for change, expected in ((lambda: swap.__setitem__(2, 0), "swap pinned: point 9 of 11"),
+                                 (lambda: chunked.__setitem__("prefill-8K", []), "4a whole: 0 points")):
+            change()
+            (self.path / "calibration.json").write_text(json.dumps(tables), encoding="utf-8")
+            self.assertIn(expected, self.complaint("calibrate", "--data", str(self.path)))
+
     def test_study_says_which_figures_there_are(self) -> None:
         self.assertIn("10a", self.complaint("study", "--figure", "12"))
         self.assertIn("--data", self.complaint("study", "--data", str(self.path)))
