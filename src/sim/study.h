@@ -25,7 +25,7 @@ struct StudyInputs {
   std::map<std::string, std::vector<std::uint32_t>> prompts_joining;  // figure 3b, by order
 };
 
-// From the parsed files; the error names what is missing.
+// From the parsed files; the error names what is missing, or a series that cannot be fitted to: too short, not above 0.
 std::expected<model::StudyTables, std::string> read_tables(const nlohmann::json& calibration);
 std::expected<StudyInputs, std::string> read_inputs(const nlohmann::json& workloads);
 
