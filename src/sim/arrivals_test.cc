@@ -74,7 +74,7 @@ TEST(TraceSource, SendsEveryCopyOfEveryRepeatInOrder) {
   std::map<sched::UnitId, std::vector<double>> jitters;    // by common block
   for (std::size_t k = 0; k < all.size(); ++k) {
     const Sent& s = all[k];
-    if (k > 0) EXPECT_LE(all[k - 1].time, s.time);
+    EXPECT_LE(all[k == 0 ? 0 : k - 1].time, s.time);
     const std::uint32_t i = s.prompt - 1000;
     EXPECT_EQ(s.ids[0] % trace.distinct_blocks, 0U);
     EXPECT_EQ(s.ids[1] - s.ids[0], 1 + i) << "ids of one copy move together";
@@ -89,7 +89,7 @@ TEST(TraceSource, SendsEveryCopyOfEveryRepeatInOrder) {
   ASSERT_EQ(shared.size(), std::size_t{kCopies} * kRepeats) << "each has ids of its own";
   for (const auto& [id, count] : shared) EXPECT_EQ(count, kRequests);
   for (const auto& [id, of] : jitters) {
-    if (id != 0) EXPECT_NE(of, jitters[0]) << "the jitter of copy and repeat " << id << " is another's";
+    EXPECT_EQ(of == jitters[0], id == 0) << "the jitter of copy and repeat " << id << " is another's";
   }
 }
 

@@ -282,7 +282,7 @@ TEST(Fleet, ALoadGeneratorHoldsBackWhatIsTooMuchInFlight) {
     for (std::size_t i = 0; i < held.records.size(); ++i) {
       const RequestRecord& r = held.records[i];
       EXPECT_GE(r.arrival, r.scheduled);
-      if (i > 0) EXPECT_GE(r.arrival, held.records[i - 1].arrival) << "requests are sent in order";
+      EXPECT_GE(r.arrival, held.records[i == 0 ? 0 : i - 1].arrival) << "requests are sent in order";
       late += r.arrival > r.scheduled;
     }
     EXPECT_GT(late, 100U);
