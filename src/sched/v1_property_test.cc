@@ -304,9 +304,11 @@ class EngineWalk {
       if (preempted || waits) ++tally.short_steps;
       ++tally.steps;
       if (pass.run == 0) {
-        if (tier_ && !tier_->loading.empty()) load(tally);
-        stuck_ += queue_.empty() ? 0 : 1;
-        EXPECT_LE(stuck_, 3);
+        // What was fetched is sent back where others that are still being fetched hold its blocks.
+        const bool loading = tier_ && !tier_->loading.empty();
+        if (loading) load(tally);
+        stuck_ = loading || queue_.empty() ? 0 : stuck_ + 1;
+        EXPECT_LE(stuck_, 2);
         continue;
       }
       stuck_ = 0;
@@ -568,7 +570,7 @@ TEST(PrefixCacheProperty, EqualsAListOfBlocks) {
   }
   std::printf("%llu steps, %llu refused for want of blocks\n", static_cast<unsigned long long>(steps),
               static_cast<unsigned long long>(refused));
-  EXPECT_GT(refused * 10, steps);
+  EXPECT_GT(refused * 20, steps);
 }
 
 TEST(V1EngineProperty, HoldsUnderBlockShortage) {
