@@ -180,9 +180,8 @@ std::string plan_csv(const model::Answer& answer) {
           c.sizing.drive_life_years, c.cost_per_million}) {
       out += "," + cell(value);
     }
-    for (const model::Range& r :
-         {c.batch_range, c.tpot_range, c.requests_range, c.gpus_range, c.break_even_range, c.saturating_range,
-          c.shortest_prompt_range, c.drive_life_range, c.cost_range}) {
+    for (const model::Range& r : {c.batch_range, c.tpot_range, c.requests_range, c.gpus_range, c.break_even_range,
+                                  c.saturating_range, c.shortest_prompt_range, c.drive_life_range, c.cost_range}) {
       out += "," + cell(r.low) + "," + cell(r.high);
     }
     out += "\n";

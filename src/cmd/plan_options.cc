@@ -191,9 +191,9 @@ void read_prices(const PlanFlags& flags, FlagReader& reader, Plan& plan) {
       reader.complain(fmt::format("--price is '{}': expected NAME=DOLLARS for a TB and month, as in dram=150", text),
                       0);
     } else if (storage == nullptr) {
-      reader.complain("--price: " + unknown_name("storage", name, plan.catalogue.storage_names(),
-                                                 "add one with --catalogue FILE"),
-                      0);
+      reader.complain(
+          "--price: " + unknown_name("storage", name, plan.catalogue.storage_names(), "add one with --catalogue FILE"),
+          0);
     } else {
       prices.terabyte_month[storage->name] = reader.number("price", text.substr(equals + 1), 0, 1e9, 0);
     }

@@ -73,8 +73,7 @@ std::string heading(const Plan& plan, const model::Answer& answer) {
       answer.replica.flops_per_s * 1e-12, efficiency, answer.replica.memory_bytes_per_s * 1e-12, d.memory_efficiency,
       range(answer.tpot_one_range, 1e3));
   return out + fmt::format("({}: {}; ranges: {:.0f} % on these, {})\n\n", d.origin.kind(), d.origin.source,
-                           d.error * 100,
-                           "10 % on a measured bandwidth, 30 % on one from a data sheet");
+                           d.error * 100, "10 % on a measured bandwidth, 30 % on one from a data sheet");
 }
 
 std::string attention_note(const Plan& plan) {
@@ -85,13 +84,12 @@ std::string attention_note(const Plan& plan) {
 
 std::string class_row(const ClassAnswer& c, std::uint32_t gpus) {
   const bool serves = c.batch > 0;
-  return fmt::format("{:<8}{:<30} {:>5.1f} {:>11} {:>20} {:>18} {:>8} {:>14}{} {:>18} {:>20} {:>9} {:>14}\n", c.name,
-                     c.title, c.hit * 100, gb_per_s(c.path.read_bytes_per_s), range(c.ttft_range, 1e3),
-                     range(c.speedup_range, 1), bound_name(c.prefill.bound), range(c.batch_range, 1),
-                     c.memory_binds ? "m" : " ", serves ? range(c.tpot_range, 1e3) : "-",
-                     serves ? range(c.requests_range, 1.0 / gpus) : "-",
-                     serves ? fmt::format("{:.4g}", 1 / c.tpot_s) : "-",
-                     c.gpus_needed > 0 ? range(c.gpus_range, 1) : "-");
+  return fmt::format(
+      "{:<8}{:<30} {:>5.1f} {:>11} {:>20} {:>18} {:>8} {:>14}{} {:>18} {:>20} {:>9} {:>14}\n", c.name, c.title,
+      c.hit * 100, gb_per_s(c.path.read_bytes_per_s), range(c.ttft_range, 1e3), range(c.speedup_range, 1),
+      bound_name(c.prefill.bound), range(c.batch_range, 1), c.memory_binds ? "m" : " ",
+      serves ? range(c.tpot_range, 1e3) : "-", serves ? range(c.requests_range, 1.0 / gpus) : "-",
+      serves ? fmt::format("{:.4g}", 1 / c.tpot_s) : "-", c.gpus_needed > 0 ? range(c.gpus_range, 1) : "-");
 }
 
 std::string classes_table(const Plan& plan, const model::Answer& answer) {
@@ -150,13 +148,12 @@ std::string sizing_table(const model::Answer& answer) {
                                 "drive life", "drives/GPU", "links/GPU");
   for (const ClassAnswer& c : answer.classes) {
     const model::Sizing& s = c.sizing;
-    out += fmt::format("{:<8}{:>11} {:>13} {:>13} {:>12} {:>12} {:>12} {:>22} {:>15} {:>16}\n", c.name,
-                       bytes(s.capacity_bytes), bytes(s.capacity_90_bytes), bytes(s.capacity_99_bytes),
-                       gb_per_s(s.read_bytes_per_s), gb_per_s(s.write_bytes_per_s),
-                       s.write_budget_bytes_per_s > 0 ? gb_per_s(s.write_budget_bytes_per_s) : "-",
-                       s.drive_life_years > 0 ? range(c.drive_life_range, 1) + " years" : "-",
-                       s.drives_per_gpu > 0 ? range(c.drives_range, 1) : "-",
-                       s.links_per_gpu > 0 ? range(c.links_range, 1) : "-");
+    out += fmt::format(
+        "{:<8}{:>11} {:>13} {:>13} {:>12} {:>12} {:>12} {:>22} {:>15} {:>16}\n", c.name, bytes(s.capacity_bytes),
+        bytes(s.capacity_90_bytes), bytes(s.capacity_99_bytes), gb_per_s(s.read_bytes_per_s),
+        gb_per_s(s.write_bytes_per_s), s.write_budget_bytes_per_s > 0 ? gb_per_s(s.write_budget_bytes_per_s) : "-",
+        s.drive_life_years > 0 ? range(c.drive_life_range, 1) + " years" : "-",
+        s.drives_per_gpu > 0 ? range(c.drives_range, 1) : "-", s.links_per_gpu > 0 ? range(c.links_range, 1) : "-");
   }
   return out +
          "for the rate above, all replicas; write budget: what the drives' endurance allows over five years; drives: "

@@ -119,12 +119,8 @@ TalkFigure sla_figure(const TalkSetup& s, const TalkRuns& runs) {
     memory.points.emplace_back(
         tokens, s.memory_for_kv_bytes / ((tokens + s.workload.output_tokens) * s.replica.kv_token_bytes));
   }
-  figure.chart.series = {vanilla,
-                         depot,
-                         memory,
-                         sla_dots(runs, false, false),
-                         sla_dots(runs, true, false),
-                         sla_dots(runs, true, true)};
+  figure.chart.series = {
+      vanilla, depot, memory, sla_dots(runs, false, false), sla_dots(runs, true, false), sla_dots(runs, true, true)};
   for (const auto& [x, y] : depot.points) figure.chart.y_max = std::max(figure.chart.y_max, y * 1.1);
   return figure;
 }
@@ -161,7 +157,7 @@ std::string simulated_line(const TalkSetup& s, const TalkSeries& series, const T
   const TalkRun& run = depot ? at.depot : at.vanilla;
   return fmt::format(
       "{:<15} {:<13} {:<8} {:>7} {:>9.1f} {:>15} {:>9.2f} {:>14} {:>9.3f} {:>14} {:>14} {:>6.1f} {:>8.0f}\n", s.name,
-      series.plain             ? "plain"
+      series.plain              ? "plain"
       : s.traffic.turns_max > 1 ? "conversations"
                                 : "prompts",
       depot ? "depot" : "vanilla", at.clients, form.ttft_s(at.clients) * 1e3, with_half(run.ttft_s, 1e3, 1),
@@ -236,22 +232,56 @@ std::vector<TalkSetup> talk_setups() {
       setup("llama-70b-tp1", "Llama-3-70B FP8, one H100, output 64",
             "TPOT(1) 31.4 ms: weights at 0.734 of the memory's bandwidth and 32.1 us a layer; prompts of 1800 on "
             "average; the rest as below",
-            {"llama-3-70b", "fp8", 70.6e9, 1, 1, 0.0314, {1800, 64, 0.9},
+            {"llama-3-70b",
+             "fp8",
+             70.6e9,
+             1,
+             1,
+             0.0314,
+             {1800, 64, 0.9},
              {.prompt_min = 100, .prompt_max = 3500, .output_mean = 64}}),
       setup("llama-70b-tp2", "Llama-3-70B FP8, TP 2, prompts 100-3500, output 64", kOpen,
-            {"llama-3-70b", "fp8", 70.6e9, 1, 2, 0.020, {1800, 64, 0.9},
+            {"llama-3-70b",
+             "fp8",
+             70.6e9,
+             1,
+             2,
+             0.020,
+             {1800, 64, 0.9},
              {.prompt_min = 100, .prompt_max = 3500, .output_mean = 64}}),
       setup("llama-70b-chat", "Llama-3-70B FP8, TP 2, 2200/170, 15 turns",
             "as above; conversations begin with 800 tokens and the user adds 30 a turn, answers are geometric",
-            {"llama-3-70b", "fp8", 70.6e9, 1, 2, 0.020, {2200, 170, 0.9},
-             {.prompt_min = 800, .prompt_max = 800, .output_mean = 170, .turns_min = 15, .turns_max = 15,
+            {"llama-3-70b",
+             "fp8",
+             70.6e9,
+             1,
+             2,
+             0.020,
+             {2200, 170, 0.9},
+             {.prompt_min = 800,
+              .prompt_max = 800,
+              .output_mean = 170,
+              .turns_min = 15,
+              .turns_max = 15,
               .user_tokens = 30}}),
       setup("qwen3-14b", "Qwen3-14B FP16, one H100, 9600/100, 6.5 turns",
             "reuse 0.85, TPOT(1) 12 ms, 20 GB/s and efficiency 0.5 as in the check vectors; conversations of 6 or 7 "
             "turns begin with 8,492 tokens and the user adds 300 a turn, answers have 80 to 120",
-            {"qwen3-14b", "fp16", 14.8e9, 2, 1, 0.012, {9600, 100, 0.85},
-             {.prompt_min = 8492, .prompt_max = 8492, .output_mean = 100, .output_min = 80, .output_max = 120,
-              .turns_min = 6, .turns_max = 7, .user_tokens = 300}}),
+            {"qwen3-14b",
+             "fp16",
+             14.8e9,
+             2,
+             1,
+             0.012,
+             {9600, 100, 0.85},
+             {.prompt_min = 8492,
+              .prompt_max = 8492,
+              .output_mean = 100,
+              .output_min = 80,
+              .output_max = 120,
+              .turns_min = 6,
+              .turns_max = 7,
+              .user_tokens = 300}}),
   };
 }
 

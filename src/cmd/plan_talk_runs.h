@@ -53,8 +53,8 @@ inline constexpr std::uint32_t kTalkClientsMax = 1024;
 
 struct TalkRuns {
   unsigned seeds = 0;
-  std::vector<TalkSeries> series;
-  std::vector<TalkSla> sla;
+  std::vector<TalkSeries> series{};
+  std::vector<TalkSla> sla{};
 };
 
 // `progress` is told, on the calling thread, how many of all jobs are done. Requires at least one seed and one thread.

@@ -187,8 +187,8 @@ class CatalogueReader {
   }
 
   void read_storage(const toml::table& table) {
-    check_keys(table, {"name", "source", "measured", "data_sheet", "latency_s", "read_bytes_per_s",
-                       "write_bytes_per_s", "capacity_bytes", "drive_writes_per_day", "service"});
+    check_keys(table, {"name", "source", "measured", "data_sheet", "latency_s", "read_bytes_per_s", "write_bytes_per_s",
+                       "capacity_bytes", "drive_writes_per_day", "service"});
     Storage storage{text(table, "name"),
                     number(table, "latency_s", 0),
                     bandwidth(table, "read_bytes_per_s"),

@@ -40,8 +40,8 @@ struct Replica {
   double token_flops = 0;         // 2P: matrix products of one token, P = parameters that a token uses
   std::vector<AttentionPart> attention;
   Attention mode = Attention::kCausal;
-  double kv_token_bytes = 0;  // KV of one prompt token over all layers
-  double tpot_one_s = 0;      // TPOT(1): one decode step with one request
+  double kv_token_bytes = 0;          // KV of one prompt token over all layers
+  double tpot_one_s = 0;              // TPOT(1): one decode step with one request
   std::vector<WindowPart> windows{};  // of kv_token_bytes
   double state_bytes = 0;             // of a sequence, however long: recurrent layers
   std::vector<ExpertPart> experts{};

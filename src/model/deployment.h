@@ -120,8 +120,8 @@ struct Answer {
   double requests_per_s = 0;   // assumed, of all replicas
   Range rate_range;            // of it; one value where it was given
   Range tpot_one_range;
-  Prefill talk;                // S3's path with the whole of the reuse found
-  ClassAnswer vanilla;         // nothing found
+  Prefill talk;         // S3's path with the whole of the reuse found
+  ClassAnswer vanilla;  // nothing found
   std::vector<ClassAnswer> classes;
 };
 

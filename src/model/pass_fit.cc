@@ -51,7 +51,7 @@ struct Scales {
   double longest_s = 0;
   double tokens = 1;
   double context = 1;
-  std::vector<double> decodes;  // of passes that have any, ascending
+  std::vector<double> decodes{};  // of passes that have any, ascending
 };
 
 // Of the passes that are fitted to.
