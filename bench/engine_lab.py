@@ -26,6 +26,7 @@ QUESTION = 8
 COUNTER_LAG_S = 2.0     # a depot that gets no core counts late what it has sent
 REPEATS_MAX = 2         # of a request whose load was given up
 PROBE_S = 1.5           # then the client has probed the depot
+LEFT_ALONE = "vllm:kvdepot_requests_left_alone"
 SETTLE_S = 1.2          # vLLM's processes spin for 1 s after a message, then sleep
 GIB = 2**30
 POOL_BYTES = GIB
@@ -116,9 +117,9 @@ class Lab:
     # -- the depot ------------------------------------------------------------------------------------------------
 
     def depot(self, name: str, pool_bytes: int = POOL_BYTES, flash_bytes: int = FLASH_BYTES,
-              flags: Sequence[str] = ()) -> Depot:
+              flags: Sequence[str] = (), local: bool = False) -> Depot:
         folder = self.bench.work / name
-        depot = Depot(binary(self.bench.build), folder, pool_bytes, flash_bytes, flags)
+        depot = Depot(binary(self.bench.build), folder, pool_bytes, flash_bytes, flags, local)
         self._depots.append(depot)
         return depot
 
@@ -150,7 +151,7 @@ class Lab:
             self.bench.progress.note(f"{depot.repeated} requests were asked again: their loads had been given up "
                                      f"({depot.why_repeated})")
             self.bench.write()
-        depot.stop()
+        depot.close()
 
     # -- measuring ------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class Lab:
             time.sleep(0.5)
 
 
-def ours(depot: Depot, **settings) -> dict:
+def ours(depot: Depot, /, **settings) -> dict:
     """vLLM's kv_transfer_config for the depot, as the README has it."""
     return {"kv_connector": "KvDepotConnector", "kv_connector_module_path": "kvdepot.vllm", "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
@@ -210,18 +211,21 @@ def before_repeat(depot: Depot, engine: Engine) -> None:
     time.sleep(PROBE_S)
 
 
-def ask_depot(depot: Depot, engine: Engine, prompt: Sequence[int], least: int, what: str,
-              max_tokens: int = 1) -> Answer:
+def ask_depot(depot: Depot, engine: Engine, prompt: Sequence[int], least: int, what: str, max_tokens: int = 1,
+              may_compute: bool = False) -> Answer:
     """A request whose first `least` tokens must come from the depot, proven by the depot's own counter. When the
     machine stands still for a tenth of a second (a virtual one does) the engine gives a load up and computes, as it
-    should; such a request is asked again, twice at most, and counted in `depot.repeated`."""
+    should; such a request is asked again, twice at most, and counted in `depot.repeated`. `may_compute`: an engine that
+    says that it has left the hit alone, because computing was predicted to end sooner, answers as well."""
     for attempt in range(1 + REPEATS_MAX):
         if attempt > 0:
             before_repeat(depot, engine)
-        before = depot.metric(KEYS_GOT)
+        before, left_alone = depot.metric(KEYS_GOT), engine.counter(LEFT_ALONE) if may_compute else 0.0
         answer = engine.ask(prompt, max_tokens)
         if answer.cached >= least:
             break
+        if may_compute and not answer.cached and engine.counter(LEFT_ALONE) > left_alone:
+            return answer
     expect_cached(answer, least, what)
     expect_sent(depot, before, -(-least // BLOCK), what)
     return answer

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import harness
+from bench import harness, machine
 
 START_DEADLINE_S = 300.0    # 35 s alone on two cores; several start at once
 CALL_DEADLINE_S = 600.0
@@ -72,11 +72,13 @@ class EngineSpec:
 
 @dataclass
 class Answer:
-    """One request's outcome. `cached`: tokens whose KV came from a cache; in a batch, those that were promised."""
+    """One request's outcome. `cached`: tokens whose KV came from a cache; in a batch, those that were promised.
+    `lost_s`: for how long the machine itself stood still meanwhile, see bench.machine.Lost."""
 
     times: list[float]
     tokens: list[int]
     cached: int
+    lost_s: float = 0.0
 
     @property
     def first_s(self) -> float:
@@ -117,9 +119,14 @@ class Engine:
 
     def generate(self, requests: Sequence[dict], deadline_s: float = CALL_DEADLINE_S) -> tuple[float, list[Answer]]:
         """All requests at their times; the time until the last one's end, and their answers in the same order."""
+        lost = machine.Lost()
         reply = self.call("generate", deadline_s, requests=list(requests))
+        lost_s = lost.seconds()
         self.lost_blocks = reply["lost_blocks"]
-        return reply["wall_s"], self._answers(reply["requests"])
+        answers = self._answers(reply["requests"])
+        for answer in answers:
+            answer.lost_s = lost_s
+        return reply["wall_s"], answers
 
     def _answers(self, replies: Sequence[dict]) -> list[Answer]:
         for reply in replies:
@@ -127,9 +134,9 @@ class Engine:
                 raise self._failure(f"ended a request with {reply['reason']!r}")
         return [Answer(reply["times"], reply["tokens"], reply["cached"]) for reply in replies]
 
-    def ask(self, ids: Sequence[int], max_tokens: int = 1) -> Answer:
-        """One request alone."""
-        (answer,) = self.generate([{"ids": list(ids), "max_tokens": max_tokens}])[1]
+    def ask(self, ids: Sequence[int], max_tokens: int = 1, salt: str = "") -> Answer:
+        """One request alone. `salt`: vLLM's cache_salt, which keeps caches of several clients apart."""
+        (answer,) = self.generate([{"ids": list(ids), "max_tokens": max_tokens, "salt": salt}])[1]
         answer.cached = max(0, int(answer.cached - self.lost_blocks * self.facts["block_tokens"]))
         return answer
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from unittest import mock
 
-from bench import engine, harness
+from bench import engine, engine_lab, harness
 from bench.engine_process import Answer
 from bench.engine_rows import batch, main_job, overhead, peers, sweep, tokens
 
@@ -120,6 +120,39 @@ class Digests(unittest.TestCase):
     def test_no_load_at_all_proves_nothing(self):
         with self.assertRaises(harness.BenchError):
             tokens.compare(*self.logs([("a", "1")], []))
+
+
+class Asked(unittest.TestCase):
+    """A figure counts only where its blocks came from the depot, or where the connector says it chose otherwise."""
+
+    def ask(self, cached, left_alone, **more):
+        depot, reader = mock.MagicMock(), mock.MagicMock()
+        depot.metric.side_effect = [0.0] + [2.0] * 9
+        reader.ask.return_value = Answer([1.0], [1], cached)
+        reader.counter.side_effect = [0.0, left_alone] * 3
+        with mock.patch.object(engine_lab, "before_repeat"):
+            return engine_lab.ask_depot(depot, reader, [1] * 256, 255, "two blocks", **more)
+
+    def test_a_hit_counts(self):
+        self.assertEqual(self.ask(256, 0.0).cached, 256)
+
+    def test_a_miss_does_not(self):
+        for more in ({}, {"may_compute": True}):
+            with self.assertRaises(harness.BenchError):
+                self.ask(0, 0.0, **more)
+
+    def test_a_hit_that_was_left_alone_does_where_that_is_allowed(self):
+        self.assertEqual(self.ask(0, 1.0, may_compute=True).cached, 0)
+        with self.assertRaises(harness.BenchError):
+            self.ask(0, 1.0)
+
+
+class Connector(unittest.TestCase):
+    def test_settings_of_a_row_win_over_the_depots_own_address(self):
+        depot = mock.MagicMock(address="tcp://127.0.0.1:1")
+        extra = engine_lab.ours(depot, depot="unix:///depot.sock")["kv_connector_extra_config"]
+        self.assertEqual(extra["depot"], "unix:///depot.sock")
+        self.assertEqual(engine_lab.ours(depot)["kv_connector_extra_config"]["depot"], "tcp://127.0.0.1:1")
 
 
 class Names(unittest.TestCase):

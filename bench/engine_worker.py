@@ -7,7 +7,7 @@ Runs in the engine environment; its parent is bench/engine_process.py.
 
 Commands on stdin, one reply each on stdout, in order ({"ok": true, ...} or {"ok": false, "error": "..."}):
 
-    {"op": "generate", "requests": [{"ids": [...], "max_tokens": 1, "at": 0.0}]}
+    {"op": "generate", "requests": [{"ids": [...], "max_tokens": 1, "at": 0.0, "salt": ""}]}   salt: vLLM's cache_salt
         -> {"wall_s": s, "lost_blocks": n,
             "requests": [{"times": [s, ...], "tokens": [...], "cached": n, "reason": "length"}]}
     {"op": "submit", "requests": [{"ids": [...], "max_tokens": 1}]} -> {"names": [...]}     begins them and returns
@@ -48,6 +48,7 @@ class Live:
     at: float
     ids: list[int]
     max_tokens: int
+    salt: str = ""
     began: float = 0.0
     times: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -136,7 +137,8 @@ class Worker:
         name = f"bench-{self.count}"
         self.running[name] = live
         live.began = time.perf_counter()
-        self.engine.add_request(name, {"prompt_token_ids": live.ids}, self.sampling(live.max_tokens))
+        salt = {"cache_salt": live.salt} if live.salt else {}
+        self.engine.add_request(name, {"prompt_token_ids": live.ids} | salt, self.sampling(live.max_tokens))
         return name
 
     def _step(self) -> None:
@@ -179,7 +181,7 @@ class Worker:
 
 
 def live_of(request: dict) -> Live:
-    return Live(request.get("at", 0.0), request["ids"], request.get("max_tokens", 1))
+    return Live(request.get("at", 0.0), request["ids"], request.get("max_tokens", 1), request.get("salt", ""))
 
 
 def serve(worker: Worker, commands, replies) -> None:

@@ -1,4 +1,5 @@
-"""What the figures were measured on, and which version of the project: read from /proc, /sys and git.
+"""What the figures were measured on, which version of the project, and what the machine was short of: read from /proc,
+/sys and git.
 
 Every fact may be missing (containers, other systems); then it reads "unknown", and nothing fails.
 """
@@ -8,9 +9,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 UNKNOWN = "unknown"
+WATCH_S, LATE_S = 0.01, 0.05        # the watch wakes so often; so much later than that it was not the scheduler
 
 
 def facts(data_dir: Path) -> dict:
@@ -23,6 +27,53 @@ def facts(data_dir: Path) -> dict:
         "kernel": os.uname().release,
         "disk": disk(data_dir),
     }
+
+
+def stolen_s(stat: str | None = None) -> float:
+    """Seconds that the host of this virtual machine gave to others while it had work, over all cores, since its start.
+    `stat`: /proc/stat; 0 where it does not say."""
+    match = re.match(r"cpu(?: +\d+){7} +(\d+)", _read("/proc/stat") if stat is None else stat)
+    return int(match.group(1)) / os.sysconf("SC_CLK_TCK") if match else 0.0
+
+
+class Watch(threading.Thread):
+    """Sees the machine stand still, also where its host does not say so: a thread that sleeps wakes up too late."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.late_s = 0.0
+        self.start()
+
+    def run(self) -> None:
+        last = time.monotonic()
+        while True:
+            time.sleep(WATCH_S)
+            now = time.monotonic()
+            if now - last > WATCH_S + LATE_S:
+                self.late_s += now - last - WATCH_S
+            last = now
+
+
+class Lost:
+    """Time that the machine has lost since this was made: what its host kept of all cores, or, if that is more, for how
+    long the `watch`, if there is one, was not woken."""
+
+    watch: Watch | None = None
+
+    def __init__(self) -> None:
+        self._stolen_s, self._late_s = stolen_s(), self._late()
+
+    def _late(self) -> float:
+        return self.watch.late_s if self.watch else 0.0
+
+    def seconds(self) -> float:
+        return max(stolen_s() - self._stolen_s, self._late() - self._late_s)
+
+
+def pressure() -> str:
+    """What tasks have waited for in the last 10, 60 and 300 seconds, one line for each of the kernel's kinds."""
+    return "\n".join(f"{kind}: {line}" for kind in ("cpu", "io", "memory")
+                     for line in _read(f"/proc/pressure/{kind}").splitlines())
 
 
 def version(root: Path) -> str:

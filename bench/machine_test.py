@@ -1,7 +1,11 @@
+import contextlib
+import itertools
 import os
 import tempfile
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 from bench import machine
 
@@ -34,6 +38,29 @@ class ThisMachine(unittest.TestCase):
         facts = machine.facts(Path("/"))
         self.assertEqual(facts["cores"], len(os.sched_getaffinity(0)))
         self.assertLessEqual({"cpu", "cores", "kernel", "disk"}, facts.keys())
+
+    def test_time_that_the_host_gave_to_others(self):
+        ticks = os.sysconf("SC_CLK_TCK")
+        self.assertEqual(machine.stolen_s(f"cpu  1 2 3 4 5 6 7 {3 * ticks} 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n"), 3.0)
+        self.assertEqual(machine.stolen_s(""), 0.0)
+
+    def test_lost_time_is_what_the_host_kept_or_for_how_long_nobody_was_woken(self):
+        with mock.patch.object(machine, "stolen_s", side_effect=[10.0, 10.5, 10.0, 10.5]), \
+                mock.patch.object(machine.Lost, "watch", SimpleNamespace(late_s=1.0)) as watch:
+            self.assertEqual(machine.Lost().seconds(), 0.5)
+            lost = machine.Lost()
+            watch.late_s = 3.0
+            self.assertEqual(lost.seconds(), 2.0)
+
+    def test_the_watch_sees_its_own_thread_held_up(self):
+        sleeps = iter([0.01, 0.5, 0.01])
+        times = itertools.accumulate([0.0, 0.01, 0.5, 0.01])
+        watch = machine.Watch.__new__(machine.Watch)
+        watch.late_s = 0.0
+        with mock.patch.object(machine.time, "monotonic", lambda: next(times)), \
+                mock.patch.object(machine.time, "sleep", lambda _: next(sleeps)), contextlib.suppress(StopIteration):
+            watch.run()
+        self.assertAlmostEqual(watch.late_s, 0.49)
 
     def test_a_folder_without_git_has_no_version(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -3,7 +3,8 @@
 # kvd_room(store LEVEL 2
 #   SOURCES pool.cc flash_log.cc          .cc files, relative to the room's folder
 #   DEPS base block io                    rooms below: a room of the same or a higher level is refused
-#   LIBS xxhash uring                     external libraries, by their short names in kvd_dependencies.cmake
+#   LIBS uring fmt                        external libraries, by their short names in kvd_dependencies.cmake
+#   PRIVATE_LIBS xxhash                   those that no header of the room includes
 #   TESTS pool_test.cc flash_log_test.cc  -> kvd_store_test, label unit
 #   SIM_TESTS crash_sim_test.cc           -> kvd_store_sim_test, label sim
 #   TESTING testing/fake_disk.cc          -> kvd_store_testing: fakes, linked by tests only
@@ -18,7 +19,7 @@ set(KVD_FUZZ_REPLAY_RUNS 20000 CACHE STRING "Random inputs per fuzz target when 
 
 function(kvd_room name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "LEVEL"
-    "SOURCES;DEPS;LIBS;TESTS;SIM_TESTS;TESTING;TEST_DEPS;TEST_LIBS;FUZZ")
+    "SOURCES;DEPS;LIBS;PRIVATE_LIBS;TESTS;SIM_TESTS;TESTING;TEST_DEPS;TEST_LIBS;FUZZ")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "kvd_room(${name}): unknown arguments: ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -29,6 +30,7 @@ function(kvd_room name)
   set(target kvd_${name})
   if(arg_SOURCES)
     add_library(${target} STATIC ${arg_SOURCES})
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVD_UNITY} UNITY_BUILD_BATCH_SIZE 6)
     set(scope PUBLIC)
   else()
     add_library(${target} INTERFACE)
@@ -45,6 +47,10 @@ function(kvd_room name)
   endforeach()
   kvd_external(libs ${arg_LIBS})
   target_link_libraries(${target} ${scope} ${libs})
+  if(arg_PRIVATE_LIBS)
+    kvd_external(libs ${arg_PRIVATE_LIBS})
+    target_link_libraries(${target} PRIVATE ${libs})
+  endif()
 
   if(NOT KVD_TESTS)
     return()
@@ -110,6 +116,13 @@ function(kvd_test target)
   endif()
   add_executable(${target} ${arg_SOURCES})
   target_link_libraries(${target} PRIVATE ${arg_LIBS} kvd::flags ext::gtest GTest::gtest_main)
+  # Parsed once for all of them: two seconds for each file otherwise.
+  if(NOT TARGET kvd_gtest_headers)
+    add_executable(kvd_gtest_headers EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/cmake/gtest_headers.cc")
+    target_link_libraries(kvd_gtest_headers PRIVATE kvd::flags ext::gtest)
+    target_precompile_headers(kvd_gtest_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM kvd_gtest_headers)
   add_test(NAME ${target} COMMAND ${target} --gtest_brief=1)
   set_tests_properties(${target} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})
 endfunction()

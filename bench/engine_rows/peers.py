@@ -1,8 +1,9 @@
 """The same prompt in a second engine process: each peer's time to first token over ours.
 
 Per peer and round, with content that nobody has seen: our writer and the peer's writer compute and store it, then our
-reader and the peer's reader, other processes, get it back. All four engines run the same vLLM with the same arguments;
-a batch of 8,192 tokens, because ExampleConnector can't take a prompt in chunks.
+reader and the peer's reader, other processes, get it back. Ours are connected as engines on the depot's own host are,
+by its unix socket; the peers as they recommend it. All four engines run the same vLLM with the same arguments; a batch
+of 8,192 tokens, because ExampleConnector can't take a prompt in chunks.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ class Comparison:
         self.rounds = bench.rounds(quick=1)
         # What each store has room for, ours as theirs: a prompt is read right after it was written.
         self.bytes_max = KEPT * max(self.sizes) * lab.model.kv_bytes_per_token
-        self.depot = lab.depot("peers", pool_bytes=-(-self.bytes_max // GIB) * GIB)
-        self.writer, self.reader = lab.engines(lab.spec("our-writer", ours(self.depot), engine=BATCH),
-                                               lab.spec("our-reader", ours(self.depot), engine=BATCH))
+        self.depot = lab.depot("peers", pool_bytes=-(-self.bytes_max // GIB) * GIB, local=True)
+        local = ours(self.depot, depot=self.depot.local_address)
+        self.writer, self.reader = lab.engines(lab.spec("our-writer", local, engine=BATCH),
+                                               lab.spec("our-reader", local, engine=BATCH))
 
     def measure(self, peers: list[type[Peer]]) -> None:
         for kind in peers:

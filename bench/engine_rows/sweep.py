@@ -10,7 +10,8 @@ longest of the three and not their sum. Each is measured alone, beside each samp
 
 Where nothing is stored nothing is loaded, and shaping changes nothing: that share is measured once for all balances.
 The prompt is computed in one pass (batch of 8,192 tokens), and the connector may wait for a load four times as long as
-recomputing would take, because here loads are slow on purpose.
+recomputing would take, because here loads are slow on purpose. Where loading all is as slow as computing all (e = 1)
+the connector may predict that computing ends sooner; then that is its time to first token, and the sample says so.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Sample:
     load: float
     compute: float
     store: float
+    left_alone: bool = False    # predicted to be computed sooner than loaded, and computed
 
     @property
     def over_max(self) -> float:
@@ -101,6 +103,7 @@ class Sweep:
         self.tails = 0
         self.bare_keys = 0
         self.nothing_stored: Point | None = None
+        self.may_compute = False        # loading all is as slow as computing all
 
     def measure(self, balances: list[int]) -> None:
         for engine in (self.plain, self.reader):
@@ -115,6 +118,7 @@ class Sweep:
                              worst_blocks=worst.blocks)
         per_token = statistics.median(sample.compute for sample in self._point(0.0).samples) / DOCUMENT
         for e in balances:
+            self.may_compute = e == 1
             self.depot.restart([f"--shape-read={int(e * self.lab.model.kv_bytes_per_token / per_token)}"], emptied=True)
             self.lab.reconnect(self.depot, self.reader, self.primer, 120.0)
             self.reader.ask(self.document)
@@ -125,7 +129,8 @@ class Sweep:
         curve = [point.shown() for point in points]
         worst = max(points, key=lambda point: point.over_max)
         self.bench.value(f"pipeline_over_max_e{e}", worst.over_max, "ratio", better="lower", goal=GOAL_MAX,
-                         command=self.depot.command, curve=curve, worst_blocks=worst.blocks)
+                         command=self.depot.command, curve=curve, worst_blocks=worst.blocks,
+                         left_alone=sum(sample.left_alone for point in points for sample in point.samples))
         balanced = min(points, key=lambda point: abs(point.blocks - BLOCKS * e / (1 + e)))
         self.bench.value(f"pipeline_over_sum_e{e}", balanced.over_sum, "ratio", better="lower",
                          goal=GOAL_SUM if e in (1, 3) else None, command=self.depot.command, blocks=balanced.blocks)
@@ -146,7 +151,8 @@ class Sweep:
         blocks = blocks_of(share)
         load, store = self._alone(blocks)
         compute = self._compute(share)
-        return Sample(self._total(blocks), load, compute, store)
+        total, left_alone = self._total(blocks)
+        return Sample(total, load, compute, store, left_alone)
 
     def _alone(self, blocks: int) -> tuple[float, float]:
         """Seconds to load the stored blocks and to store the new ones, both without an engine."""
@@ -169,11 +175,14 @@ class Sweep:
         answer = self.plain.ask(self.document[:blocks * BLOCK] + self._tail(max(1, DOCUMENT - blocks * BLOCK)))
         return expect_cached(answer, blocks * BLOCK, f"own prefix cache, share {share}").first_s
 
-    def _total(self, blocks: int) -> float:
+    def _total(self, blocks: int) -> tuple[float, bool]:
+        """Time to first token, and whether the connector chose to compute what it had found."""
         self.reader.reset_prefix_cache()
         self.lab.settle(self.depot)
         prompt = self.document[:blocks * BLOCK] + self._tail(DOCUMENT - blocks * BLOCK)
-        return ask_depot(self.depot, self.reader, prompt, max(0, blocks * BLOCK - 1), f"{blocks} stored blocks").first_s
+        answer = ask_depot(self.depot, self.reader, prompt, max(0, blocks * BLOCK - 1), f"{blocks} stored blocks",
+                           may_compute=self.may_compute)
+        return answer.first_s, bool(blocks) and answer.cached == 0
 
     def _tail(self, tokens: int) -> list[int]:
         """New content."""

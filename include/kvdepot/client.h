@@ -43,6 +43,7 @@ struct ClientOptions {
   std::uint32_t breaker_failures = 1;               // consecutive failures that open the breaker: docs/client.md
   std::chrono::milliseconds breaker_probe{1000};    // an open breaker probes the depot this often
   bool verify = true;                               // false only in tests that prove that verification matters
+  bool shared_memory = true;                        // unix sockets: copy from the depot's memory when it offers that
   std::string name = "kvdepot-client";              // shown in the depot's log
 };
 
@@ -121,6 +122,7 @@ struct ClientStats {
   std::uint64_t requests = 0, completed = 0, failed = 0, timeouts = 0, cancelled = 0, busy = 0;
   std::uint64_t corrupt_slabs = 0;  // slabs that failed verification at this client
   std::uint64_t bytes_loaded = 0, bytes_stored = 0;
+  std::uint64_t bytes_shared = 0;  // of bytes_loaded: copied from the depot's memory
   std::uint64_t messages_sent = 0, messages_received = 0, send_calls = 0, recv_calls = 0;
   std::uint64_t reconnects = 0;  // times that a lost connection, whichever of the two, was there again
   std::uint64_t breaker_opened = 0;

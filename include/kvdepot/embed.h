@@ -3,6 +3,8 @@
 //   tcp://HOST:PORT, unix:///PATH               as Client::open()
 //   file:///DIR?pool=1GiB&flash=10GiB           an embedded depot: this process owns DIR
 //
+// The sizes shown are the defaults; flash=0: memory only. Without flash= a store that is in DIR keeps its size.
+//
 // An embedded depot is the depot server's own code on a thread of this process. It listens on DIR/kvdepot.sock (mode
 // 0600), and the client returned here is connected to it; other processes of the same user may attach to it. Bytes
 // move through that socket: two copies per byte. The depot ends, with what is dirty written to flash, when the client

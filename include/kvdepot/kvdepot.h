@@ -57,8 +57,9 @@ typedef struct kvd_options {
   /* file:// only, may be NULL: a warning of this process's embedded depot; see OpenOptions in kvdepot/embed.h. */
   void (*on_warning)(void* user, const char* line);
   void* on_warning_user;
+  int no_shared_memory; /* 1: bytes come through the socket also where the depot would lend its memory */
 } kvd_options;
-#define KVD_OPTIONS_INIT {1000, 0, 0, 256, 1, 1000, "kvdepot-c", NULL, NULL}
+#define KVD_OPTIONS_INIT {1000, 0, 0, 256, 1, 1000, "kvdepot-c", NULL, NULL, 0}
 
 /* How a match treats the blocks of one group. */
 typedef enum kvd_hit_rule { KVD_HIT_ALL = 0, KVD_HIT_TRAILING = 1, KVD_HIT_LAST = 2 } kvd_hit_rule;
@@ -129,7 +130,8 @@ typedef struct kvd_completion {
 /* The code's name in lower case, e.g. "not_found". */
 const char* kvd_code_name(kvd_code code);
 
-/* Opens "tcp://HOST:PORT", "unix:///PATH" or "file:///DIR?pool=1GiB&flash=10GiB". `options` may be NULL. */
+/* Opens "tcp://HOST:PORT", "unix:///PATH" or "file:///DIR?pool=1GiB&flash=10GiB", an embedded depot with the sizes that
+   it has by default (flash=0: memory only; see kvdepot/embed.h). `options` may be NULL. */
 kvd_code kvd_open(const char* depot, const kvd_options* options, kvd_client** client, kvd_error* error);
 /* Ends everything in flight; afterwards no byte lands in any region. NULL is ignored. */
 void kvd_close(kvd_client* client);

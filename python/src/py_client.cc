@@ -27,7 +27,7 @@ std::uint32_t PyCompletion::first_failed() const {
 
 PyClient::PyClient(const std::string& depot, bool attach_only, bool require_connection, std::int64_t connect_timeout_ms,
                    std::int64_t ops_max, std::int64_t breaker_failures, std::int64_t breaker_probe_ms, bool verify,
-                   const std::string& name) {
+                   const std::string& name, bool shared_memory) {
   OpenOptions options;
   options.attach_only = attach_only;
   options.client.require_connection = require_connection;
@@ -36,6 +36,7 @@ PyClient::PyClient(const std::string& depot, bool attach_only, bool require_conn
   options.client.breaker_failures = u32_of(breaker_failures, "breaker_failures must be at least 1");
   options.client.breaker_probe = timeout_of(breaker_probe_ms);
   options.client.verify = verify;
+  options.client.shared_memory = shared_memory;
   options.client.name = name;
   auto open = std::make_shared<Open>();
   options.on_warning = [warnings = open->warnings](std::string_view line) { warnings->add(line); };
@@ -236,6 +237,7 @@ nb::dict PyClient::stats() const {
   out["busy"] = stats.busy;
   out["corrupt_slabs"] = stats.corrupt_slabs;
   out["bytes_loaded"] = stats.bytes_loaded;
+  out["bytes_shared"] = stats.bytes_shared;
   out["bytes_stored"] = stats.bytes_stored;
   out["messages_sent"] = stats.messages_sent;
   out["messages_received"] = stats.messages_received;

@@ -55,6 +55,9 @@ class EmbeddedTest(unittest.TestCase):
     def put(self, **options):
         return self.client.multiput(self.ns, KEYS, 8, self.region, LAYER_OFFSETS, BLOCK_OFFSETS, **PATIENT, **options)
 
+    def match(self, keys=KEYS, **options):
+        return self.client.match(self.ns, keys, 8, **PATIENT, **options)
+
     def get(self, keys=KEYS, blocks=BLOCK_OFFSETS, **options):
         return self.client.multiget(self.ns, keys, 8, self.region, options.pop("layer_offsets", LAYER_OFFSETS),
                                     blocks, **PATIENT, **options)
@@ -123,13 +126,13 @@ class OperationsTest(EmbeddedTest):
     def test_match_remove_and_leases(self):
         self.fill()
         self.finish(self.put())
-        done = self.finish(self.client.match(self.ns, KEYS, 8, lease_ms=1000))
+        done = self.finish(self.match(lease_ms=1000))
         self.assertEqual((done.prefix_blocks, done.flash_blocks), (BLOCKS, 0))
         self.assertNotEqual(done.lease, 0)
         self.client.unpin(done.lease)
-        done = self.finish(self.client.remove(self.ns, KEYS[:16], 8))
+        done = self.finish(self.client.remove(self.ns, KEYS[:16], 8, **PATIENT))
         self.assertEqual(done.removed, 2)
-        self.assertEqual(self.finish(self.client.match(self.ns, KEYS, 8)).prefix_blocks, 0)
+        self.assertEqual(self.finish(self.match()).prefix_blocks, 0)
 
     def test_an_operation_says_how_long_it_took(self):
         self.fill()
@@ -389,7 +392,7 @@ class MemoryTest(EmbeddedTest):
             except kvdepot.KvdepotError as error:
                 os._exit(0 if error.code == "invalid" else 3)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
-        self.assertTrue(self.finish(self.client.match(self.ns, KEYS, 8)).ok)
+        self.assertTrue(self.finish(self.match()).ok)
 
 
 if __name__ == "__main__":

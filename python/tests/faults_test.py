@@ -1,6 +1,7 @@
 """The client against a real `kvdepot serve` that is stopped, killed and restarted."""
 
 import os
+import signal
 import time
 import unittest
 
@@ -32,9 +33,9 @@ class FaultsTest(unittest.TestCase):
         self.client.release(op)
         return done
 
-    def put(self):
+    def put(self, ack="written"):
         return self.finish(self.client.multiput(self.ns, KEYS, 8, self.region, LAYER_OFFSETS, BLOCK_OFFSETS,
-                                                ack="written", total_ms=60_000))
+                                                ack=ack, total_ms=60_000))
 
     def get(self, **limits):
         return self.client.multiget(self.ns, KEYS, 8, self.region, LAYER_OFFSETS, BLOCK_OFFSETS, **limits)
@@ -45,12 +46,15 @@ class FaultsTest(unittest.TestCase):
             self.assertLess(time.monotonic(), end, what)
             time.sleep(0.01)
 
-    def restart_slowly(self):
-        """Gets then last for most of a second, so that one can be caught half done."""
-        self.depot._extra = [f"--shape-read={len(self.memory)}"]
-        self.depot.restart()
+    def until_connected(self):
         self.until("connected", lambda: self.client.stats()["connected"]
                    and not self.client.stats()["breaker_open"])
+
+    def restart_slowly(self, seconds=1):
+        """Gets then last for most of a second (or of several), so that one can be caught half done."""
+        self.depot._extra = [f"--shape-read={len(self.memory) // seconds}"]
+        self.depot.restart()
+        self.until_connected()
 
     def test_five_requests_to_a_stopped_depot_together_pay_one_deadline(self):
         self.assertTrue(self.put().ok)
@@ -80,8 +84,7 @@ class FaultsTest(unittest.TestCase):
         poison = b"\xa5" * len(self.memory)
         self.memory[:] = poison
         self.depot.cont()
-        self.until("connected", lambda: self.client.stats()["connected"]
-                   and not self.client.stats()["breaker_open"])
+        self.until_connected()
         self.assertTrue(self.finish(self.client.match(self.ns, KEYS, 8, total_ms=60_000)).ok)
         self.assertEqual(self.memory, poison)
 
@@ -92,12 +95,38 @@ class FaultsTest(unittest.TestCase):
         op = self.get(total_ms=60_000, progress_ms=0)
         self.depot.restart()
         self.assertIn(self.finish(op).code, ("ok", "unavailable"))
-        self.until("connected", lambda: self.client.stats()["connected"]
-                   and not self.client.stats()["breaker_open"])
+        self.until_connected()
         self.memory[:] = bytes(len(self.memory))
         self.assertEqual(self.finish(self.get(total_ms=60_000)).first_failed(), BLOCKS)
         self.assertEqual(self.memory, stored)
         self.assertEqual(self.client.stats()["corrupt_slabs"], 0)
+
+    def test_what_was_in_memory_only_is_there_after_sigterm(self):
+        stored = bytes(self.memory)
+        self.assertTrue(self.put(ack="pooled").ok)
+        self.assertEqual(self.depot.terminate(), 0)
+        self.until("it says so", lambda: "drained, goodbye" in self.depot.output)
+        self.assertNotIn("lost", self.depot.output)
+        self.depot.start()
+        self.until_connected()
+        self.memory[:] = bytes(len(self.memory))
+        self.assertEqual(self.finish(self.get(total_ms=60_000)).first_failed(), BLOCKS)
+        self.assertEqual(self.memory, stored)
+
+    def test_a_second_signal_ends_a_drain_at_once(self):
+        self.assertTrue(self.put().ok)
+        self.restart_slowly(seconds=8)      # the drain waits that long for the get
+        op = self.get(total_ms=60_000, progress_ms=0)
+        self.assertEqual(self.client.wait(op, 0, 60_000).first_failed(), BLOCKS)    # it is under way
+        os.kill(self.depot.pid, signal.SIGTERM)
+        self.until("the drain begins", lambda: "shutting down" in self.depot.output)
+        time.sleep(1.2)                     # sooner it would be taken for a repetition of the first
+        self.assertIsNone(self.depot.status)
+        os.kill(self.depot.pid, signal.SIGTERM)
+        self.until("the end", lambda: self.depot.status is not None, seconds=4)
+        self.assertEqual(self.depot.status, 1)
+        self.until("it says so", lambda: "a second signal" in self.depot.output)
+        self.assertEqual(self.finish(op).code, "unavailable")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-// Tests of the base room: readers stop at the end, quantiles bound, seeds replay, rate limits count.
+// Tests of the base room: readers stop at the end, quantiles bound, seeds replay, rate limits count, errors have words.
 #include <array>
+#include <cerrno>
 
 #include <gtest/gtest.h>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/error_text.h"
 #include "base/log.h"
 #include "base/metric.h"
 #include "base/random.h"
@@ -31,6 +33,13 @@ TEST(ByteReader, DoneOnlyWhenNothingIsLeft) {
   EXPECT_FALSE(reader.done());
   EXPECT_EQ(reader.read_bytes(1).size(), 1u);
   EXPECT_TRUE(reader.done());
+}
+
+TEST(ErrorText, HasTheSystemsWords) {
+  EXPECT_EQ(error_text(EACCES), "Permission denied");
+  EXPECT_EQ(error_text(123'456), "error 123456");
+  EXPECT_EQ(error_text(Error{Code::kIo, ENOSPC, "write"}), "write: No space left on device");
+  EXPECT_EQ(error_text(Error{Code::kInvalid, 0, "too large"}), "too large");
 }
 
 TEST(Random, SameSeedSameNumbers) {

@@ -63,6 +63,20 @@ Result<std::uint64_t> parse_size(std::string_view text) {
   return static_cast<std::uint64_t>(std::llround(*parsed));
 }
 
+std::string show_size(std::uint64_t bytes) {
+  constexpr std::array<const char*, 5> kNames{"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  auto value = static_cast<double>(bytes);
+  while (value >= kKibi && unit + 1 < kNames.size()) {
+    value /= kKibi;
+    ++unit;
+  }
+  const int digits = value == std::floor(value) ? 0 : 1;
+  std::array<char, 16> text;  // at most 16777216, which is 2^64 bytes in TiB
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed, digits).ptr;
+  return std::string(text.data(), end) + kNames[unit];
+}
+
 Result<Duration> parse_duration(std::string_view text) {
   const auto parsed = parse(text, kTimeUnits, "not a duration: write e.g. 250ms, 30s or 5m");
   if (!parsed) return fail(parsed.error());

@@ -1,4 +1,4 @@
-// Tests of sizes and durations as people type them.
+// Tests of sizes and durations as people type and read them.
 #include "base/sizes.h"
 
 #include <gtest/gtest.h>
@@ -20,6 +20,13 @@ TEST(Sizes, RefusesWhatIsNotASize) {
   for (const auto* text :
        {"", "GiB", "-1", "-1GiB", "8 apples", "1e9", "1e30", "nan", "inf", "0x10", "8GiB!", "99999999TiB"})
     EXPECT_FALSE(parse_size(text).has_value()) << text;
+}
+
+TEST(Sizes, ShowsTheShortForm) {
+  EXPECT_EQ(show_size(std::uint64_t{8} << 30), "8GiB");
+  EXPECT_EQ(show_size(1536), "1.5KiB");
+  EXPECT_EQ(show_size(0), "0B");
+  EXPECT_EQ(show_size(~std::uint64_t{0}), "16777216TiB");
 }
 
 TEST(Sizes, ReadsDurations) {

@@ -52,6 +52,7 @@ void Channel::stop() {
   dialer_.cancel();
   timer_.disarm();
   connection_.reset();
+  memory_.reset();
 }
 
 void Channel::reset(const Error& why) {
@@ -69,13 +70,15 @@ void Channel::dial() {
 
 void Channel::on_dialed(Result<io::UniqueFd> socket) {
   if (!socket) return lost(socket.error());
-  const net::ConnectionOptions options{.queue_bytes_high = options_.queue_bytes_high};
+  const net::ConnectionOptions options{.queue_bytes_high = options_.queue_bytes_high,
+                                       .takes_descriptors = options_.shared_memory};
   net::MessageHandler& self = *this;
   connection_ = std::make_unique<net::Connection>(loop_, self, counters_, std::move(*socket), options);
   if (const Status started = connection_->start(); !started) return lost(started.error());
   state_ = State::kHello;
   wire::Hello hello;
   hello.name = options_.name;
+  if (options_.shared_memory) hello.features = wire::kFeatureSharedMemory;
   connection_->send({.head = wire::frame({}, hello), .body = {}, .on_done = {}});
   connection_->flush();
 }
@@ -89,6 +92,8 @@ void Channel::on_closed(const Error& why) { lost(named(why)); }
 
 // The present attempt or connection is over. Called from the loop, never from inside on_message().
 void Channel::lost(const Error& why) {
+  // Unmapping what was read of a large pool takes long: whoever waits is told before.
+  const std::unique_ptr<net::SharedMemory> memory = std::move(memory_);
   const bool was_ready = state_ == State::kReady;
   if (was_ready && loop_.now() - ready_since_ >= kStable) backoff_.reset();
   resolver_.cancel();
@@ -102,11 +107,12 @@ void Channel::lost(const Error& why) {
 
 Time Channel::moved_at() const {
   if (connection_ == nullptr) return Time::min();
-  return std::max(connection_->last_received(), connection_->last_sent());
+  return std::max({connection_->last_received(), connection_->last_sent(), copied_at_});
 }
 
 Status Channel::on_message(const wire::Header& header, Bytes meta) {
   if (state_ == State::kHello) return on_hello(header, meta);
+  if (state_ == State::kMemory) return on_memory(header, meta);
   if (header.opcode == wire::Opcode::kOpenReply) return on_open_reply(header, meta);
   return user_.on_message(*this, header, meta);
 }
@@ -125,6 +131,29 @@ Status Channel::on_hello(const wire::Header& header, Bytes meta) {
     return {};
   }
   credits_ = reply->ops_max;
+  const std::uint64_t asked = options_.shared_memory ? wire::kFeatureSharedMemory : 0;
+  if ((reply->features & ~asked) != 0) return fail(Code::kCorrupt, "the depot does what it was not asked for");
+  if (reply->features == 0) return become_ready();
+  state_ = State::kMemory;
+  return {};
+}
+
+// What was agreed upon with HELLO. Where it does not work out the next attempt does without.
+Status Channel::on_memory(const wire::Header& header, Bytes meta) {
+  if (header.opcode != wire::Opcode::kMemory) return fail(Code::kCorrupt, "the depot did not give its memory first");
+  const auto given = wire::decode<wire::Memory>(header, meta);
+  if (!given) return fail(given.error());
+  auto memory = net::SharedMemory::map(connection_->take_descriptor(), given->bytes);
+  if (memory) {
+    memory_ = std::move(*memory);
+    return become_ready();
+  }
+  options_.shared_memory = false;
+  connection_->close({Code::kUnavailable, memory.error().sys_errno, memory.error().what});
+  return {};
+}
+
+Status Channel::become_ready() {
   state_ = State::kReady;
   ready_since_ = loop_.now();
   timer_.disarm();

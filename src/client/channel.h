@@ -1,9 +1,10 @@
 // Channel: one of a client's two connections to its depot (control or data), from the first attempt to connect over
 // HELLO and OPEN to loss and the next attempt, for ever. What it carries is its user's.
 //
-//   kIdle -> kDialing -> kHello -> kReady -> (loss) kBackoff -> kDialing ...
+//   kIdle -> kDialing -> kHello (-> kMemory) -> kReady -> (loss) kBackoff -> kDialing ...
 // A handshake that takes longer than kHandshakeLimit is a loss. Attempts back off from 10 ms to 1 s; a connection that
-// stayed ready for a second starts from 10 ms again. Belongs to the I/O thread; the user outlives it.
+// stayed ready for a second starts from 10 ms again. A depot that offers its memory and whose memory cannot be mapped
+// (no address space, a proxy between) is not asked for it again. Belongs to the I/O thread; the user outlives it.
 #pragma once
 
 #include <memory>
@@ -16,6 +17,7 @@
 #include "client/resolver.h"
 #include "net/connection.h"
 #include "net/dialer.h"
+#include "net/shared_memory.h"
 
 namespace kvd::client {
 
@@ -48,6 +50,7 @@ struct ChannelOptions {
   std::string name;                  // in HELLO
   std::size_t queue_bytes_high = 0;  // see net::ConnectionOptions
   std::uint64_t seed = 0;            // of the back-off's jitter
+  bool shared_memory = false;        // ask for the depot's memory
 };
 
 class Channel final : private net::MessageHandler {
@@ -81,11 +84,15 @@ class Channel final : private net::MessageHandler {
     [[nodiscard]] bool answered() const noexcept { return code != Code::kBusy || !why.empty(); }
   };
   [[nodiscard]] const Handle& handle(NamespaceId ns) const;
+  // The depot's memory that GET view messages tell of; null unless the depot gave it. Ends with the connection.
+  [[nodiscard]] const net::SharedMemory* memory() const noexcept { return memory_.get(); }
   // When the last byte moved; the distant past without a connection.
   [[nodiscard]] Time moved_at() const;
+  // Bytes were copied from the depot's memory: they have moved, too.
+  void note_copied() { copied_at_ = loop_.now(); }
 
  private:
-  enum class State : std::uint8_t { kIdle, kDialing, kHello, kReady, kBackoff };
+  enum class State : std::uint8_t { kIdle, kDialing, kHello, kMemory, kReady, kBackoff };
 
   void dial();
   void on_dialed(Result<io::UniqueFd> socket);
@@ -93,6 +100,8 @@ class Channel final : private net::MessageHandler {
   void lost(const Error& why);
   void give_back(std::uint32_t handle);
   Status on_hello(const wire::Header& header, Bytes meta);
+  Status on_memory(const wire::Header& header, Bytes meta);
+  Status become_ready();
   Status on_open_reply(const wire::Header& header, Bytes meta);
 
   Status on_message(const wire::Header& header, Bytes meta) override;
@@ -115,6 +124,8 @@ class Channel final : private net::MessageHandler {
   Time ready_since_{};
   std::unique_ptr<net::Connection> connection_;
   std::uint32_t credits_ = 0;
+  std::unique_ptr<net::SharedMemory> memory_;
+  Time copied_at_ = Time::min();
   std::unordered_map<NamespaceId, Handle> handles_;
 };
 
@@ -122,5 +133,6 @@ class Channel final : private net::MessageHandler {
 inline constexpr std::uint64_t kOpenIds = std::uint64_t{1} << 63;              // | NamespaceId
 inline constexpr std::uint64_t kPingIds = kOpenIds | std::uint64_t{1} << 62;   // | counter
 inline constexpr std::uint64_t kUnpinIds = kOpenIds | std::uint64_t{1} << 61;  // | counter
+inline constexpr std::uint64_t kReleaseIds = kOpenIds | std::uint64_t{1} << 60;
 
 }  // namespace kvd::client

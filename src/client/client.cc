@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <system_error>
 #include <thread>
 
+#include "base/error_text.h"
 #include "client/attachment.h"
 #include "client/core.h"
 #include "client/region_table.h"
@@ -37,12 +37,7 @@ Status check_options(const ClientOptions& options) {
   return {};
 }
 
-std::string describe(const Error& error) {
-  if (error.code == Code::kOk) return {};
-  std::string text = error.what;
-  if (error.sys_errno != 0) text += std::string(": ") + std::strerror(error.sys_errno);
-  return text;
-}
+std::string describe(const Error& error) { return error.code == Code::kOk ? std::string() : error_text(error); }
 
 // All that a client consists of. In a forked child it is left as it is: its thread is not there, and its descriptors
 // are shared with the parent, which an orderly end would disturb.
@@ -57,7 +52,8 @@ struct Parts {
               .breaker_failures = options.breaker_failures,
               .breaker_probe = options.breaker_probe,
               .verify = options.verify,
-              .seed = static_cast<std::uint64_t>(loop->now().time_since_epoch().count())}) {}
+              .seed = static_cast<std::uint64_t>(loop->now().time_since_epoch().count()),
+              .shared_memory = options.shared_memory}) {}
 
   std::unique_ptr<io::Loop> loop;
   io::UniqueFd event_fd;
@@ -297,6 +293,7 @@ ClientStats ThreadedClient::stats() const {
   stats.busy = state.busy.value();
   stats.corrupt_slabs = state.get.corrupt_slabs.value();
   stats.bytes_loaded = state.get.bytes_loaded.value();
+  stats.bytes_shared = state.get.bytes_shared.value();
   stats.bytes_stored = state.bytes_stored.value();
   stats.messages_sent = state.net.messages_out.value();
   stats.messages_received = state.net.messages_in.value();

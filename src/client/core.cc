@@ -29,10 +29,15 @@ Core::Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, Clien
                                {.address = options_.address,
                                 .name = options_.name,
                                 .queue_bytes_high = kSendQueueHigh,
-                                .seed = options_.seed + 1}),
+                                .seed = options_.seed + 1,
+                                // Views may end while they are copied; only verification tells.
+                                .shared_memory = options_.shared_memory && options_.verify &&
+                                                 options_.address.kind == net::Address::Kind::kUnix}),
             .draining = {}},
       breaker_(options_.breaker_failures, options_.breaker_probe),
-      probe_timer_(loop, [this] { on_probe_timer(); }) {
+      probe_timer_(loop, [this] { on_probe_timer(); }),
+      copy_timer_(loop, [this] { copy_view(); }),
+      release_timer_(loop, [this] { send_releases(); }) {
   for (std::uint32_t slot = 0; slot < running_.size(); ++slot) {
     running_[slot].timer = std::make_unique<io::Timer>(loop, [this, slot] { on_deadline(slot); });
   }
@@ -51,6 +56,7 @@ void Core::stop() {
   control_.channel.stop();
   data_.channel.stop();
   receiving_ = nullptr;
+  forget_views();
   probe_timer_.disarm();
   submits_.take_all([this](Op& op, std::uint32_t commands) {
     if ((commands & Op::kStart) != 0) start_op(op);

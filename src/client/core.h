@@ -29,6 +29,9 @@ inline constexpr std::size_t kSendQueueHigh = std::size_t{2} << 20;
 inline constexpr std::size_t kHashBytesPerTurn = std::size_t{8} << 20;
 inline constexpr std::uint32_t kProbesBeforeReset = 3;  // unanswered probes until the connections are made anew
 inline constexpr std::uint32_t kUnpinsMax = 1024;       // unanswered UNPINs; more are dropped, leases expire anyway
+// Copied from the depot's memory in one turn of the loop before others get theirs: as much as a receive call brings
+// (kReceiveBytesMax) between looks at what callers want, and 2 to 4 of these, about a millisecond.
+inline constexpr std::size_t kCopiesPerTurn = 4;
 
 struct CoreOptions {
   net::Address address;
@@ -36,7 +39,8 @@ struct CoreOptions {
   std::uint32_t breaker_failures = 1;
   Duration breaker_probe = std::chrono::seconds(1);
   bool verify = true;
-  std::uint64_t seed = 0;  // jitter of the back-off
+  std::uint64_t seed = 0;     // jitter of the back-off
+  bool shared_memory = true;  // on a unix socket: read the depot's memory when it offers that
 };
 
 class Core final : private ChannelUser {
@@ -118,6 +122,14 @@ class Core final : private ChannelUser {
   Status on_stats_reply(Running& running, const wire::Header& header, Bytes meta);
   void finish_get(Running& running, bool last);
 
+  // core_views.cc: slabs in the depot's memory
+  Status on_get_view(Running& running, const wire::Header& header, Bytes meta);
+  Status on_stray_view(Side& side, const wire::Header& header, Bytes meta);
+  void copy_view();
+  void release_view(std::uint64_t view);
+  void send_releases();
+  void forget_views();
+
   // core_puts.cc: what goes out
   void on_layers(Running& running);
   void pump_puts();
@@ -142,6 +154,10 @@ class Core final : private ChannelUser {
 
   Running* receiving_ = nullptr;  // whose payload comes in on the data channel; null: it is discarded
   bool receiving_last_ = false;
+  std::uint64_t view_ = 0;               // that is being copied for receiving_, or was, until it ended; 0 = none
+  io::Timer copy_timer_;                 // the next turn of copying
+  std::vector<std::uint64_t> releases_;  // views that the depot is told of at the end of the turn
+  io::Timer release_timer_;
   std::deque<std::uint32_t> puts_;  // slots with layers to send, in turn
   bool pump_posted_ = false;
   bool pumping_ = false;

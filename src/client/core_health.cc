@@ -61,6 +61,7 @@ void Core::on_lost(Channel& channel, const Error& why, bool was_ready) {
   side.draining.clear();
   if (is_data(channel)) {
     receiving_ = nullptr;
+    forget_views();
     puts_.clear();
     for (Running& running : running_) running.pumping = false;
   } else {

@@ -46,11 +46,16 @@ Status Core::on_stray(Side& side, const wire::Header& header, Bytes meta) {
     if (!reply) return fail(reply.error());
     if (reply->lease != 0) unpin(reply->lease);
   }
-  if (header.opcode != wire::Opcode::kGetData || header.last()) side.draining.erase(found);
+  if (header.opcode == wire::Opcode::kGetView) {
+    if (Status released = on_stray_view(side, header, meta); !released) return released;
+  }
+  const bool more_may_follow = header.opcode == wire::Opcode::kGetData || header.opcode == wire::Opcode::kGetView;
+  if (!more_may_follow || header.last()) side.draining.erase(found);
   return {};
 }
 
 Status Core::on_get_data(Running& running, const wire::Header& header, Bytes meta) {
+  if (header.opcode == wire::Opcode::kGetView) return on_get_view(running, header, meta);
   if (header.opcode != wire::Opcode::kGetData) return fail(Code::kCorrupt, "a GET was answered with another message");
   if (header.status != Code::kOk) return end_refused(running, header, meta);
   const auto data = wire::decode<wire::GetData>(header, meta);

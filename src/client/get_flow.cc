@@ -1,5 +1,6 @@
 #include "client/get_flow.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/check.h"
@@ -17,27 +18,43 @@ GetFlow::GetFlow(Op& op, OpTable& table, GetCounters& counters, bool verify)
 }
 
 Status GetFlow::begin(const wire::Header& header, const wire::GetData& data) {
+  if (Status sized = wire::check_get_payload(header, data, op_.request.layout.slab_bytes()); !sized) return sized;
+  return begin_layers(header, data.failed, data.checksums);
+}
+
+Status GetFlow::begin_view(const wire::Header& header, const wire::GetView& view, Bytes memory) {
+  const std::uint32_t slab_bytes = op_.request.layout.slab_bytes();
+  if (Status placed = wire::check_view_places(header, view, slab_bytes, memory.size()); !placed) return placed;
+  if (Status begun = begin_layers(header, view.failed, view.checksums); !begun) return begun;
+  sources_.resize(view.offsets.size());
+  for (std::size_t i = 0; i < sources_.size(); ++i) sources_[i] = memory.data() + view.offsets[i];
+  source_stride_ = view.slab_stride;
+  source_layer_ = announced_;
+  return {};
+}
+
+// What GET data and GET view have in common.
+Status GetFlow::begin_layers(const wire::Header& header, Bytes failed, const wire::U64View& checksums) {
   const OpRequest& request = op_.request;
   if (walk_.left() > 0 || header.items != request.keys.count()) {
     return fail(Code::kCorrupt, "GET data that belongs to no get");
   }
-  if (Status taken = take_failures(data.failed); !taken) return taken;
+  if (Status taken = take_failures(failed); !taken) return taken;
   const bool gives_up = header.last() && live_.empty();  // the rest of the layers has no keys left
   const std::uint32_t first = std::uint32_t{request.layer_first} + announced_;
   const std::uint32_t end = std::uint32_t{announced_} + header.layer_count;
   if (header.layer_first != first || end > request.layer_count || (header.layer_count == 0 && !gives_up)) {
     return fail(Code::kCorrupt, "GET data out of layer order");
   }
-  if (data.checksums.size() != header.layer_count * live_.size()) {
+  if (checksums.size() != header.layer_count * live_.size()) {
     return fail(Code::kCorrupt, "GET data with another number of checksums than slabs");
   }
-  if (Status sized = wire::check_get_payload(header, data, request.layout.slab_bytes()); !sized) return sized;
   message_end_ = gives_up ? request.layer_count : static_cast<std::uint16_t>(end);
   if (header.last() && message_end_ < request.layer_count) {
     return fail(Code::kCorrupt, "GET data ends before its last layer");
   }
-  checksums_.resize(data.checksums.size());
-  for (std::size_t i = 0; i < checksums_.size(); ++i) checksums_[i] = data.checksums[i];
+  checksums_.resize(checksums.size());
+  for (std::size_t i = 0; i < checksums_.size(); ++i) checksums_[i] = checksums[i];
   checksum_at_ = 0;
   walk_ = SlabWalk(request.layout, announced_, header.layer_count, live_);
   if (live_.empty()) {
@@ -77,17 +94,42 @@ void GetFlow::landed(std::size_t bytes) {
   walk_.advance(bytes, [this](std::size_t layer, std::uint32_t key) { on_slab(layer, key); });
 }
 
-void GetFlow::on_slab(std::size_t layer, std::uint32_t key) {
+// Slabs of keys that have failed are passed over.
+void GetFlow::copy(std::size_t bytes_max) {
   const OpRequest& request = op_.request;
-  const std::uint64_t expected = checksums_[checksum_at_++];
-  if (verify_ && !failed_.test(key)) {
-    const auto schema_layer = static_cast<std::uint32_t>(request.layer_first + layer);
-    if (request.layout.checksum(layer, key, request.seeds[key], schema_layer) != expected) {
-      counters_.corrupt_slabs.add();
-      damaged_.push_back(key);
-      fail_key(key);
+  const std::uint32_t slab_bytes = request.layout.slab_bytes();
+  for (std::size_t done = 0; done < bytes_max && walk_.left() > 0;) {
+    const SlabWalk::Place at = walk_.place();
+    const Bytes slab(sources_[at.key_at] + (at.layer - source_layer_) * source_stride_, slab_bytes);
+    const Bytes step = slab.subspan(at.in_slab, std::min<std::size_t>(kCopyStepBytes, slab_bytes - at.in_slab));
+    if (!failed_.test(at.key)) {
+      if (verify_ && at.in_slab == 0 && step.size() < slab_bytes) {
+        hasher_.emplace(request.seeds[at.key], static_cast<std::uint32_t>(request.layer_first + at.layer), slab_bytes);
+      }
+      request.layout.write(at.layer, at.key, at.in_slab, step, hasher_ ? &*hasher_ : nullptr);
     }
+    counters_.bytes_shared.add(step.size());
+    landed(step.size());
+    done += step.size();
   }
+}
+
+// Of the slab as it lies at its destination now.
+std::uint64_t GetFlow::checksum(std::size_t layer, std::uint32_t key) const {
+  if (hasher_) return hasher_->finish();
+  const OpRequest& request = op_.request;
+  const auto schema_layer = static_cast<std::uint32_t>(request.layer_first + layer);
+  return request.layout.checksum(layer, key, request.seeds[key], schema_layer);
+}
+
+void GetFlow::on_slab(std::size_t layer, std::uint32_t key) {
+  const std::uint64_t expected = checksums_[checksum_at_++];
+  if (verify_ && !failed_.test(key) && checksum(layer, key) != expected) {
+    counters_.corrupt_slabs.add();
+    damaged_.push_back(key);
+    fail_key(key);
+  }
+  hasher_.reset();
   if (key == live_.back()) announce_layer();
 }
 

@@ -1,6 +1,7 @@
 // GetFlow: what happens inside one multiget, from the first GET data message to its last layer. It places payload
 // straight into the caller's memory, verifies each slab right after it has landed (while it is in the cache), and
 // announces each layer. No sockets and no clock: messages and byte counts come in, places and announcements go out.
+// Slabs that lie in shared memory (GET view) it copies itself, by the same rules.
 //
 // A key fails when the depot says so or when its bytes do not match its checksum; with stop_at_first_failure all keys
 // behind it fail with it. The depot keeps sending slabs of keys that failed here, which land where they belong and
@@ -10,10 +11,12 @@
 
 #include <sys/uio.h>
 
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/metric.h"
+#include "block/checksum.h"
 #include "client/failed_keys.h"
 #include "client/layout.h"
 #include "client/op_table.h"
@@ -25,9 +28,13 @@ namespace kvd::client {
 // verified from the cache and that cancel() waits for at most this much (0.25 ms at 4 GB/s).
 inline constexpr std::size_t kReceiveBytesMax = std::size_t{1} << 20;
 
+// A larger slab is copied and hashed in steps of this: the second-level cache holds them.
+inline constexpr std::size_t kCopyStepBytes = std::size_t{256} << 10;
+
 struct GetCounters {
   Counter corrupt_slabs;
   Counter bytes_loaded;
+  Counter bytes_shared;  // of these, copied from shared memory
 };
 
 class GetFlow {
@@ -37,6 +44,12 @@ class GetFlow {
 
   // A GET data message with status ok begins. kCorrupt: it does not continue this get as the protocol says.
   Status begin(const wire::Header& header, const wire::GetData& data);
+  // A GET view message begins, whose slabs lie in `memory`, which stays mapped until they are copied. kCorrupt: also
+  // when a slab lies outside of it.
+  Status begin_view(const wire::Header& header, const wire::GetView& view, Bytes memory);
+  // Copies, verifies and announces the next slabs of that view: at least `bytes_max` bytes, if there are as many, and
+  // less than a slab or step more.
+  void copy(std::size_t bytes_max);
   // Where the next bytes of its payload go; returns the number of places.
   std::size_t places(std::span<iovec> out) const;
   // `bytes` of them have landed: verifies and announces what they complete.
@@ -51,7 +64,9 @@ class GetFlow {
   void fill_whole(Completion& whole);
 
  private:
+  Status begin_layers(const wire::Header& header, Bytes failed, const wire::U64View& checksums);
   Status take_failures(Bytes failed);
+  [[nodiscard]] std::uint64_t checksum(std::size_t layer, std::uint32_t key) const;
   void fail_key(std::size_t key);
   void on_slab(std::size_t layer, std::uint32_t key);
   void announce_layer();
@@ -66,8 +81,12 @@ class GetFlow {
   std::vector<std::uint64_t> checksums_;  // of the current message
   std::size_t checksum_at_ = 0;
   SlabWalk walk_;
-  std::uint16_t announced_ = 0;    // layers
-  std::uint16_t message_end_ = 0;  // layers that will be announced when the current message is in
+  std::vector<const std::byte*> sources_;    // of the current view: by living key, its slab of the first layer
+  std::uint64_t source_stride_ = 0;          // to the slab of the next layer
+  std::size_t source_layer_ = 0;             // the first layer, from the operation's first
+  std::optional<block::SlabHasher> hasher_;  // of a slab that is copied in steps
+  std::uint16_t announced_ = 0;              // layers
+  std::uint16_t message_end_ = 0;            // layers that will be announced when the current message is in
 };
 
 }  // namespace kvd::client

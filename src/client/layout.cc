@@ -1,6 +1,7 @@
 #include "client/layout.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "block/checksum.h"
 
@@ -105,6 +106,17 @@ std::uint64_t Layout::checksum(std::size_t layer, std::size_t key, std::uint64_t
     return true;
   });
   return hasher.finish();
+}
+
+void Layout::write(std::size_t layer, std::size_t key, std::uint32_t from, Bytes bytes,
+                   block::SlabHasher* hasher) const {
+  each_piece(slab(layer, key), from, [&](std::byte* piece, std::uint32_t length) {
+    const Bytes step = bytes.first(std::min<std::size_t>(length, bytes.size()));
+    std::memcpy(piece, step.data(), step.size());
+    if (hasher != nullptr) hasher->add(Bytes(piece, step.size()));
+    bytes = bytes.subspan(step.size());
+    return !bytes.empty();
+  });
 }
 
 SlabWalk::Gathered SlabWalk::gather(std::span<iovec> out, std::size_t bytes_max) const {

@@ -16,6 +16,10 @@
 #include "base/result.h"
 #include "kvdepot/types.h"
 
+namespace kvd::block {
+class SlabHasher;
+}
+
 namespace kvd::client {
 
 class Layout {
@@ -36,6 +40,9 @@ class Layout {
   // `schema_layer` is its number in the schema. Reads slab_bytes().
   [[nodiscard]] std::uint64_t checksum(std::size_t layer, std::size_t key, std::uint64_t record_seed,
                                        std::uint32_t schema_layer) const noexcept;
+  // Copies `bytes` to the slab of `key` in layer `layer`, from its byte `from` on, and hashes what it has written.
+  // `hasher` may be null. Requires that they fit.
+  void write(std::size_t layer, std::size_t key, std::uint32_t from, Bytes bytes, block::SlabHasher* hasher) const;
 
  private:
   friend class SlabWalk;
@@ -68,6 +75,16 @@ class SlabWalk {
         left_(std::uint64_t{layer_count} * keys.size() * layout.slab_bytes()) {}
 
   [[nodiscard]] std::uint64_t left() const noexcept { return left_; }
+  struct Place {
+    std::size_t layer = 0;      // from the operation's first
+    std::size_t key_at = 0;     // index in the walk's keys
+    std::uint32_t key = 0;      // of the operation
+    std::uint32_t in_slab = 0;  // bytes of this slab that are behind us
+  };
+  // Where the next byte goes. Requires left() > 0.
+  [[nodiscard]] Place place() const noexcept {
+    return {.layer = layer_, .key_at = key_at_, .key = keys_[key_at_], .in_slab = in_slab_};
+  }
 
   struct Gathered {
     std::size_t count = 0;  // iovecs filled

@@ -124,6 +124,32 @@ TEST(SlabWalk, VisitsEveryByteInWireOrderWhateverTheSteps) {
   }
 }
 
+TEST(Layout, WritesASlabInStepsOfAnySizeAndHashesWhatItWrote) {
+  Memory memory(20'000);
+  const std::array runs{kvd::Run{.offset = 5, .stride = 40, .count = 3, .length = 8},
+                        kvd::Run{.offset = 3000, .stride = 13, .count = 2, .length = 13}};
+  const auto layout = make(memory, {0, 6000}, {400, 9000}, runs, 50);
+  ASSERT_TRUE(layout.has_value());
+  const std::array<std::uint32_t, 1> keys{1};
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    Random random(seed);
+    std::vector<std::byte> slab(50);
+    for (std::byte& byte : slab) byte = static_cast<std::byte>(random.next());
+    const std::vector<std::byte> before = memory.bytes;
+    block::SlabHasher hasher(77, 9, 50);
+    for (std::uint32_t at = 0; at < 50;) {
+      const auto step = static_cast<std::uint32_t>(1 + random.below(50 - at));
+      layout->write(1, 1, at, Bytes(slab).subspan(at, step), seed % 2 == 0 ? &hasher : nullptr);
+      at += step;
+    }
+    EXPECT_EQ(walk_all(SlabWalk(*layout, 1, 1, keys), seed, 5), slab);
+    EXPECT_TRUE(seed % 2 == 1 || hasher.finish() == block::slab_checksum(77, 9, slab));
+    std::size_t changed = 0;
+    for (std::size_t i = 0; i < before.size(); ++i) changed += before[i] != memory.bytes[i] ? 1 : 0;
+    EXPECT_LE(changed, 50U) << "nothing beside the slab";
+  }
+}
+
 TEST(SlabWalk, ReportsEachCompletedSlabOnceAndInOrder) {
   Memory memory(10'000);
   const auto layout = make(memory, {0, 1000}, {0, 100, 200}, {}, 100);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -15,10 +14,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/error_text.h"
 #include "base/sizes.h"
+#include "cmd/complaint.h"
 #include "cmd/device_bench.h"
 #include "cmd/progress_bar.h"
-#include "cmd/sizes.h"
 #include "cmd/spdlog_log.h"
 #include "cmd/store_bench.h"
 
@@ -28,7 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr int kNotDone = 2;
 constexpr std::uint64_t kSizeMin = std::uint64_t{1} << 30;
 constexpr std::uint64_t kPoolBytes = std::uint64_t{512} << 20;
 constexpr std::uint64_t kRequestBytes = std::uint64_t{32} << 20;  // of one multiget
@@ -45,11 +44,6 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  kvdepot bench store --dir /mnt/nvme0\n"
     "  kvdepot bench store --dir /mnt/nvme0 --size 16GiB --rounds 9 --json";
-
-int complain(const std::string& line) {
-  fmt::print(stderr, "kvdepot: error: {}\n", line);
-  return kNotDone;
-}
 
 // One line of the result: bytes per second, one entry a round.
 struct Row {
@@ -111,7 +105,7 @@ class BenchStore {
 bool BenchStore::prepare(std::string& why) {
   std::string folder = flags_.dir + "/kvdepot-bench.XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) {
-    why = fmt::format("{}: no folder can be made in it: {}", flags_.dir, std::strerror(errno));
+    why = fmt::format("{}: no folder can be made in it: {}", flags_.dir, error_text(errno));
     return false;
   }
   folder_ = folder;
@@ -127,7 +121,7 @@ bool BenchStore::prepare(std::string& why) {
     }
     device = fail(filled.error());
   }
-  why = fmt::format("{}: {}: {}{}", folder_, device.error().what, std::strerror(device.error().sys_errno),
+  why = fmt::format("{}: {}{}", folder_, error_text(device.error()),
                     device.error().code == Code::kNoSpace ? ": ask for less by --size, or another --dir" : "");
   return false;
 }
@@ -141,8 +135,7 @@ bool BenchStore::alternate(std::string name, std::string limit_name, const Arm& 
     for (const bool ours : {store_first, !store_first}) {
       const auto figures = (ours ? store : device)(round);
       if (!figures) {
-        why = fmt::format("{}: {}: {} (error {})", row.name, ours ? "the store" : "the device", figures.error().what,
-                          figures.error().sys_errno);
+        why = fmt::format("{}: {}: {}", row.name, ours ? "the store" : "the device", error_text(figures.error()));
         return false;
       }
       (ours ? row.store : row.device).push_back(figures->rate());
@@ -164,7 +157,7 @@ bool BenchStore::measure_size(const RecordSize& size, std::string& why) {
   if (!store) return false;
   const std::uint64_t records = (*store)->records_max();
   if (const auto filled = (*store)->put(0, records); !filled) {
-    why = fmt::format("filling a store failed: {} (error {})", filled.error().what, filled.error().sys_errno);
+    why = fmt::format("filling a store failed: {}", error_text(filled.error()));
     return false;
   }
   step();
@@ -202,7 +195,7 @@ bool BenchStore::measure_writes(StoreBench& store, std::uint64_t next, const Rec
   const std::uint64_t count = bytes_ / 4 / size.bytes();
   // Until segments are given up.
   if (const auto full = store.put(next, count); !full) {
-    why = fmt::format("filling a store failed: {}", full.error().what);
+    why = fmt::format("filling a store failed: {}", error_text(full.error()));
     return false;
   }
   next += count;
@@ -270,6 +263,7 @@ Verb add_bench(CLI::App& app) {
       ->check(CLI::Range(1, 100));
   verb->add_flag("--json", flags->json, "One JSON object, with every round");
   verb->footer(kFooter);
+  bench->footer("Example:\n  kvdepot bench store --dir /mnt/nvme0");
   return {bench, [flags] { return run_bench_store(*flags); }};
 }
 

@@ -5,6 +5,9 @@
 
 namespace kvd::cmd {
 
+// Exit status of a simulation whose own checks failed.
+inline constexpr int kBroken = 1;
+
 // One line on stderr; returns the exit status for input that has to be corrected, 2.
 int complain(const std::string& line);
 

@@ -13,9 +13,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/sizes.h"
+#include "cmd/complaint.h"
 #include "cmd/inspect_report.h"
 #include "cmd/progress_bar.h"
-#include "cmd/sizes.h"
 #include "cmd/text_file.h"
 #include "store/aligned_buffer.h"
 #include "store/inventory.h"
@@ -30,7 +31,6 @@ using store::StoreReader;
 using Json = nlohmann::ordered_json;
 
 constexpr int kDamaged = 1;
-constexpr int kNotDone = 2;
 
 constexpr const char* kInspectFooter =
     "Reads headers and footers only; nothing is changed, and a depot may run meanwhile. docs/inspect.md explains what\n"
@@ -47,11 +47,6 @@ constexpr const char* kVerifyFooter =
     "Examples:\n"
     "  kvdepot verify /data/kv\n"
     "  kvdepot verify /data/kv --threads 8 --json";
-
-int complain(const std::string& line) {
-  fmt::print(stderr, "kvdepot: error: {}\n", line);
-  return kNotDone;
-}
 
 bool parse_key(const std::string& text, Key& key) {
   if (text.size() != 32) return false;

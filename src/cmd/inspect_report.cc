@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cmd/sizes.h"
+#include "base/sizes.h"
 
 namespace kvd::cmd {
 namespace {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "cmd/bench_store.h"
+#include "cmd/complaint.h"
 #include "cmd/inspect.h"
 #include "cmd/plan.h"
 #include "cmd/serve.h"
@@ -13,7 +14,16 @@
 
 namespace {
 
-constexpr int kUsageError = 2;
+using kvd::cmd::complain;
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  kvdepot serve --dir /data/kv --pool 8GiB --flash 200GiB\n"
+    "  kvdepot inspect /data/kv\n"
+    "  kvdepot bench store --dir /mnt/nvme0\n"
+    "  kvdepot plan --model llama-3-70b --gpu h100:2 --prompt 2200 --output 170 --reuse 0.9\n"
+    "  kvdepot sim run examples/sim/depot.toml\n"
+    "Each of them has a --help of its own.";
 
 constexpr const char* kServeFooter =
     "Sizes take B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024); times ms, s, m, h.\n"
@@ -23,11 +33,6 @@ constexpr const char* kServeFooter =
     "  kvdepot serve --dir /data/kv --listen tcp://127.0.0.1:7070 --listen unix:///run/kvdepot.sock --http off\n"
     "  kvdepot serve --flash 0 --pool 4GiB          # memory only\n"
     "  kvdepot serve --config /etc/kvdepot.toml     # the same names as keys: pool = \"8GiB\"";
-
-int complain(const std::string& line) {
-  fmt::print(stderr, "kvdepot: error: {}\n", line);
-  return kUsageError;
-}
 
 // The flags of `serve` as they were typed; what was not typed is not there.
 struct ServeFlags {
@@ -43,7 +48,7 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   };
   add("dir", "DIR", "Directory of the flash log; created with mode 0700");
   add("pool", "SIZE", "DRAM tier, at least 64MiB [1GiB]");
-  add("flash", "SIZE", "NVMe tier; 0 = memory only [10GiB]");
+  add("flash", "SIZE", "NVMe tier; 0 = memory only [10GiB; a store that is there keeps its size]");
   serve
       .add_option("--listen", flags.listen,
                   "tcp://HOST:PORT or unix:///PATH; repeatable; port 0: any [tcp://127.0.0.1:7070]")
@@ -55,6 +60,7 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
       ->take_last();
   add("segment", "SIZE", "Segment of a new flash log, 16MiB to 256MiB, a power of two [auto: 1/32 of the log]");
   add("demote-after", "TIME", "Longest time that a record is in memory only [30s]");
+  add("shared-memory", "on|off", "Let clients on unix sockets read the pool instead of sending them bytes [on]");
   add("shape-read", "SIZE", "Slow reads down to this many bytes per second, for benchmarks; 0 = off [0]");
   add("verify", "on|off", "Verify what is read from flash; off only in tests that prove that it matters [on]");
   serve.get_option("--verify")->group("");  // not in the help
@@ -90,6 +96,7 @@ int run(int argc, char** argv) {
   kvd::cmd::PlanVerb plan(app);
   const auto run_sim = kvd::cmd::add_sim(app);
   const kvd::cmd::Verb verbs[] = {kvd::cmd::add_inspect(app), kvd::cmd::add_verify(app), kvd::cmd::add_bench(app)};
+  app.footer(kFooter);  // last: verbs that are added later would inherit it
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

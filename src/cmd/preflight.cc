@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "cmd/sizes.h"
+#include "base/sizes.h"
 
 namespace kvd::cmd {
 namespace {

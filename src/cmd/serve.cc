@@ -7,13 +7,13 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/error_text.h"
 #include "cmd/preflight.h"
 #include "cmd/spdlog_log.h"
 #include "io/fd.h"
@@ -53,20 +53,18 @@ bool wants_colour() {
 
 // One line that says what is wrong; `why` when somebody below has already said what to do about it.
 int report(const Error& error, const std::string& why) {
-  std::string line = why.empty() ? error.what : why;
-  if (why.empty() && error.sys_errno != 0) line += fmt::format(" ({})", std::strerror(error.sys_errno));
-  fmt::print(stderr, "kvdepot: error: {}\n", line);
+  fmt::print(stderr, "kvdepot: error: {}\n", why.empty() ? error_text(error) : why);
   return EXIT_FAILURE;
 }
 
-void announce(const node::Node& node, const ServeOptions& options, bool json) {
+void announce(const node::Node& node, const ServeOptions& options, std::uint64_t flash_bytes, bool json) {
   if (json) {
     nlohmann::json out{{"event", "ready"},
                        {"listening", node.addresses()},
                        {"http", node.http_address()},
                        {"dir", options.node.store.dir},
                        {"pool_bytes", options.node.store.pool_bytes},
-                       {"flash_bytes", options.node.store.flash_bytes},
+                       {"flash_bytes", flash_bytes},
                        {"pid", ::getpid()}};
     fmt::print("{}\n", out.dump());
   } else {
@@ -76,10 +74,10 @@ void announce(const node::Node& node, const ServeOptions& options, bool json) {
   std::fflush(stdout);
 }
 
-void preflight(Log& log, const ServeOptions& options) {
+void preflight(Log& log, const ServeOptions& options, std::uint64_t flash_bytes) {
   const Needs needs{.dir = options.node.store.dir,
                     .pool_bytes = options.node.store.pool_bytes,
-                    .flash_bytes = options.node.store.flash_bytes,
+                    .flash_bytes = flash_bytes,
                     .connections_max = options.node.limits.connections_max};
   for (const Finding& finding : judge(needs, read_offers(needs.dir))) log.write(finding.level, finding.line);
 }
@@ -133,7 +131,8 @@ int serve(const ServeOptions& options, bool json) {
   ::umask(S_IRWXG | S_IRWXO);
   ::signal(SIGPIPE, SIG_IGN);
   const std::unique_ptr<Log> log = make_stderr_log(options.log_level, wants_colour());
-  preflight(*log, options);
+  const std::uint64_t flash_bytes = store::Store::flash_bytes(options.node.store);
+  preflight(*log, options, flash_bytes);
   if (!options.node.store.verify) log->warn("--verify off: what is read from flash is not verified; for tests only");
   Result<std::unique_ptr<io::Loop>> loop = io::make_real_loop();
   if (!loop) return report(loop.error(), "");
@@ -142,7 +141,7 @@ int serve(const ServeOptions& options, bool json) {
   if (!node) return report(node.error(), why);
   Shutdown shutdown(**loop, *log, **node);
   if (const Status started = shutdown.start(); !started) return report(started.error(), "");
-  announce(**node, options, json);
+  announce(**node, options, flash_bytes, json);
   (*loop)->run();
   // What was acknowledged is on flash by now, or is meant to be lost: a device that hangs must not keep the process.
   ::signal(SIGTERM, SIG_DFL);

@@ -3,21 +3,21 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
+#include "base/error_text.h"
 #include "base/sizes.h"
 #include "cmd/spdlog_log.h"
 
 namespace kvd::cmd {
 namespace {
 
-constexpr std::array kNames{"dir",     "pool",         "flash",      "listen",   "http",
-                            "segment", "demote-after", "shape-read", "log-level"};
+constexpr std::array kNames{"dir",     "pool",         "flash",      "listen",    "http",
+                            "segment", "demote-after", "shape-read", "log-level", "shared-memory"};
 
 // A scalar as it would be typed on the command line.
 std::string as_typed(const toml::node& node) {
@@ -86,7 +86,7 @@ std::string full_address(const std::string& written) {
 
 OrComplaint<Settings> read_config(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return std::unexpected(fmt::format("--config: cannot read {}: {}", path, std::strerror(errno)));
+  if (!file) return std::unexpected(fmt::format("--config: cannot read {}: {}", path, error_text(errno)));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   toml::table table;
   try {
@@ -119,10 +119,12 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   store.dir = read.text("dir", "");
   store.pool_bytes = read.converted("pool", "1GiB", parse_size);
   store.flash_bytes = read.converted("flash", "10GiB", parse_size);
+  store.flash_bytes_given = settings.contains("flash");
   store.segment_bytes = read.converted("segment", "auto", parse_segment);
   store.verify = read.converted("verify", "on", parse_switch);
   store.demote_after = read.converted("demote-after", "30s", parse_duration);
   options.node.shape_read_bytes_per_s = read.converted("shape-read", "0", parse_size);
+  options.node.shared_memory = read.converted("shared-memory", "on", parse_switch);
   options.log_level = read.converted("log-level", "info", parse_level);
   options.node.http = read.text("http", "127.0.0.1:7071");
   if (options.node.http == "off") options.node.http.clear();

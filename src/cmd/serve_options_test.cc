@@ -18,11 +18,14 @@ TEST(ServeOptions, FillInWhatIsNotSaid) {
   const auto options = make_options({{"dir", {"/data"}}});
   ASSERT_TRUE(options.has_value());
   EXPECT_EQ(options->node.store.pool_bytes, std::uint64_t{1} << 30);
+  EXPECT_EQ(options->node.store.flash_bytes, std::uint64_t{10} << 30);
+  EXPECT_FALSE(options->node.store.flash_bytes_given);  // a store that is there keeps its size
   EXPECT_EQ(options->node.listen, std::vector<std::string>{"tcp://127.0.0.1:7070"});
   EXPECT_EQ(options->node.http, "127.0.0.1:7071");
   EXPECT_EQ(options->node.store.demote_after, std::chrono::seconds(30));
   EXPECT_EQ(options->node.store.segment_bytes, 0U);  // the store chooses by the size of the log
   EXPECT_TRUE(options->node.store.verify);
+  EXPECT_TRUE(options->node.shared_memory);
 }
 
 TEST(ServeOptions, TakeWhatIsSaid) {
@@ -35,16 +38,19 @@ TEST(ServeOptions, TakeWhatIsSaid) {
                                      {"demote-after", {"250ms"}},
                                      {"shape-read", {"50MB"}},
                                      {"verify", {"off"}},
+                                     {"shared-memory", {"off"}},
                                      {"log-level", {"debug"}}});
   ASSERT_TRUE(options.has_value());
   EXPECT_EQ(options->node.store.pool_bytes, std::uint64_t{8} << 30);
   EXPECT_EQ(options->node.store.flash_bytes, std::uint64_t{200} << 30);
+  EXPECT_TRUE(options->node.store.flash_bytes_given);
   EXPECT_EQ(options->node.listen, (std::vector<std::string>{"tcp://127.0.0.1:0", "unix:///run/x"}));
   EXPECT_TRUE(options->node.http.empty());
   EXPECT_EQ(options->node.store.demote_after, Millis(250));
   EXPECT_EQ(options->node.shape_read_bytes_per_s, 50'000'000U);
   EXPECT_EQ(options->node.store.segment_bytes, std::uint64_t{16} << 20);
   EXPECT_FALSE(options->node.store.verify);
+  EXPECT_FALSE(options->node.shared_memory);
   EXPECT_EQ(options->log_level, Level::kDebug);
 }
 

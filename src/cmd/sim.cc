@@ -126,6 +126,10 @@ std::function<int()> add_sim(CLI::App& app) {
   CLI::App* const sweep =
       sim->add_subcommand("sweep", "Simulate a fleet over values and seeds on all cores, with paired intervals");
   add_sweep(*sweep, flags->sweep);
+  // Last: verbs that are added later would inherit it.
+  sim->footer(
+      "Examples:\n  kvdepot sim study --figure 9\n  kvdepot sim run examples/sim/depot.toml --html fleet.html\n"
+      "  kvdepot sim sweep examples/sim/tiers.toml --vary ablate=each");
 
   return [sim, study, calibrate, opportunities, run, sweep, flags] {
     if (!sim->parsed()) return 0;

@@ -36,8 +36,6 @@ const std::vector<SourceKeys> kSources = {
       "duration_s", "gap_s"}},
 };
 
-constexpr std::array<std::string_view, sim::kTiers> kTierNames{"dram", "flash", "depot"};
-
 const std::vector<std::string>& known_keys() {
   static const std::vector<std::string> keys = [] {
     std::vector<std::string> all = {"fleet.instances",
@@ -72,7 +70,7 @@ const std::vector<std::string>& known_keys() {
                                     "depot.total_write_bandwidth",
                                     "sla.ttft_s",
                                     "sla.tpot_s"};
-    for (const std::string_view tier : kTierNames) {
+    for (const std::string_view tier : sim::kTierNames) {
       for (const char* const key : {"capacity", "bandwidth", "write_bandwidth", "latency_ms", "write_budget"}) {
         all.push_back(fmt::format("{}.{}", tier, key));
       }
@@ -400,7 +398,7 @@ double read_rate(Keys& keys, const std::string& key, double fallback) {
 }
 
 void read_tier(const toml::table& table, Keys& keys, SimConfig& config, std::size_t t) {
-  const std::string name(kTierNames.at(t));
+  const std::string name(sim::kTierNames.at(t));
   if (table[name].as_table() == nullptr) return;
   sim::TierConfig& tier = config.fleet.tiers.tier.at(t);
   const auto key = [&](const char* what) { return fmt::format("{}.{}", name, what); };

@@ -11,8 +11,6 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr std::array<const char*, sim::kTiers> kTierNames{"dram", "flash", "depot"};
-
 ordered_json percentiles(const sim::Percentiles& p, bool unstable) {
   if (unstable || p.count == 0) return nullptr;
   return {{"mean", p.mean}, {"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}};
@@ -89,9 +87,9 @@ ordered_json fleet_json(const sim::FleetResult& r, const SimConfig& config) {
   for (std::size_t t = 0; t < sim::kTiers; ++t) {
     if (!config.fleet.tiers.tier.at(t).on) continue;
     const sim::TierTraffic& traffic = r.traffic.at(t);
-    out["tiers"][kTierNames.at(t)] = {{"read_bytes", traffic.read_bytes},
-                                      {"written_bytes", traffic.written_bytes},
-                                      {"refused_bytes", traffic.refused_bytes}};
+    out["tiers"][std::string(sim::kTierNames.at(t))] = {{"read_bytes", traffic.read_bytes},
+                                                        {"written_bytes", traffic.written_bytes},
+                                                        {"refused_bytes", traffic.refused_bytes}};
   }
   out["checks"] = {{"tokens_conserved", r.tokens_conserved},
                    {"blocks_conserved", r.blocks_conserved},
@@ -119,7 +117,7 @@ std::string fleet_text(const sim::FleetResult& r, const SimConfig& config) {
     if (!config.fleet.tiers.tier.at(t).on) continue;
     const sim::TierTraffic& traffic = r.traffic.at(t);
     out += fmt::format("{:<10} {:.3g} GB read, {:.3g} GB written, {:.3g} GB refused by its write budget\n",
-                       kTierNames.at(t), 1e-9 * traffic.read_bytes, 1e-9 * traffic.written_bytes,
+                       sim::kTierNames.at(t), 1e-9 * traffic.read_bytes, 1e-9 * traffic.written_bytes,
                        1e-9 * traffic.refused_bytes);
   }
   out += fmt::format("engines    {:.1f} % busy, {} preemptions\n", 100 * r.busy_share, r.preemptions);
@@ -204,7 +202,7 @@ std::vector<Chart> fleet_charts(const sim::FleetResult& result, const SimConfig&
   Chart moved{"Tiers send and take", "s", "GB/s, all instances"};
   for (std::size_t t = 0; t < sim::kTiers; ++t) {
     if (!config.fleet.tiers.tier.at(t).on) continue;
-    const std::string name = kTierNames.at(t);
+    const std::string name(sim::kTierNames.at(t));
     held.series.push_back(level(name, samples, [t](const Sample& s) { return s.tier_tokens.at(t); }));
     moved.series.push_back(rate(name + " read", samples, 1e-9, [t](const Sample& s) { return s.read_bytes.at(t); }));
     moved.series.push_back(

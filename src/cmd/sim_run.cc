@@ -17,7 +17,6 @@ namespace kvd::cmd {
 
 namespace {
 
-constexpr int kBroken = 1;            // a run whose own checks failed
 constexpr double kSampleSeconds = 1;  // apart at first; long runs thin their samples out
 
 double since(std::chrono::steady_clock::time_point start) {

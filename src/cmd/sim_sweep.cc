@@ -21,7 +21,6 @@ namespace kvd::cmd {
 
 namespace {
 
-constexpr int kBroken = 1;
 constexpr std::size_t kRunsMax = 100'000;
 
 struct Axis {

@@ -4,11 +4,12 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 
 #include <fmt/format.h>
+
+#include "base/error_text.h"
 
 namespace kvd::cmd {
 
@@ -16,7 +17,7 @@ std::expected<std::string, std::string> read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
-    return std::unexpected(fmt::format("{} cannot be read: {}", path, std::strerror(errno)));
+    return std::unexpected(fmt::format("{} cannot be read: {}", path, error_text(errno)));
   }
   return std::move(text).str();
 }
@@ -24,7 +25,7 @@ std::expected<std::string, std::string> read_text(const std::string& path) {
 std::string write_text(const std::string& path, const std::string& text) {
   const std::string part = path + ".part";
   const auto complain = [&] {
-    const std::string why = std::strerror(errno);
+    const std::string why = error_text(errno);
     std::remove(part.c_str());
     return fmt::format("{} cannot be written: {}", path, why);
   };

@@ -47,7 +47,8 @@ TEST(CApi, ReportsOperationsOfAnEmbeddedDepot) {
   const std::string dir = ::mkdtemp(name);
   kvd_error error{};
   kvd_client* client = nullptr;
-  ASSERT_EQ(kvd_open(("file://" + dir + "/kv?pool=64MiB").c_str(), nullptr, &client, &error), KVD_OK) << error.what;
+  ASSERT_EQ(kvd_open(("file://" + dir + "/kv?pool=64MiB&flash=0").c_str(), nullptr, &client, &error), KVD_OK)
+      << error.what;
   const kvd_group group{0, 1, 4096, 2, 16, "LBHNC", KVD_HIT_ALL, 0};
   std::uint32_t ns = 0;
   EXPECT_EQ(kvd_open_namespace(client, "t", "f", 1, nullptr, 0, &ns, &error), KVD_INVALID);

@@ -9,14 +9,14 @@ constexpr std::string_view kScheme = "file://";
 constexpr std::size_t kSocketPathMax = 107;  // sockaddr_un
 
 // Sets one parameter, once.
-Status set_parameter(std::string_view name, std::string_view value, Directory& directory, bool& pool, bool& flash) {
+Status set_parameter(std::string_view name, std::string_view value, Directory& directory, bool& pool_given) {
   const auto bytes = parse_size(value);
   if (!bytes) return fail(bytes.error());
-  if (name == "pool" && !pool) {
-    pool = true;
+  if (name == "pool" && !pool_given) {
+    pool_given = true;
     directory.pool_bytes = *bytes;
-  } else if (name == "flash" && !flash) {
-    flash = true;
+  } else if (name == "flash" && !directory.flash_given) {
+    directory.flash_given = true;
     directory.flash_bytes = *bytes;
   } else {
     return fail(Code::kInvalid, "a file:// address takes pool=SIZE and flash=SIZE, each once");
@@ -40,15 +40,14 @@ Result<Directory> parse_directory(std::string_view address) {
   if (directory.socket_path().size() > kSocketPathMax) {
     return fail(Code::kInvalid, "the directory's path is too long: its socket's may have 107 bytes");
   }
-  bool pool = false;
-  bool flash = false;
+  bool pool_given = false;
   while (!parameters.empty()) {
     const std::size_t end = parameters.find('&');
     const std::string_view parameter = parameters.substr(0, end);
     parameters = end == std::string_view::npos ? "" : parameters.substr(end + 1);
     const std::size_t equals = parameter.find('=');
     const std::string_view value = equals == std::string_view::npos ? "" : parameter.substr(equals + 1);
-    if (Status set = set_parameter(parameter.substr(0, equals), value, directory, pool, flash); !set) {
+    if (Status set = set_parameter(parameter.substr(0, equals), value, directory, pool_given); !set) {
       return fail(set.error());
     }
   }

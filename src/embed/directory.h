@@ -10,9 +10,10 @@
 namespace kvd::embed {
 
 struct Directory {
-  std::string path;                                   // absolute
-  std::uint64_t pool_bytes = std::uint64_t{1} << 30;  // DRAM tier; the store's default
-  std::uint64_t flash_bytes = 0;                      // flash tier; 0 = DRAM only
+  std::string path;                                     // absolute
+  std::uint64_t pool_bytes = std::uint64_t{1} << 30;    // DRAM tier; as `kvdepot serve`
+  std::uint64_t flash_bytes = std::uint64_t{10} << 30;  // flash tier; as `kvdepot serve`; 0 = DRAM only
+  bool flash_given = false;                             // flash_bytes is not the default
   [[nodiscard]] std::string socket_path() const { return path + "/kvdepot.sock"; }
 };
 

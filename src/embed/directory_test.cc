@@ -25,7 +25,15 @@ TEST(ParseDirectory, HasDefaults) {
   const auto directory = parse_directory("file:///data/kv");
   ASSERT_TRUE(directory.has_value());
   EXPECT_EQ(directory->pool_bytes, std::uint64_t{1} << 30);
+  EXPECT_EQ(directory->flash_bytes, std::uint64_t{10} << 30);
+  EXPECT_FALSE(directory->flash_given);
+}
+
+TEST(ParseDirectory, NoFlashIsMemoryOnly) {
+  const auto directory = parse_directory("file:///data/kv?flash=0");
+  ASSERT_TRUE(directory.has_value());
   EXPECT_EQ(directory->flash_bytes, 0U);
+  EXPECT_TRUE(directory->flash_given);
 }
 
 TEST(ParseDirectory, RefusesWhatItDoesNotKnow) {

@@ -4,9 +4,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
+#include "base/error_text.h"
 #include "client/attachment.h"
 #include "embed/depot_thread.h"
 #include "embed/directory.h"
@@ -52,8 +52,8 @@ Error explain(const Directory& directory, const Error& error, std::string& why) 
 Status make_directory(const Directory& directory, std::string& why) {
   if (::mkdir(directory.path.c_str(), 0700) == 0 || errno == EEXIST) return {};
   const int error = errno;
-  why = directory.path + ": cannot be created: " + std::generic_category().message(error);
-  if (error == ENOENT) why += " (create its parent directory first)";
+  why = directory.path + ": cannot be created: " + error_text(error) + ": ";
+  why += error == ENOENT ? "create its parent directory first" : "give one that this user may create";
   return fail(Code::kIo, "make the embedded depot's directory", error);
 }
 
@@ -69,6 +69,7 @@ Result<std::unique_ptr<EmbeddedDepot>> EmbeddedDepot::start(const Directory& dir
   node_options.store.dir = directory.path;
   node_options.store.pool_bytes = directory.pool_bytes;
   node_options.store.flash_bytes = directory.flash_bytes;
+  node_options.store.flash_bytes_given = directory.flash_given;
   node_options.listen = {"unix://" + directory.socket_path()};
   auto node = node::Node::start(*depot->loop, *depot->log, node_options, &why);
   if (!node) return fail(explain(directory, node.error(), why));
@@ -104,8 +105,7 @@ Result<std::unique_ptr<Client>> open_any(const std::string& depot, const OpenOpt
   auto opened = depot.starts_with("file://") ? open_here(depot, options, reason) : Client::open(depot, options.client);
   if (opened || why == nullptr) return opened;
   const Error& error = opened.error();
-  *why = reason.empty() ? error.what : reason;
-  if (reason.empty() && error.sys_errno != 0) *why += ": " + std::generic_category().message(error.sys_errno);
+  *why = reason.empty() ? error_text(error) : reason;
   return opened;
 }
 

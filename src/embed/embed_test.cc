@@ -1,6 +1,7 @@
 // An embedded depot as its users see it: the public API over a real node and store.
 #include "kvdepot/embed.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
@@ -97,6 +99,62 @@ TEST_F(EmbedTest, StoresAndLoadsInThisProcess) {
   EXPECT_EQ(done.code, Code::kOk);
   EXPECT_EQ(done.failed_keys, 0U);
   EXPECT_TRUE(memory_ == original);
+  EXPECT_EQ((*client)->stats().bytes_shared, memory_.size()) << "copied from the depot's memory";
+}
+
+TEST_F(EmbedTest, BytesComeThroughTheSocketWhereMemoryIsNotWanted) {
+  const auto client = open_any(address(), {.client = {.shared_memory = false}});
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  const Handles handles = prepare(**client);
+  const std::vector<std::byte> original = memory_;
+  EXPECT_EQ(put(**client, handles, AckLevel::kPooled).code, Code::kOk);
+  EXPECT_EQ(get(**client, handles).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+  EXPECT_EQ((*client)->stats().bytes_shared, 0U);
+  EXPECT_EQ((*client)->stats().bytes_loaded, memory_.size());
+}
+
+// Gets and puts that overlap in time, over memory that is lent and taken back all the while; with a pool so small that
+// records are evicted meanwhile.
+TEST_F(EmbedTest, ManyThreadsReadWhileThePoolIsReused) {
+  const auto client = open_any(address());
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  constexpr std::size_t kThreads = 4;
+  constexpr std::uint32_t kBig = 200'000;
+  constexpr std::size_t kRounds = 60;
+  Namespace ns;
+  ns.fingerprint = "big";
+  ns.groups.push_back({.group = 0, .layers = 2, .slab_bytes = kBig, .block_tokens = 16, .order = "LBHNC"});
+  const NamespaceId id = *(*client)->open_namespace(ns);
+  std::atomic<std::size_t> wrong{0};
+  std::atomic<std::size_t> right{0};
+  const auto work = [&](std::size_t thread) {
+    std::vector<std::byte> bytes(2 * kBig);
+    const RegionId region = *(*client)->register_region(bytes.data(), bytes.size());
+    const std::array<std::uint64_t, 2> layers{0, kBig};
+    const std::array<std::uint64_t, 1> blocks{0};
+    const Placement placement{.region = region, .layer_offset = layers, .block_offset = blocks};
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      const std::uint64_t number = round * kThreads + thread;
+      const auto key = std::as_bytes(std::span(&number, 1));
+      const KeyList keys{.bytes = key, .key_bytes = 8};
+      const auto fill = static_cast<std::byte>(number * 7 + 1);
+      std::ranges::fill(bytes, fill);
+      finish(**client, (*client)->multiput({.ns = id, .keys = keys, .src = placement, .deadline = kPatient}));
+      std::ranges::fill(bytes, std::byte{});
+      const Completion got =
+          finish(**client, (*client)->multiget({.ns = id, .keys = keys, .dest = placement, .deadline = kPatient}));
+      if (got.code != Code::kOk || got.failed_keys > 0) continue;  // a miss is legal
+      ++(std::ranges::all_of(bytes, [fill](std::byte b) { return b == fill; }) ? right : wrong);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < kThreads; ++thread) threads.emplace_back(work, thread);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong.load(), 0U);
+  EXPECT_GT(right.load(), kThreads * kRounds / 2);
+  EXPECT_GT((*client)->stats().bytes_shared, 0U);
+  EXPECT_EQ((*client)->stats().corrupt_slabs, 0U) << "what is read stays in place until it is given back";
 }
 
 TEST_F(EmbedTest, WhatWasStoredIsThereWhenTheDirectoryIsOpenedAgain) {
@@ -112,24 +170,44 @@ TEST_F(EmbedTest, WhatWasStoredIsThereWhenTheDirectoryIsOpenedAgain) {
   EXPECT_TRUE(memory_ == original);
 }
 
-// Turns over a bit of the first slab with these bytes in the pool of an embedded depot of this process.
+TEST_F(EmbedTest, WithoutASizeTheStoreThatIsThereIsOpenedAsItIs) {
+  const std::vector<std::byte> original = memory_;
+  {
+    const auto client = open_any(address());
+    ASSERT_TRUE(client.has_value()) << client.error().what;
+    EXPECT_EQ(put(**client, prepare(**client), AckLevel::kPooled).code, Code::kOk);
+  }
+  const auto bytes = std::filesystem::file_size(dir_ + "/flash.kvd");
+  const auto client = open_any("file://" + dir_ + "?pool=64MiB");
+  ASSERT_TRUE(client.has_value()) << client.error().what;
+  EXPECT_EQ(get(**client, prepare(**client)).failed_keys, 0U);
+  EXPECT_TRUE(memory_ == original);
+  EXPECT_EQ(std::filesystem::file_size(dir_ + "/flash.kvd"), bytes);
+}
+
+// Turns over a bit of the first slab with these bytes in the pool of an embedded depot of this process: through its own
+// mapping, the only way there is.
 bool flip_in_pool(std::span<const std::byte> slab) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code ignored;
-    if (!std::filesystem::read_symlink(entry.path(), ignored).string().starts_with("/memfd:kvdepot-pool")) continue;
-    const int fd = std::stoi(entry.path().filename());
+  const int memory = ::open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+  std::ifstream maps("/proc/self/maps");
+  bool flipped = false;
+  for (std::string line; !flipped && std::getline(maps, line);) {
+    if (line.find("memfd:kvdepot-pool") == std::string::npos || line.find(" rw-s ") == std::string::npos) continue;
+    const auto end = static_cast<off_t>(std::stoull(line.substr(line.find('-') + 1), nullptr, 16));
     std::vector<std::byte> page(slab.size());
-    for (off_t at = 0; ::pread(fd, page.data(), page.size(), at) == static_cast<ssize_t>(page.size()); at += 4096) {
+    for (auto at = static_cast<off_t>(std::stoull(line, nullptr, 16)); at < end && !flipped; at += 4096) {
+      if (::pread(memory, page.data(), page.size(), at) != static_cast<ssize_t>(page.size())) break;
       if (!std::ranges::equal(page, slab)) continue;
       page[5] ^= std::byte{1};
-      return ::pwrite(fd, &page[5], 1, at + 5) == 1;
+      flipped = ::pwrite(memory, &page[5], 1, at + 5) == 1;
     }
   }
-  return false;
+  ::close(memory);
+  return flipped;
 }
 
 TEST_F(EmbedTest, ARecordThatWentBadInThePoolIsStoredAnew) {
-  const auto client = open_any("file://" + dir_ + "?pool=64MiB");
+  const auto client = open_any("file://" + dir_ + "?pool=64MiB&flash=0");
   ASSERT_TRUE(client.has_value()) << client.error().what;
   const Handles handles = prepare(**client);
   const std::vector<std::byte> original = memory_;

@@ -1,10 +1,10 @@
 #include "io/disk.h"
 
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/error_text.h"
 #include "io/disk_file.h"
 #include "io/thread_disk.h"
 #include "io/uring.h"
@@ -25,9 +25,8 @@ Result<std::unique_ptr<Disk>> open_disk(Loop& loop, Log& log, const std::string&
                            options.depth_max));
       return make_uring_disk(loop, std::move(*file), std::move(*ring), options.depth_max);
     }
-    const char* why = ::strerrordesc_np(ring.error().sys_errno);
-    log.warn(fmt::format("disk {}: no io_uring ({}: {}), so a pool of threads does its work", path, ring.error().what,
-                         why == nullptr ? "unknown error" : why));
+    log.warn(
+        fmt::format("disk {}: no io_uring ({}), so a pool of threads does its work", path, error_text(ring.error())));
   }
   log.info(fmt::format("disk {}: {:.2f} GiB, {}, threads, depth {}", path, gib, cache, options.depth_max));
   return make_thread_disk(loop, std::move(*file), options.depth_max);

@@ -3,12 +3,14 @@
 // passes taken one by one. Picoseconds in 64 bits reach 106 days.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 namespace kvd::model {
 
 using Picoseconds = std::int64_t;
 inline constexpr double kPicosecondsPerSecond = 1e12;
+inline Picoseconds picoseconds(double seconds) { return std::llround(seconds * kPicosecondsPerSecond); }
 
 struct LinearPass {
   Picoseconds base = 0;     // launches, and reading the weights once

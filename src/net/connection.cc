@@ -66,6 +66,20 @@ void Connection::close(const Error& why) {
   if (!told_closed_) closed_timer_.arm(loop_.now());
 }
 
+void Connection::hold() { held_ = true; }
+
+void Connection::resume() {
+  if (!std::exchange(held_, false) || state_ != State::kOpen) return;
+  last_received_ = loop_.now();    // the peer was not waited for
+  resume_timer_.arm(loop_.now());  // no readiness tells of the read-ahead
+}
+
+bool Connection::is_local() const noexcept {
+  int domain = 0;
+  socklen_t bytes = sizeof domain;
+  return ::getsockopt(socket_.get(), SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX;
+}
+
 void Connection::close_after_flush(const Error& why) {
   if (state_ != State::kOpen) return;
   state_ = State::kFlushing;
@@ -84,7 +98,7 @@ void Connection::on_closed_timer() {
 void Connection::update_interest() {
   if (state_ == State::kClosed || watch_.fd() < 0) return;
   std::uint32_t interest = io::Watch::kNone;
-  if (state_ == State::kOpen && !paused_) interest |= io::Watch::kRead;
+  if (state_ == State::kOpen && !paused_ && !held_) interest |= io::Watch::kRead;
   if (socket_full_ && !queue_.empty()) interest |= io::Watch::kWrite;
   if (const Status set = watch_.set(interest); !set) return close(set.error());
   watch_for_stall();
@@ -93,14 +107,14 @@ void Connection::update_interest() {
 // Arms the stall timer when somebody waits for the peer. It is not moved at every byte: when it fires, it looks.
 void Connection::watch_for_stall() {
   if (state_ != State::kOpen || stall_timer_.armed() || options_.stall_limit == Duration::max()) return;
-  const bool within_message = !paused_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
+  const bool within_message = !paused_ && !held_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
   if (socket_full_ || within_message) stall_timer_.arm_in(options_.stall_limit);
 }
 
 void Connection::on_stall_timer() {
   if (state_ == State::kFlushing) return close(why_closed_);
   Time next = kNever;
-  const bool within_message = !paused_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
+  const bool within_message = !paused_ && !held_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
   if (socket_full_) next = after(last_sent_, options_.stall_limit);
   if (within_message) next = std::min(next, after(last_received_, options_.stall_limit));
   if (next == kNever) return;

@@ -23,6 +23,12 @@
 // Turns: a connection leaves the loop to others after a millisecond of receiving or of sending, at the next message or
 // system call, and goes on in the next turn.
 //
+// Holding: after hold() no message is taken, as if the peer were silent, until resume(): for a handler that works on
+// what a message has announced and wants what follows to wait, as it would behind payload.
+//
+// Descriptors: a message may bring a file descriptor with it on a unix socket (Outgoing::descriptor). The receiver
+// keeps the one that came last if its options say so; else the kernel drops them.
+//
 // Ending: close(), a protocol violation, an error of the socket and the peer's hang-up all end in on_closed(), called
 // once, from the loop, as the last thing done with the object: the handler may destroy the connection there. Destroying
 // it earlier is fine outside its callbacks; on_closed() does not come then.
@@ -87,6 +93,7 @@ struct ConnectionOptions {
   std::size_t meta_bytes_max = wire::kMetaBytesMax;  // a longer meta ends the connection
   Duration stall_limit = std::chrono::seconds(30);   // Duration::max() = never
   Shaper* shaper = nullptr;                          // borrowed: bounds the rate of bodies sent; may be null
+  bool takes_descriptors = false;                    // see take_descriptor()
 };
 
 // A message on its way out.
@@ -94,6 +101,7 @@ struct Outgoing {
   wire::Buffer head;        // header and meta, from wire::frame()
   std::vector<Bytes> body;  // payload, in order; memory of the sender, unchanged until on_done
   io::Callback on_done;     // may be empty; may call send() and flush() of the same connection
+  int descriptor = -1;      // goes along with the first byte; the sender's, open until on_done. Unix sockets only
 };
 
 using SendId = std::uint64_t;  // names a queued message; never 0, never reused on a connection
@@ -130,6 +138,15 @@ class Connection final : private ShaperUser {
 
   // The longest meta taken from now on (a depot allows little before HELLO).
   void set_meta_bytes_max(std::size_t bytes) noexcept { options_.meta_bytes_max = bytes; }
+
+  // Takes no message from now on, not even those that have arrived, until resume(). From inside on_message() or
+  // on_payload_end(), or from the loop. The peer's hang-up is not noticed meanwhile. Idempotent.
+  void hold();
+  void resume();
+  // The descriptor that came last and was not taken yet; none unless options.takes_descriptors.
+  [[nodiscard]] io::PrivateFd take_descriptor() noexcept { return std::move(descriptor_); }
+  // The peer is on this host, and descriptors can be sent: a unix socket.
+  [[nodiscard]] bool is_local() const noexcept;
 
   // Ends the connection now: nothing lands or is read after it returns. Every queued on_done is called inside;
   // on_closed(why) follows from the loop. Idempotent.
@@ -221,6 +238,8 @@ class Connection final : private ShaperUser {
   std::uint64_t payload_left_ = 0;
   std::unique_ptr<std::byte[]> discard_;  // where bytes without a place go; made when first needed
   Time last_received_{};
+  bool held_ = false;  // the handler wants no message now
+  io::PrivateFd descriptor_;
   bool paused_ = false;  // nothing is received or taken until replies have gone out
   Time turn_end_{};      // when others have their turn
   bool yielded_ = false;

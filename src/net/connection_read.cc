@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "net/connection.h"
+#include "net/descriptor.h"
 
 namespace kvd::net {
 namespace {
@@ -17,14 +18,14 @@ constexpr std::size_t kAheadBytes = std::size_t{16} << 10;
 constexpr std::size_t kDiscardBytes = std::size_t{64} << 10;
 constexpr std::size_t kMetaStepBytes = std::size_t{64} << 10;
 constexpr std::size_t kMetaKeepBytes = std::size_t{256} << 10;
-constexpr std::size_t kPiecesMax = 1024;                        // IOV_MAX on Linux
+constexpr std::size_t kReceivePiecesMax = 1024;                 // IOV_MAX on Linux
 constexpr std::size_t kReceiveBytesMax = std::size_t{4} << 20;  // per call; loopback saturates from 1 MiB on
 constexpr std::size_t kEventBytesMax = std::size_t{16} << 20;   // per turn of the loop, so that others get theirs
 // A payload that comes slowly is taken in such steps, as each wake-up takes a core from what computes beside us: at
 // 50 MB/s in 200 a second and not in thousands.
 constexpr std::size_t kStepBytes = std::size_t{256} << 10;
 constexpr Duration kStepTime = std::chrono::milliseconds(5);
-constexpr Duration kTurnMax = std::chrono::milliseconds(1);  // engines give up on a depot that is silent for 100
+constexpr Duration kReadTurnMax = std::chrono::milliseconds(1);  // engines give up on a depot that is silent for 100
 
 // Shortens a list of pieces to `bytes_max`; returns how many are left and their bytes.
 std::size_t clip(std::span<iovec> pieces, std::size_t bytes_max, std::size_t& bytes) {
@@ -46,13 +47,14 @@ void Connection::read_some() {
   const std::uint64_t before = counters_.bytes_in.value();
   paused_ = yielded_ = false;
   resume_timer_.disarm();
-  turn_end_ = after(loop_.now(), kTurnMax);
+  if (held_) return update_interest();
+  turn_end_ = after(loop_.now(), kReadTurnMax);
   for (bool more = true; more && state_ == State::kOpen;) {
     if (const Status consumed = consume(); !consumed) {
       violate(consumed.error());
       break;
     }
-    if (state_ != State::kOpen || paused_ || yielded_ || budget == 0) break;
+    if (state_ != State::kOpen || paused_ || yielded_ || held_ || budget == 0) break;
     const std::size_t got = receive();
     more = got > 0;
     budget -= std::min(budget, got);
@@ -61,7 +63,7 @@ void Connection::read_some() {
   }
   if (state_ == State::kOpen) {
     if (yielded_) resume_timer_.arm(loop_.now());  // no readiness tells of the read-ahead
-    if (!yielded_ && !paused_) wait_for_step(counters_.bytes_in.value() != before);
+    if (!yielded_ && !paused_ && !held_) wait_for_step(counters_.bytes_in.value() != before);
   }
   update_interest();
 }
@@ -81,7 +83,7 @@ void Connection::wait_for_step(bool flows) {
 
 // One system call. Returns the bytes received when there may be more to receive or to consume, else 0.
 std::size_t Connection::receive() {
-  std::array<iovec, kPiecesMax> pieces;
+  std::array<iovec, kReceivePiecesMax> pieces;
   std::size_t count = 0;
   std::size_t direct = 0;  // bytes that do not go to the read-ahead
   if (part_ == Part::kMeta) {
@@ -91,7 +93,7 @@ std::size_t Connection::receive() {
     direct = meta_.size() - meta_have_;
     pieces[count++] = {meta_.data() + meta_have_, direct};
   } else if (part_ == Part::kPayload) {
-    count = gather_places(std::span(pieces).first(kPiecesMax - 1), direct);
+    count = gather_places(std::span(pieces).first(kReceivePiecesMax - 1), direct);
     if (state_ != State::kOpen) return 0;
   }
   const bool message_ends = part_ == Part::kHeader || (part_ == Part::kMeta && meta_.size() == header_.meta_bytes) ||
@@ -104,12 +106,15 @@ std::size_t Connection::receive() {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = count;
-  const ssize_t result = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+  DescriptorSpace space;
+  if (options_.takes_descriptors) expect_descriptor(message, space);
+  const ssize_t result = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   counters_.recv_calls.add();
   if (result <= 0) {
     receive_failed(result == 0 ? 0 : errno);
     return 0;
   }
+  if (message.msg_controllen > 0) descriptor_ = io::PrivateFd(net::take_descriptor(message));
   const auto got = static_cast<std::size_t>(result);
   counters_.bytes_in.add(got);
   last_received_ = loop_.now();
@@ -158,7 +163,7 @@ void Connection::landed(std::size_t bytes) {
 Status Connection::consume() {
   for (bool more = true; more && state_ == State::kOpen;) {
     paused_ = part_ == Part::kHeader && owned_bytes_ > options_.owned_bytes_max;
-    if (paused_) break;
+    if (paused_ || held_) break;
     Status taken;
     switch (part_) {
       case Part::kHeader: taken = take_header(more); break;

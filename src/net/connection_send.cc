@@ -9,15 +9,16 @@
 
 #include "base/check.h"
 #include "net/connection.h"
+#include "net/descriptor.h"
 
 namespace kvd::net {
 namespace {
 
-constexpr std::size_t kPiecesMax = 1024;                       // IOV_MAX on Linux
+constexpr std::size_t kSendPiecesMax = 1024;                   // IOV_MAX on Linux
 constexpr std::size_t kSendBytesMax = std::size_t{4} << 20;    // per call: tcp_wmem's usual maximum
 constexpr std::size_t kFlushBytesMax = std::size_t{16} << 20;  // per turn of the loop, so that others get theirs
 
-constexpr Duration kTurnMax = std::chrono::milliseconds(1);
+constexpr Duration kSendTurnMax = std::chrono::milliseconds(1);
 
 constexpr int kFarewellReadsMax = 64;  // 256 KiB: a request to the wrong protocol
 
@@ -44,7 +45,7 @@ void Connection::flush() {
   if (flushing_ || state_ == State::kClosed) return;
   flushing_ = true;
   std::size_t budget = kFlushBytesMax;
-  const Time turn_end = after(loop_.now(), kTurnMax);
+  const Time turn_end = after(loop_.now(), kSendTurnMax);
   do {
     while (flush_some(budget)) {
       if (loop_.now() >= turn_end) budget = 0;
@@ -78,7 +79,7 @@ bool Connection::flush_some(std::size_t& budget) {
     if (tokens_ == 0) tokens_ = options_.shaper->ask(*this);
     body_max = tokens_;
   }
-  std::array<iovec, kPiecesMax> pieces;
+  std::array<iovec, kSendPiecesMax> pieces;
   const Batch batch = gather_queue(pieces, std::min(budget, kSendBytesMax), body_max);
   if (batch.bytes == 0) {
     if (budget == 0) socket_full_ = true;  // as good as: the loop comes back at once
@@ -87,6 +88,9 @@ bool Connection::flush_some(std::size_t& budget) {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = batch.pieces;
+  DescriptorSpace space;
+  const Queued& front = queue_.front();
+  if (front.message.descriptor >= 0 && !front.started()) attach_descriptor(message, space, front.message.descriptor);
   const ssize_t result = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   counters_.send_calls.add();
   if (result < 0) {
@@ -111,6 +115,7 @@ bool Connection::flush_some(std::size_t& budget) {
 Connection::Batch Connection::gather_queue(std::span<iovec> out, std::size_t bytes_max, std::size_t body_max) const {
   Batch batch;
   for (const Queued& queued : queue_) {
+    if (queued.message.descriptor >= 0 && batch.pieces > 0) return batch;  // it goes with the first byte of a call
     for (std::size_t i = queued.piece; i < queued.pieces(); ++i) {
       Bytes piece = queued.at(i);
       if (i == queued.piece) piece = piece.subspan(queued.offset);

@@ -7,10 +7,19 @@
 namespace kvd::net {
 namespace {
 
-constexpr std::uint64_t kSlicesPerSecond = 1000;
-constexpr std::uint64_t kSlicesKept = 5;
 constexpr std::uint64_t kSliceBytesMin = 1024;
+constexpr std::uint64_t kLongSliceBytesMax = std::uint64_t{256} << 10;
+constexpr std::uint64_t kMillisPerSecond = 1'000;
 constexpr std::uint64_t kNanosPerSecond = 1'000'000'000;
+
+// What `millis` are worth at this rate.
+std::uint64_t worth(std::uint64_t bytes_per_s, std::uint64_t millis) {
+  return static_cast<std::uint64_t>(__uint128_t{bytes_per_s} * millis / kMillisPerSecond);
+}
+
+std::uint64_t slice_bytes(std::uint64_t bytes_per_s) {
+  return std::max({worth(bytes_per_s, 1), std::min(worth(bytes_per_s, 4), kLongSliceBytesMax), kSliceBytesMin});
+}
 
 }  // namespace
 
@@ -18,8 +27,8 @@ Shaper::Shaper(io::Loop& loop, std::uint64_t bytes_per_s)
     : loop_(loop),
       timer_(loop, [this] { serve(); }),
       bytes_per_s_(bytes_per_s),
-      slice_bytes_(std::max<std::uint64_t>(bytes_per_s / kSlicesPerSecond, kSliceBytesMin)),
-      bucket_bytes_(slice_bytes_ * kSlicesKept),
+      slice_bytes_(slice_bytes(bytes_per_s)),
+      bucket_bytes_(std::max(worth(bytes_per_s, 5), 2 * slice_bytes_)),
       filled_(loop.now()) {
   KVD_CHECK(bytes_per_s > 0);
 }

@@ -1,8 +1,11 @@
 // Shaper: a token bucket that several connections share, to slow a depot down to a known bandwidth on purpose (the
 // benchmark's sweep over load speeds). Bodies only; headers and metas pass. Belongs to one loop.
 //
-// Smooth: tokens come in slices of one millisecond's worth, at most five of them pile up (so a pause earns a burst of
-// at most 5 ms), and connections that wait get one slice each in turn.
+// Smooth: tokens come in slices, and connections that wait get one slice each in turn. A slice is one millisecond's
+// worth; at low rates, where a wake-up of both sides costs more than the bytes, it is up to four, as far as 256 KiB
+// (which is also what a client receives at a time): 250 wake-ups a second at 50 MB/s instead of 1,000. At most five
+// milliseconds' worth pile up, or two slices where those are more, so that a timer that is a slice late loses nothing:
+// a pause earns a burst of at most 8 ms. Slices are no smaller than 1 KiB, which is longer below 256 KB/s.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +43,8 @@ class Shaper {
   io::Loop& loop_;
   io::Timer timer_;
   std::uint64_t bytes_per_s_;
-  std::uint64_t slice_bytes_;   // one millisecond's worth, at least 1 KiB
-  std::uint64_t bucket_bytes_;  // five slices
+  std::uint64_t slice_bytes_;
+  std::uint64_t bucket_bytes_;
   std::uint64_t tokens_ = 0;
   Time filled_{};
   std::deque<ShaperUser*> line_;

@@ -27,8 +27,10 @@ struct NodeContext {
   Leases& leases;
   Checker& checker;
   Budget& pinned;              // bytes of the pool that GETs may pin: all records of a GET, from its start to its end
+  Budget& lent;                // of these, by GETs whose clients read the pool through shared memory
   Budget& unfinished;          // records being put
   Budget& op_keys;             // keys of unfinished operations, each some 300 bytes of bookkeeping
+  int shared_fd;               // the pool's, for clients on unix sockets; -1 = they get bytes
   std::uint64_t refusals = 0;  // GETs that had to wait for pins, so far: the order in which they are told of room
   bool draining = false;
   std::function<std::string()> stats_json;

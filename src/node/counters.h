@@ -15,9 +15,14 @@ struct NodeCounters {
   Counter put_corrupt;  // slabs whose checksum did not match when they arrived
   Counter match_blocks, match_blocks_hit;
   Counter leases_granted, leases_expired;
+  Counter bytes_lent;     // of slabs that clients were told to read from shared memory
+  Counter gets_lent;      // GETs answered so
+  Counter gets_not_lent;  // GETs that would have been, but for a bound of what views may hold
+  Counter views_expired;  // views that ended by their time
   Gauge connections, ops, leases, op_keys;
   Gauge pinned_bytes;                         // of the pool, by GETs
   Gauge unfinished_bytes;                     // of the pool, by PUTs
+  Gauge views, view_bytes;                    // messages that clients read from shared memory, and their slabs
   LatencyHistogram match_us, get_us, put_us;  // from the request's arrival to its last byte in the socket
 };
 

@@ -106,6 +106,7 @@ bool GetOp::take_share(const std::vector<Tier>& tiers) {
   }
   connection_share_ = connection_pins_.take(bytes);
   share_ = context_.pinned.take(bytes);
+  share_bytes_ = bytes;
   return true;
 }
 
@@ -221,65 +222,102 @@ std::uint16_t GetOp::message_end() const {
   return static_cast<std::uint16_t>(std::min<std::uint64_t>(next_layer_ + layers, limit));
 }
 
-net::Outgoing GetOp::next() {
-  KVD_CHECK(ready());
-  std::vector<std::uint64_t> checksums;
-  net::Outgoing message;
+// The header of the next message, behind which the op is.
+wire::Header GetOp::take_layers(std::shared_ptr<Group>& carried) {
   wire::Header header{
       .request_id = request_.id, .items = static_cast<std::uint32_t>(keys_->count()), .layer_first = next_layer_};
-  std::shared_ptr<Group> carried;
   if (failed_.left() == 0) {
     next_layer_ = request_.layer_end;  // nothing is left to send: this covers all layers
   } else {
-    const std::uint16_t end = message_end();
-    collect(end, message.body, checksums);
-    next_layer_ = end;
+    next_layer_ = message_end();
     // Otherwise nothing of a group is sent, and the store may still owe its fetches: it stays here to be cancelled.
     if (streaming()) carried = groups_.front();
   }
   header.layer_count = static_cast<std::uint16_t>(next_layer_ - header.layer_first);
   if (finished()) header.flags = wire::kFlagLast;
-  message.head =
-      wire::frame(header, wire::GetData{failed_.bitmap(), wire::U64View(std::span<const std::uint64_t>(checksums))},
-                  message.body.size() * request_.slab_bytes);
   if (carried != nullptr) {
     ++carried->messages;
     carried->taken = next_layer_ == carried->end;
     if (carried->taken) groups_.pop_front();
   }
-  // The op itself is kept too: records that are pinned whole stay until the last message is out.
-  message.on_done = [self = shared_from_this(), carried] {
+  return header;
+}
+
+// The op itself is kept too: records that are pinned whole stay until the last message is done with.
+io::Callback GetOp::done_with(std::shared_ptr<Group> carried) {
+  return [self = shared_from_this(), carried = std::move(carried)] {
     if (carried != nullptr) self->message_done(*carried);
   };
+}
+
+net::Outgoing GetOp::next() {
+  KVD_CHECK(ready());
+  std::vector<Stretch> records;
+  if (failed_.left() > 0) records = living();
+  std::shared_ptr<Group> carried;
+  const wire::Header header = take_layers(carried);
+  std::vector<std::uint64_t> checksums;
+  net::Outgoing message;
+  message.body.reserve(header.layer_count * records.size());
+  checksums.reserve(header.layer_count * records.size());
+  for (std::uint16_t layer = header.layer_first; layer < next_layer_; ++layer) {
+    for (const Stretch& record : records) {
+      const std::size_t i = static_cast<std::size_t>(layer - record.first);
+      message.body.emplace_back(record.view->first_slab + i * record.view->slab_stride, request_.slab_bytes);
+      checksums.push_back(record.view->checksums[i]);
+    }
+  }
+  message.head =
+      wire::frame(header, wire::GetData{failed_.bitmap(), wire::U64View(std::span<const std::uint64_t>(checksums))},
+                  message.body.size() * request_.slab_bytes);
+  message.on_done = done_with(std::move(carried));
   return message;
 }
 
-void GetOp::collect(std::uint16_t end, std::vector<Bytes>& body, std::vector<std::uint64_t>& checksums) const {
-  const std::size_t layers = static_cast<std::size_t>(end - next_layer_);
-  // The views of the keys that are alive, in key order.
-  std::vector<std::pair<const store::RecordView*, std::uint16_t>> views;
-  views.reserve(failed_.left());
+net::Outgoing GetOp::next_view(std::uint64_t view) {
+  KVD_CHECK(ready() && failed_.left() > 0);
+  const std::vector<Stretch> records = living();
+  std::shared_ptr<Group> carried;
+  const wire::Header header = take_layers(carried);
+  std::vector<std::uint64_t> offsets;
+  std::vector<std::uint64_t> checksums;
+  offsets.reserve(records.size());
+  checksums.reserve(header.layer_count * records.size());
+  for (const Stretch& record : records) {
+    KVD_CHECK(record.view->slab_stride == request_.slab_stride);
+    offsets.push_back(record.view->pool_offset + std::uint64_t{request_.slab_stride} *
+                                                     static_cast<std::uint64_t>(header.layer_first - record.first));
+  }
+  for (std::uint16_t layer = header.layer_first; layer < next_layer_; ++layer) {
+    for (const Stretch& record : records) {
+      checksums.push_back(record.view->checksums[static_cast<std::size_t>(layer - record.first)]);
+    }
+  }
+  const wire::GetView lent{.view = view,
+                           .slab_stride = request_.slab_stride,
+                           .failed = failed_.bitmap(),
+                           .offsets = wire::U64View(std::span<const std::uint64_t>(offsets)),
+                           .checksums = wire::U64View(std::span<const std::uint64_t>(checksums))};
+  return {.head = wire::frame(header, lent), .body = {}, .on_done = done_with(std::move(carried))};
+}
+
+// In key order.
+std::vector<GetOp::Stretch> GetOp::living() const {
+  std::vector<Stretch> records;
+  records.reserve(failed_.left());
   std::size_t in_group = 0;
   for (std::size_t key = 0; key < keys_->count(); ++key) {
     if (failed_.has(key)) continue;
     if (records_[key].view.pin) {
-      views.emplace_back(&records_[key].view, request_.layer_first);
+      records.push_back({&records_[key].view, request_.layer_first});
       continue;
     }
     const Group& group = *groups_.front();
     while (in_group < group.fetches.size() && group.fetches[in_group].key != key) ++in_group;
     KVD_CHECK(in_group < group.fetches.size() && group.fetches[in_group].view.pin);
-    views.emplace_back(&group.fetches[in_group].view, group.first);
+    records.push_back({&group.fetches[in_group].view, group.first});
   }
-  body.reserve(layers * views.size());
-  checksums.reserve(layers * views.size());
-  for (std::uint16_t layer = next_layer_; layer < end; ++layer) {
-    for (const auto& [view, first] : views) {
-      const std::size_t i = static_cast<std::size_t>(layer - first);
-      body.emplace_back(view->first_slab + i * view->slab_stride, request_.slab_bytes);
-      checksums.push_back(view->checksums[i]);
-    }
-  }
+  return records;
 }
 
 // A message is in the socket, was withdrawn, or went with the connection. With a group's last one its pins go and the

@@ -10,7 +10,8 @@
 // pool, first keys first, for half of the budget, and all others pass through the other half, a group of layers at a
 // time. So a prefix larger than the pool is delivered whole, as long as one layer of all its records fits.
 //
-// Owned by its session, and by the messages it has queued: memory stays pinned until the last of them is in the socket.
+// Owned by its session, and by the messages it has queued: memory stays pinned until the last of them is in the socket,
+// or, for one that the client reads from shared memory, until it is given back.
 // Belongs to the node's loop.
 #pragma once
 
@@ -57,6 +58,9 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   [[nodiscard]] bool ready() const;
   // Makes it. Requires ready(). The last one has flag `last`.
   net::Outgoing next();
+  // The same as GET view number `view`: it says where the slabs lie, and its on_done is to be called when nobody reads
+  // them any more. Requires that some key has not failed.
+  net::Outgoing next_view(std::uint64_t view);
   // All messages have been made.
   [[nodiscard]] bool finished() const noexcept { return next_layer_ == request_.layer_end; }
   // Asks the store for nothing more and ignores what comes; on_progress does not come any more.
@@ -65,6 +69,16 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   [[nodiscard]] const Request& request() const noexcept { return request_; }
   [[nodiscard]] std::size_t failed() const noexcept { return failed_.failed(); }
   [[nodiscard]] std::size_t keys() const noexcept { return keys_->count(); }
+  // Bytes of the pool that it may hold, as taken from the budget.
+  [[nodiscard]] std::uint64_t share_bytes() const noexcept { return share_bytes_; }
+  // Layers that are in no message yet.
+  [[nodiscard]] std::uint32_t layers_left() const noexcept {
+    return static_cast<std::uint32_t>(request_.layer_end - next_layer_);
+  }
+  // Slab bytes of a message with these layers.
+  [[nodiscard]] std::uint64_t slab_bytes(std::uint32_t layers) const noexcept {
+    return std::uint64_t{layers} * failed_.left() * request_.slab_bytes;
+  }
 
  private:
   // One record, or a stretch of its layers, asked of the store and then held.
@@ -97,7 +111,14 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   void fail_key(std::size_t key);
   [[nodiscard]] bool streaming() const;
   [[nodiscard]] std::uint16_t message_end() const;
-  void collect(std::uint16_t end, std::vector<Bytes>& body, std::vector<std::uint64_t>& checksums) const;
+  // A record that is alive: what is pinned of it, and the layer that this begins with.
+  struct Stretch {
+    const store::RecordView* view = nullptr;
+    std::uint16_t first = 0;
+  };
+  [[nodiscard]] std::vector<Stretch> living() const;
+  wire::Header take_layers(std::shared_ptr<Group>& carried);
+  [[nodiscard]] io::Callback done_with(std::shared_ptr<Group> carried);
   void message_done(Group& group);
 
   NodeContext& context_;
@@ -111,6 +132,7 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
 
   std::vector<Fetch> records_;  // by key; of records that were in the pool
   Budget::Share connection_share_, share_;
+  std::uint64_t share_bytes_ = 0;
   std::uint64_t refused_bytes_ = 0;  // of the budgets; asked for again before the keys are looked up again
   std::size_t records_pending_ = 0;
   bool streams_ = false;                       // groups keep nothing in the pool

@@ -70,6 +70,8 @@ class HalfOnFlash final : public store::Store {
     pool_.await_removals(std::move(on_ack));
   }
   int pool_fd() const noexcept override { return pool_.pool_fd(); }
+  int shared_fd() const noexcept override { return -1; }
+  std::uint64_t pool_bytes() const noexcept override { return pool_.pool_bytes(); }
   const store::StoreStats& stats() const noexcept override { return pool_.stats(); }
   std::array<std::byte, 16> uuid() const noexcept override { return pool_.uuid(); }
   std::uint64_t boot_epoch() const noexcept override { return pool_.boot_epoch(); }
@@ -90,7 +92,7 @@ struct Lent {
   net::NetCounters net;
   Leases leases;
   Checker checker;
-  Budget pinned{std::uint64_t{1} << 30}, unfinished{1}, op_keys{1};
+  Budget pinned{std::uint64_t{1} << 30}, lent{1}, unfinished{1}, op_keys{1};
 };
 
 void put_native(store::StoreKit& kit, const block::RecordId& id) {
@@ -125,8 +127,10 @@ TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
                       .leases = lent.leases,
                       .checker = lent.checker,
                       .pinned = lent.pinned,
+                      .lent = lent.lent,
                       .unfinished = lent.unfinished,
                       .op_keys = lent.op_keys,
+                      .shared_fd = -1,
                       .stats_json = {}};
   std::vector<std::byte> bytes(std::size_t{4} * 16);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);

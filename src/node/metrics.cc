@@ -75,14 +75,20 @@ constexpr std::array kNodeCounters{
     Field{"match_blocks", &NodeCounters::match_blocks, "Blocks asked for by MATCHes."},
     Field{"match_blocks_hit", &NodeCounters::match_blocks_hit, "Blocks of the usable prefixes of MATCHes."},
     Field{"leases_granted", &NodeCounters::leases_granted, "Leases granted."},
-    Field{"leases_expired", &NodeCounters::leases_expired, "Leases that ended by their time."}};
+    Field{"leases_expired", &NodeCounters::leases_expired, "Leases that ended by their time."},
+    Field{"bytes_lent", &NodeCounters::bytes_lent, "Bytes of records that clients were lent in shared memory."},
+    Field{"gets_lent", &NodeCounters::gets_lent, "GETs answered through shared memory."},
+    Field{"gets_not_lent", &NodeCounters::gets_not_lent, "GETs sent as bytes because views held their share."},
+    Field{"views_expired", &NodeCounters::views_expired, "Views of shared memory that ended by their time."}};
 constexpr std::array kNodeGauges{
     Field{"connections", &NodeCounters::connections, "Open client connections."},
     Field{"ops", &NodeCounters::ops, "Unfinished GETs and PUTs."},
     Field{"op_keys", &NodeCounters::op_keys, "Keys of unfinished GETs and PUTs."},
     Field{"leases", &NodeCounters::leases, "Leases held."},
     Field{"pinned_bytes", &NodeCounters::pinned_bytes, "Bytes of the pool that GETs pin."},
-    Field{"unfinished_bytes", &NodeCounters::unfinished_bytes, "Bytes of records being put."}};
+    Field{"unfinished_bytes", &NodeCounters::unfinished_bytes, "Bytes of records being put."},
+    Field{"views", &NodeCounters::views, "Views of shared memory that clients hold."},
+    Field{"view_bytes", &NodeCounters::view_bytes, "Bytes in the views of shared memory that clients hold."}};
 constexpr std::array kNodeHistograms{
     Field{"match", &NodeCounters::match_us, "Time of a MATCH inside the depot."},
     Field{"get", &NodeCounters::get_us, "Time of a GET from its arrival to its last byte in the socket."},

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
 #include "http/server.h"
 #include "net/listener.h"
 #include "net/shaper.h"
@@ -19,6 +20,7 @@
 namespace kvd::node {
 namespace {
 
+constexpr std::string_view kHttpScheme = "http://";
 constexpr Duration kLogPeriod = std::chrono::seconds(10);
 constexpr Error kShuttingDown{Code::kUnavailable, 0, "the depot is shutting down"};
 
@@ -28,9 +30,10 @@ Status explain(const std::string& address, const Error& error, std::string& why)
   if (error.code == Code::kBusy) {
     why += ": stop the program that listens there, or choose another address";
   } else if (error.code == Code::kIo) {
-    why += fmt::format(": {}: choose another address", std::strerror(error.sys_errno));
+    why += fmt::format(": {}: choose another address", error_text(error.sys_errno));
   } else {
-    why += ": choose a loopback address of this machine, or a unix socket";
+    why += ": choose a loopback address of this machine";
+    if (!address.starts_with(kHttpScheme)) why += ", or a unix socket";
   }
   return fail(error);
 }
@@ -57,6 +60,7 @@ class NodeImpl final : public Node {
 
   [[nodiscard]] Figures figures() const;
   [[nodiscard]] http::Response answer(std::string_view path) const;
+  [[nodiscard]] store::StoreOptions store_options() const;
   Status bind(std::string& why);
   Status listen(std::string& why);
   void make_context();
@@ -83,6 +87,7 @@ class NodeImpl final : public Node {
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<net::Shaper> shaper_;
   Budget pinned_;
+  Budget lent_;
   Budget unfinished_;
   Budget op_keys_;
   std::unique_ptr<Leases> leases_;
@@ -106,6 +111,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       options_(std::move(options)),
       started_(loop.now()),
       pinned_(percent_of(options_.store.pool_bytes, options_.limits.pinned_percent_max), &counters_.pinned_bytes),
+      lent_(percent_of(pinned_.bytes_max(), options_.limits.lent_percent_max)),
       unfinished_(percent_of(options_.store.pool_bytes, options_.limits.unfinished_percent_max),
                   &counters_.unfinished_bytes),
       op_keys_(options_.limits.op_keys_max, &counters_.op_keys),
@@ -135,7 +141,7 @@ Status NodeImpl::open(std::string& why) {
   // First: the lock of a unix socket's name may be in that directory.
   if (Status checked = store::Store::check_directory(options_.store, &why); !checked) return checked;
   if (Status bound = bind(why); !bound) return bound;
-  Result<std::unique_ptr<store::Store>> store = store::Store::open(loop_, log_, options_.store, &why);
+  Result<std::unique_ptr<store::Store>> store = store::Store::open(loop_, log_, store_options(), &why);
   if (!store) return fail(store.error());
   store_ = std::move(*store);
   store_stats_ = &store_->stats();
@@ -143,6 +149,15 @@ Status NodeImpl::open(std::string& why) {
   if (Status listening = listen(why); !listening) return listening;
   state_ = State::kReady;
   return {};
+}
+
+// The pool is made for sharing where somebody could ask for it.
+store::StoreOptions NodeImpl::store_options() const {
+  store::StoreOptions options = options_.store;
+  const auto is_local = [](const auto& listener) { return listener->address().kind == net::Address::Kind::kUnix; };
+  options.share_pool = options.share_pool || std::ranges::any_of(listeners_, is_local);
+  if (!options_.shared_memory || options_.shape_read_bytes_per_s > 0) options.share_pool = false;
+  return options;
 }
 
 // Takes every address before the store is opened: what is in use is known at once, and health is answered during
@@ -158,7 +173,7 @@ Status NodeImpl::bind(std::string& why) {
   }
   if (options_.http.empty()) return {};
   auto http = http::HttpServer::start(options_.http, [this](std::string_view path) { return answer(path); });
-  if (!http) return explain("http://" + options_.http, http.error(), why);
+  if (!http) return explain(std::string(kHttpScheme) + options_.http, http.error(), why);
   http_ = std::move(*http);
   return {};
 }
@@ -179,8 +194,10 @@ void NodeImpl::make_context() {
                                  .leases = *leases_,
                                  .checker = *checker_,
                                  .pinned = pinned_,
+                                 .lent = lent_,
                                  .unfinished = unfinished_,
                                  .op_keys = op_keys_,
+                                 .shared_fd = store_->shared_fd(),
                                  .refusals = 0,
                                  .draining = false,
                                  .stats_json = [this] { return stats_json(); }});

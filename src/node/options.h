@@ -26,9 +26,13 @@ struct Limits {
   std::uint32_t pinned_percent_max = 75;      // share of the pool that GETs may pin while they send; more wait in line
   std::uint32_t unfinished_percent_max = 50;  // share of the pool that unfinished PUTs may hold
   std::uint32_t connection_percent_max = 50;  // share of these two, and of leases, that one connection may take
+  std::uint32_t lent_percent_max = 50;        // share of what GETs may pin, of the node and of a connection, for those
+                                              // read through shared memory: the others always have the rest
   Duration handshake_limit = std::chrono::seconds(5);  // from connecting to HELLO
   Duration put_idle_limit = std::chrono::seconds(60);  // between two messages of a PUT without a deadline
   Duration stall_limit = std::chrono::seconds(30);     // a peer that does not read, or stops within a message
+  Duration view_grace = std::chrono::seconds(1);  // a view outlives its GET's deadline by this, and lasts no longer
+                                                  // than stall_limit
 };
 
 struct NodeOptions {
@@ -36,6 +40,7 @@ struct NodeOptions {
   std::vector<std::string> listen;           // tcp://HOST:PORT, unix:///PATH; may be empty (embedded: adopt())
   std::string http;                          // HOST:PORT of /metrics and /healthz; empty = off
   std::uint64_t shape_read_bytes_per_s = 0;  // slows GET payload down to this on purpose; 0 = off
+  bool shared_memory = true;  // clients on unix sockets may read the pool; not when reads are slowed down
   Limits limits;
 };
 

@@ -46,9 +46,11 @@ Session::Session(NodeContext& context, std::uint64_t number, io::UniqueFd socket
       number_(number),
       on_closed_(std::move(on_closed)),
       pins_(context.pinned.bytes_max() / 100 * context.limits.connection_percent_max),
+      lent_(pins_.bytes_max() / 100 * context.limits.lent_percent_max),
       unfinished_(context.unfinished.bytes_max() / 100 * context.limits.connection_percent_max),
       handshake_timer_(context.loop, [this] { close(Error{Code::kTimeout, 0, "no HELLO came"}); }),
       pump_timer_(context.loop, [this] { pump(); }),
+      views_(context.loop, context.counters),
       doubt_timer_(context.loop, [this] { count_corrupt(); }),
       match_timer_(context.loop, [this] { match_next(); }),
       remove_timer_(context.loop, [this] { remove_next(); }),
@@ -60,6 +62,7 @@ Session::Session(NodeContext& context, std::uint64_t number, io::UniqueFd socket
 Session::~Session() {
   connection_.reset();  // its queue gives bodies back to the operations
   for (RunningGet& get : gets_) get.op->abort();
+  views_.clear();
   for (auto& [id, put] : puts_) put.op->abort();
   context_.counters.ops.sub(gets_.size() + puts_.size());
   for (const Doubt& doubt : doubts_) context_.counters.put_corrupt.add(doubt.slabs);
@@ -107,6 +110,7 @@ Status Session::on_request(const wire::Header& header, Bytes meta) {
     case Opcode::kPing: return on_ping(header, meta);
     case Opcode::kCheck: return on_check(header, meta);
     case Opcode::kClose: return on_close(header, meta);
+    case Opcode::kRelease: return on_release(header, meta);
     default: return fail(Code::kCorrupt, "an unknown request");
   }
 }
@@ -126,13 +130,17 @@ Status Session::on_hello(const wire::Header& header, Bytes meta) {
   handshake_timer_.disarm();
   context_.log.debug(fmt::format("connection {}: this is '{}'", number_, peer_name_));
   connection_->set_meta_bytes_max(wire::kMetaBytesMax);
-  return reply(header, wire::HelloReply{.version = wire::kVersion,
-                                        .features = 0,
-                                        .store_uuid = context_.store.uuid(),
-                                        .boot_epoch = context_.store.boot_epoch(),
-                                        .keys_max = kKeysPerRequestMax,
-                                        .ops_max = context_.limits.ops_max,
-                                        .server = "kvdepot " KVD_VERSION});
+  const bool asked = (hello->features & wire::kFeatureSharedMemory) != 0;
+  shares_memory_ = asked && context_.shared_fd >= 0 && connection_->is_local();
+  static_cast<void>(reply(header, wire::HelloReply{.version = wire::kVersion,
+                                                   .features = shares_memory_ ? wire::kFeatureSharedMemory : 0,
+                                                   .store_uuid = context_.store.uuid(),
+                                                   .boot_epoch = context_.store.boot_epoch(),
+                                                   .keys_max = kKeysPerRequestMax,
+                                                   .ops_max = context_.limits.ops_max,
+                                                   .server = "kvdepot " KVD_VERSION}));
+  if (shares_memory_) offer_memory();
+  return {};
 }
 
 Status Session::on_open(const wire::Header& header, Bytes meta) {

@@ -23,6 +23,7 @@
 #include "node/match.h"
 #include "node/namespace_use.h"
 #include "node/put_op.h"
+#include "node/views.h"
 #include "wire/message.h"
 
 namespace kvd::node {
@@ -39,7 +40,8 @@ class Session final : private net::MessageHandler {
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   // Nothing is under way and nothing waits to be sent.
   [[nodiscard]] bool idle() const noexcept {
-    return gets_.empty() && puts_.empty() && matches_.empty() && removals_ == 0 && connection_->queued_bytes() == 0;
+    return gets_.empty() && puts_.empty() && matches_.empty() && removals_ == 0 && views_.held() == 0 &&
+           connection_->queued_bytes() == 0;
   }
   // GETs that waited for the pin budget may go on.
   void on_room();
@@ -50,15 +52,25 @@ class Session final : private net::MessageHandler {
   [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
 
  private:
+  // What the views of one GET may hold; shared by them and the GET. With its keys: their bookkeeping lasts as long.
+  struct LentShare {
+    Budget::Share connection, node, keys;
+  };
+  struct Queued {
+    net::SendId id = 0;
+    std::uint64_t view = 0;  // that the message tells of; 0 = it carries bytes
+  };
   // A GET or PUT with what the session keeps about it.
   struct RunningGet {
     SharedNamespace ns;
     std::shared_ptr<GetOp> op;  // also held by the messages it has queued
-    Budget::Share keys;
+    Budget::Share keys;         // moves to `lent`
     std::unique_ptr<io::Timer> deadline;
-    std::vector<net::SendId> queued;
+    std::vector<Queued> queued;
     Time arrived{};
     std::uint64_t refused = 0;  // as in refused(); 0 = not yet
+    bool lend_decided = false;
+    std::shared_ptr<LentShare> lent{};  // null: its slabs are sent as bytes
   };
   struct RunningPut {
     SharedNamespace ns;
@@ -139,6 +151,12 @@ class Session final : private net::MessageHandler {
   void end_match(const RunningMatch& match);
   void match_next();
 
+  // session_view.cc: GETs through shared memory
+  void offer_memory();
+  Status on_release(const wire::Header& header, Bytes meta);
+  void decide_lending(RunningGet& get);
+  net::Outgoing next_message(RunningGet& get, std::uint64_t& view);
+
   // session_body.cc: GET and PUT
   Status on_get(const wire::Header& header, Bytes meta);
   Status on_put(const wire::Header& header, Bytes meta);
@@ -169,9 +187,11 @@ class Session final : private net::MessageHandler {
   OnClosed on_closed_;
   std::string peer_name_ = "unnamed";
   bool greeted_ = false;
+  bool shares_memory_ = false;               // the client has the pool's memory
   std::vector<SharedNamespace> namespaces_;  // by the handle that the client knows; null = closed
 
   Budget pins_;        // of the node's `pinned`
+  Budget lent_;        // of the node's `lent`
   Budget unfinished_;  // of the node's `unfinished`
   io::Timer handshake_timer_;
   io::Timer pump_timer_;
@@ -179,7 +199,9 @@ class Session final : private net::MessageHandler {
   std::unordered_map<std::uint64_t, std::list<RunningGet>::iterator> gets_by_id_;
   std::uint64_t refused_ = 0;
   std::unordered_map<std::uint64_t, RunningPut> puts_;
-  std::deque<Doubt> doubts_;  // in order of time
+  Views views_;
+  std::uint64_t lent_now_ = 0;  // bytes in views made in this turn
+  std::deque<Doubt> doubts_;    // in order of time
   io::Timer doubt_timer_;
   std::deque<RunningMatch> matches_;  // in order of arrival; small ones are answered before
   io::Timer match_timer_;

@@ -9,6 +9,8 @@
 namespace kvd::node {
 namespace {
 
+// Of the pool in one turn, as what is lent does not fill the socket: what a connection may queue.
+constexpr std::uint64_t kLentPerTurn = std::uint64_t{8} << 20;
 constexpr Duration kDoubt = std::chrono::milliseconds(250);  // a CANCEL is queued at once, behind a few bodies
 
 Time deadline_of(const wire::Header& header, Time now) {
@@ -102,6 +104,7 @@ void Session::on_room() {
 // GETs begin in the order of their arrival: behind one that waits for pins the others wait too, or small ones would
 // take what it waits for, again and again.
 void Session::pump() {
+  lent_now_ = 0;
   refused_ = 0;
   for (RunningGet& get : gets_) {
     if (refused_ > 0 && !get.op->started()) continue;
@@ -116,14 +119,16 @@ void Session::pump() {
 void Session::pump_get(RunningGet& get) {
   get.op->advance();
   while (!connection_->closed() && !get.op->finished() && !connection_->congested() && get.op->ready()) {
-    net::Outgoing message = get.op->next();
+    if (lent_now_ >= kLentPerTurn) return schedule_pump();
+    std::uint64_t view = 0;
+    net::Outgoing message = next_message(get, view);
     if (get.op->finished()) {
       message.on_done = [this, id = get.op->request().id, on_done = std::move(message.on_done)]() mutable {
-        on_done();
+        if (on_done) on_done();
         finish_get(id);
       };
     }
-    get.queued.push_back(connection_->send(std::move(message)));
+    get.queued.push_back({.id = connection_->send(std::move(message)), .view = view});
     get.op->advance();
   }
 }
@@ -155,7 +160,8 @@ void Session::end_get(std::uint64_t id, const Error& why) {
   if (!get.op->started()) schedule_pump();  // those behind it in the line
   std::size_t withdrawn = 0;
   for (auto queued = get.queued.rbegin(); queued != get.queued.rend(); ++queued, ++withdrawn) {
-    if (!connection_->withdraw(*queued)) break;
+    if (!connection_->withdraw(queued->id)) break;
+    views_.withdraw(queued->view);
   }
   const bool answered = get.op->finished() && withdrawn == 0;
   context_.counters.ops.sub(1);

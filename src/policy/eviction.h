@@ -1,4 +1,4 @@
-// EvictionPolicy: which segment to give up next. Pure and deterministic: the store and the simulator run the same code.
+// EvictionPolicy: which segment to give up next. Pure and deterministic: a store on a simulated machine replays.
 //
 // A segment is known to the policy from when it holds records until it is given up. One owner, no locking; memory is 12
 // bytes per segment, taken by the constructor.

@@ -13,8 +13,6 @@ namespace {
 
 constexpr std::uint32_t kOwnUnitTokens = 512;  // of a prompt that shares nothing
 
-model::Picoseconds ps(double seconds) { return std::llround(seconds * model::kPicosecondsPerSecond); }
-
 std::uint32_t own_units(std::uint32_t prompt) { return (prompt + kOwnUnitTokens - 1) / kOwnUnitTokens; }
 
 // Repeats from which requests are taken at all.
@@ -44,7 +42,10 @@ class TraceSource final : public ArrivalSource {
 
   bool next(Arrival& out) override {
     if (options_.requests_max > 0 && sent_ == options_.requests_max) return false;
-    while (repeat_ < repeats_ && (pending_.empty() || ps(drawn_to() / options_.speed) <= pending_.front().time)) draw();
+    while (repeat_ < repeats_ &&
+           (pending_.empty() || model::picoseconds(drawn_to() / options_.speed) <= pending_.front().time)) {
+      draw();
+    }
     if (pending_.empty()) return false;
     std::ranges::pop_heap(pending_, kLater);
     const Event event = pending_.back();
@@ -93,7 +94,7 @@ class TraceSource final : public ArrivalSource {
     const double at = drawn_to();
     for (std::uint32_t copy = 0; copy < options_.copies; ++copy) {
       const double jittered = at + options_.jitter_s * random_.uniform();
-      pending_.push_back({ps(jittered / options_.speed), order_++, request_});
+      pending_.push_back({model::picoseconds(jittered / options_.speed), order_++, request_});
       std::ranges::push_heap(pending_, kLater);
     }
     if (++request_ == trace_.requests.size()) {

@@ -13,8 +13,6 @@ namespace {
 
 constexpr std::uint32_t kUnitTokens = 64;  // of sessions and requests that share nothing
 
-model::Picoseconds ps(double seconds) { return std::llround(seconds * model::kPicosecondsPerSecond); }
-
 double exponential(Random& random, double mean) { return -mean * std::log1p(-random.uniform()); }
 
 // Mean number of Poisson arrivals in all stages.
@@ -81,7 +79,7 @@ class SharedPrefixSource final : public ArrivalSource {
     const double at = clock_.next(random_);
     if (at < 0) return false;
     const auto prompt = static_cast<std::uint32_t>(random_.below(options_.groups * options_.prompts));
-    out.time = ps(at);
+    out.time = model::picoseconds(at);
     out.units = {ids_.data() + static_cast<std::size_t>(prompt) * units_, units_, 0};
     out.prompt = options_.shared_tokens + options_.own_tokens;
     out.output = options_.output;
@@ -118,7 +116,7 @@ class PoissonSource final : public ArrivalSource {
       if (at < 0) return false;
     }
     ++sent_;
-    out.time = ps(at);
+    out.time = model::picoseconds(at);
     out.prompt = options_.prompt.draw(random_);
     out.output = options_.output.draw(random_);
     const std::uint32_t count = (out.prompt + kUnitTokens - 1) / kUnitTokens;
@@ -203,7 +201,7 @@ class SessionSource final : public ArrivalSource {
     std::ranges::pop_heap(turns_, kLater);
     const Turn turn = turns_.back();
     turns_.pop_back();
-    out.time = ps(turn.time);
+    out.time = model::picoseconds(turn.time);
     out.prompt = turn.prompt;
     out.output = turn.output;
     out.units = {ids_[turn.session].data(), (turn.prompt + kUnitTokens - 1) / kUnitTokens, 0};

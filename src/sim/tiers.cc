@@ -15,8 +15,6 @@ namespace {
 
 constexpr auto kDram = static_cast<std::size_t>(Tier::kDram);
 
-Picoseconds ps(double seconds) { return std::llround(seconds * kPicosecondsPerSecond); }
-
 std::uint32_t blocks_max(const TierConfig& config, std::uint32_t block_tokens) {
   const std::uint64_t blocks = config.tokens_max / block_tokens;
   if (config.tokens_max == 0 || blocks >= UINT32_MAX) return UINT32_MAX;
@@ -40,7 +38,7 @@ Picoseconds layerwise_time(Picoseconds load, Picoseconds compute, Picoseconds st
 
 Picoseconds Pipe::end(Picoseconds now, double bytes) const noexcept {
   const Picoseconds begin = contention_ ? std::max(now, free_at_) : now;
-  return bytes_per_s_ > 0 ? begin + ps(bytes / bytes_per_s_) : begin;
+  return bytes_per_s_ > 0 ? begin + model::picoseconds(bytes / bytes_per_s_) : begin;
 }
 
 Picoseconds Pipe::take(Picoseconds now, double bytes) noexcept {
@@ -145,7 +143,7 @@ Picoseconds InstanceTiers::first_token(const sched::V1Request& request, std::siz
     const Side& side = sides_[part.tier];
     const double size = bytes(part.to - part.from);
     end = std::max({end, side.read.end(now, size), side.store->total_read.end(now, size)});
-    latency = std::max(latency, ps(side.latency_s));
+    latency = std::max(latency, model::picoseconds(side.latency_s));
   }
   const std::uint64_t have = std::uint64_t{parts == 0 ? parts_[0].from : parts_[parts - 1].to} * block_tokens_;
   const Picoseconds compute = compute_time(have, std::max<std::uint64_t>(request.target(), have));
@@ -185,7 +183,7 @@ void InstanceTiers::fetch(sched::V1Id id, std::uint32_t have, std::uint32_t to) 
     Side& side = sides_[part.tier];
     const double size = bytes(part.to - part.from);
     end = std::max({end, side.read.take(now, size), side.store->total_read.take(now, size)});
-    latency = std::max(latency, ps(side.latency_s));
+    latency = std::max(latency, model::picoseconds(side.latency_s));
     side.store->traffic.read_bytes += size;
     side.store->touch(units, part.to, now);
   }

@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "model/linear_pass.h"
@@ -24,6 +25,7 @@ namespace kvd::sim {
 
 enum class Tier : std::uint8_t { kDram, kFlash, kDepot };  // a fetch takes the first that has a block
 inline constexpr std::size_t kTiers = 3;
+inline constexpr std::array<std::string_view, kTiers> kTierNames{"dram", "flash", "depot"};
 inline constexpr double kBudgetBurstSeconds = 60;
 
 // Rates are bytes a second; 0 = unbounded.

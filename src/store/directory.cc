@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,16 +13,15 @@
 
 #include <fmt/format.h>
 
+#include "base/error_text.h"
+
 namespace kvd::store {
 namespace {
 
 constexpr std::string_view kFlashName = "flash.kvd";
 constexpr std::string_view kLockName = "LOCK";
 
-std::string error_text(int error) {
-  const char* text = ::strerrordesc_np(error);
-  return text == nullptr ? fmt::format("error {}", error) : text;
-}
+std::string flash_path_in(const std::string& dir) { return dir + "/" + std::string(kFlashName); }
 
 // Whether an entry may be there before the first store is made: a lock file of an interrupted start, our own sockets
 // and the lock files of their names, which are empty.
@@ -40,7 +38,8 @@ Status check_content(const std::string& dir, std::string& why) {
   const std::unique_ptr<DIR, int (*)(DIR*)> handle(::opendir(dir.c_str()), ::closedir);
   if (handle == nullptr) {
     const int error = errno;
-    why = fmt::format("{}: cannot be read: {}", dir, error_text(error));
+    why = fmt::format("{}: cannot be read: {}: make it readable to this user, or give another directory", dir,
+                      error_text(error));
     return fail(Code::kIo, "reading the store's directory", error);
   }
   std::string stranger;
@@ -57,13 +56,13 @@ Status check_content(const std::string& dir, std::string& why) {
 Status make_directory(const std::string& dir, Log& log, std::string& why) {
   if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
     const int error = errno;
-    why = fmt::format("{}: cannot be created: {}{}", dir, error_text(error),
-                      error == ENOENT ? " (create its parent directory first)" : "");
+    why = fmt::format("{}: cannot be created: {}: {}", dir, error_text(error),
+                      error == ENOENT ? "create its parent directory first" : "give one that this user may create");
     return fail(Code::kIo, "creating the store's directory", error);
   }
   struct stat info{};
   if (::stat(dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    why = fmt::format("{}: is not a directory", dir);
+    why = fmt::format("{}: is not a directory: give a directory, or a path where one can be made", dir);
     return fail(Code::kIo, "the store's directory is not a directory", ENOTDIR);
   }
   if (auto checked = check_content(dir, why); !checked) return checked;
@@ -71,7 +70,8 @@ Status make_directory(const std::string& dir, Log& log, std::string& why) {
   // KV caches reveal prompts: nobody else may look.
   if (::chmod(dir.c_str(), 0700) != 0) {
     const int error = errno;
-    why = fmt::format("{}: is open to other users and cannot be closed to them: {}", dir, error_text(error));
+    why = fmt::format("{}: is open to other users and cannot be closed to them: {}: give a directory of this user", dir,
+                      error_text(error));
     return fail(Code::kIo, "making the store's directory private", error);
   }
   log.info(fmt::format("store {}: mode set to 0700, it was {:04o}", dir, info.st_mode & 07777));
@@ -88,6 +88,12 @@ Status check_not_foreign(const std::string& dir, std::string& why) {
   return checked;
 }
 
+std::uint64_t flash_file_bytes(const std::string& dir) {
+  struct stat info{};
+  const bool file = ::stat(flash_path_in(dir).c_str(), &info) == 0 && S_ISREG(info.st_mode);
+  return file ? static_cast<std::uint64_t>(info.st_size) : 0;
+}
+
 std::string lock_holder(int lock) {
   char text[32] = {};
   const ssize_t got = ::pread(lock, text, sizeof text - 1, 0);
@@ -96,9 +102,11 @@ std::string lock_holder(int lock) {
   return digits.empty() || end == 0 ? "another process" : fmt::format("process {}", digits.substr(0, end));
 }
 
+std::string StoreDirectory::flash_path() const { return flash_path_in(path_); }
+
 Result<StoreDirectory> StoreDirectory::open(const std::string& dir, Log& log, std::string& why) {
   if (dir.empty()) {
-    why = "a flash tier needs a directory";
+    why = "a flash tier needs a directory: name one, or ask for no flash";
     return fail(Code::kInvalid, "a flash tier needs a directory");
   }
   if (auto made = make_directory(dir, log, why); !made) return fail(made.error());
@@ -106,13 +114,14 @@ Result<StoreDirectory> StoreDirectory::open(const std::string& dir, Log& log, st
   io::UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock.ok()) {
     const int error = errno;
-    why = fmt::format("{}: is not writable: {}", dir, error_text(error));
+    why = fmt::format("{}: is not writable: {}: make it writable to this user, or give another directory", dir,
+                      error_text(error));
     return fail(Code::kIo, "creating the store's lock file", error);
   }
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
     if (error != EWOULDBLOCK) {
-      why = fmt::format("{}: cannot be locked: {}", dir, error_text(error));
+      why = fmt::format("{}: cannot be locked: {}: give a directory on a local disk", dir, error_text(error));
       return fail(Code::kIo, "locking the store's directory", error);
     }
     why = fmt::format("{}: is in use by {}: stop it, connect to it, or give another directory", dir,

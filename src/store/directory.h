@@ -4,6 +4,7 @@
 // kernel drops it when the process dies, so a crash never leaves a stale one; forked children do not keep it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/log.h"
@@ -20,7 +21,7 @@ class StoreDirectory {
   static Result<StoreDirectory> open(const std::string& dir, Log& log, std::string& why);
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  [[nodiscard]] std::string flash_path() const { return path_ + "/flash.kvd"; }
+  [[nodiscard]] std::string flash_path() const;
 
  private:
   StoreDirectory(std::string path, io::UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
@@ -32,6 +33,9 @@ class StoreDirectory {
 // Whether `dir` may be a store's as far as its content goes: kInvalid and `why` when it holds files of something else.
 // Changes nothing, and leaves all else that may be wrong to StoreDirectory::open().
 Status check_not_foreign(const std::string& dir, std::string& why);
+
+// Length of the flash file in `dir`; 0 when there is none, or a device in its place.
+std::uint64_t flash_file_bytes(const std::string& dir);
 
 // Who holds a lock file, as its content says: "process 4711", or "another process". `lock` is open for reading.
 std::string lock_holder(int lock);

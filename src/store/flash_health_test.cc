@@ -98,6 +98,8 @@ TEST_F(BreakerTest, ManyErrorsTurnTheTierOffAndThePoolGoesOn) {
   for (std::uint64_t n = 100; n < 200; ++n) ASSERT_TRUE(kit_.put(n));
   EXPECT_EQ(kit_.get(199), 1u);
   EXPECT_EQ(kit_.put(200, 1, AckLevel::kWritten).error().code, Code::kIo);
+  kit_.close();
+  EXPECT_EQ(kit_.log.count("the flash tier is off: what is in memory only is lost"), 1u);
 }
 
 TEST_F(BreakerTest, AHangingDiskTurnsTheTierOffInsteadOfFillingThePool) {

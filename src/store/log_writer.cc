@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
 
 namespace kvd::store {
 
@@ -55,8 +56,8 @@ void LogWriter::frame_done(Frame& frame, const Status& status) {
   frame.status = status;
   OpenSegment& segment = frame.segment();
   if (!status && !segment.broken) {
-    flash_.log.warn(fmt::format("store: writing to segment {} failed ({}, error {}); it is closed early", segment.id,
-                                status.error().what, status.error().sys_errno));
+    flash_.log.warn(fmt::format("store: writing to segment {} failed ({}); it is closed early", segment.id,
+                                error_text(status.error())));
     segment.broken = true;
     if (current_.get() == &segment) roll();
   }
@@ -140,8 +141,8 @@ void LogWriter::write_footer(Closing& closing) {
 void LogWriter::sealed(const Closing& closing, const Status& status) {
   const OpenSegment& segment = *closing.segment;
   if (!status)
-    flash_.log.warn(fmt::format("store: the footer of segment {} was not written (error {})", segment.id,
-                                status.error().sys_errno));
+    flash_.log.warn(
+        fmt::format("store: the footer of segment {} was not written: {}", segment.id, error_text(status.error())));
   flash_.segments.seal(segment.id, segment.content.descriptors.empty());
   std::erase_if(closing_, [&](const auto& other) { return other.get() == &closing; });
   evictor_.segment_sealed();

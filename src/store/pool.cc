@@ -1,18 +1,17 @@
 #include "store/pool.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
 #include <iterator>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
 #include "block/checksum.h"
 #include "store/pool_memory.h"
 
@@ -44,21 +43,23 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
   return view;
 }
 
-Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces) {
+Result<std::unique_ptr<Pool>> Pool::create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces,
+                                           bool shared) {
   KVD_CHECK(bytes > 0 && is_aligned(bytes, kPageBytes));
   io::PrivateFd fd(io::UniqueFd(::memfd_create("kvdepot-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (!fd.ok()) return fail(Code::kNoSpace, "creating the pool's memory file", errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return fail(Code::kNoSpace, "sizing the pool's memory file", errno);
   }
-  // A peer that maps the file can then rely on its size.
-  ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   void* base = map_pool(fd.get(), bytes);
   if (base == MAP_FAILED) return fail(Code::kNoSpace, "mapping the pool", errno);
+  const bool sealed = seal_pool(fd.get(), shared);
   ::madvise(base, bytes, MADV_HUGEPAGE);  // wishes: no harm where the kernel grants none
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
-  return std::unique_ptr<Pool>(new Pool(std::move(fd), static_cast<std::byte*>(base), bytes, stats, namespaces));
+  std::unique_ptr<Pool> pool(new Pool(std::move(fd), static_cast<std::byte*>(base), bytes, stats, namespaces));
+  pool->shared_ = sealed;
+  return pool;
 }
 
 Pool::Pool(io::PrivateFd fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces)
@@ -92,7 +93,7 @@ void Pool::touch_pages(const std::stop_token& stop, Log& log) const {
       log.warn(
           fmt::format("pool: only {} of {} MiB could be had from the kernel ({}): there is less memory than the "
                       "pool needs, and the depot may be killed when it fills: use a smaller pool",
-                      at >> 20, bytes_ >> 20, std::generic_category().message(error)));
+                      at >> 20, bytes_ >> 20, error_text(error)));
     return;
   }
 }

@@ -32,13 +32,17 @@ class Pool {
  public:
   // Maps `bytes` (a multiple of 4 KiB). The kernel gives pages as they are touched, by the puts unless prefault() was
   // faster. A pool larger than the memory that is left is not refused here (kvdepot serve warns of it, and prefault()
-  // does). kNoSpace: no descriptor or address space.
-  static Result<std::unique_ptr<Pool>> create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces);
+  // does). With `shared` its file can be handed to others, who can map it for reading only: see shared_fd(). kNoSpace:
+  // no descriptor or address space.
+  static Result<std::unique_ptr<Pool>> create(std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces,
+                                              bool shared = false);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+  // The same, when whoever gets it cannot write to the pool; else -1.
+  [[nodiscard]] int shared_fd() const noexcept { return shared_ ? fd_.get() : -1; }
   [[nodiscard]] std::byte* base() const noexcept { return base_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;
@@ -103,6 +107,7 @@ class Pool {
   PoolRecord*& bucket(const RecordKey& key) noexcept { return table_[key.hash & (table_.size() - 1)]; }
 
   io::PrivateFd fd_;  // or a forked child would keep the pool's memory after the end of this process
+  bool shared_ = false;
   std::byte* base_;
   std::uint64_t bytes_;
   StoreStats& stats_;

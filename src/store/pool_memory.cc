@@ -1,13 +1,15 @@
 #include "store/pool_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include "base/bytes.h"
+#include "io/aligned_map.h"
 
 namespace kvd::store {
 namespace {
 
-constexpr std::uint64_t kHugePageBytes = std::uint64_t{2} << 20;
+using io::kHugePageBytes;
 
 // Linux 6.1; glibc 2.36 does not have it.
 #ifndef MADV_COLLAPSE
@@ -16,23 +18,13 @@ constexpr int MADV_COLLAPSE = 25;
 
 }  // namespace
 
-void* map_pool(int fd, std::uint64_t bytes) {
-  const std::uint64_t area_bytes = bytes + kHugePageBytes;
-  void* const area = ::mmap(nullptr, area_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (area == MAP_FAILED) return area;
-  const auto begin = reinterpret_cast<std::uintptr_t>(area);
-  const std::uint64_t at = align_up(begin, kHugePageBytes);
-  void* const base =
-      ::mmap(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0);
-  if (base == MAP_FAILED) {
-    ::munmap(area, area_bytes);
-    return base;
-  }
-  // What the pool does not take goes back.
-  const std::uint64_t end = at + align_up(bytes, kPageBytes);
-  if (at > begin) ::munmap(area, at - begin);
-  if (begin + area_bytes > end) ::munmap(reinterpret_cast<void*>(end), begin + area_bytes - end);
-  return base;
+void* map_pool(int fd, std::uint64_t bytes) { return io::map_aligned(fd, bytes, PROT_READ | PROT_WRITE); }
+
+bool seal_pool(int fd, bool shared) {
+  constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW;
+  if (shared && ::fcntl(fd, F_ADD_SEALS, kSize | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0) return true;
+  ::fcntl(fd, F_ADD_SEALS, kSize | F_SEAL_SEAL);
+  return false;
 }
 
 // Collapsing gives huge pages also where the system grants shared memory none by itself (shmem_enabled, which is

@@ -19,7 +19,7 @@ class PoolMemoryTest : public ::testing::Test {
  protected:
   void map(std::uint64_t bytes) {
     bytes_ = bytes;
-    fd_ = ::memfd_create("pool-memory-test", MFD_CLOEXEC);
+    fd_ = ::memfd_create("pool-memory-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     ASSERT_EQ(::ftruncate(fd_, static_cast<off_t>(bytes)), 0);
     void* const mapped = map_pool(fd_, bytes);
     ASSERT_NE(mapped, MAP_FAILED);
@@ -41,6 +41,27 @@ TEST_F(PoolMemoryTest, LiesOnAHugePagesBoundaryAndIsTheFile) {
   std::byte last{};
   ASSERT_EQ(::pread(fd_, &last, 1, static_cast<off_t>(bytes_ - 1)), 1);
   EXPECT_EQ(last, std::byte{7});
+}
+
+TEST_F(PoolMemoryTest, AFileThatIsSharedIsWrittenThroughItsOwnMappingOnly) {
+  map(2 * kHuge);
+  ASSERT_TRUE(seal_pool(fd_, true));
+  EXPECT_EQ(::mmap(nullptr, kHuge, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0), MAP_FAILED);
+  EXPECT_EQ(::pwrite(fd_, "x", 1, 0), -1);
+  EXPECT_EQ(::ftruncate(fd_, 4096), -1);
+  EXPECT_TRUE(populate_pool(base_, bytes_)) << "the owner's pages still come";
+  base_[5] = std::byte{9};
+  void* const reader = ::mmap(nullptr, kHuge, PROT_READ, MAP_SHARED, fd_, 0);
+  ASSERT_NE(reader, MAP_FAILED);
+  EXPECT_EQ(static_cast<const std::byte*>(reader)[5], std::byte{9});
+  ::munmap(reader, kHuge);
+}
+
+TEST_F(PoolMemoryTest, AFileThatIsNotSharedKeepsItsSize) {
+  map(kHuge);
+  EXPECT_FALSE(seal_pool(fd_, false));
+  EXPECT_EQ(::ftruncate(fd_, 4096), -1);
+  EXPECT_EQ(::pwrite(fd_, "x", 1, 0), 1);
 }
 
 TEST_F(PoolMemoryTest, PopulatingKeepsWhatIsThere) {

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
 #include "store/aligned_buffer.h"
 #include "store/blocking_disk.h"
 
@@ -221,8 +222,8 @@ void Recovery::write_footer(const Use& use, Footer& footer) {
   const std::uint64_t end = flash_.volume.offset_of(use.segment) + flash_.volume.segment_bytes();
   // Without it the next start scans again; nothing is lost.
   if (auto written = disk.write(end - bytes, area.span()); !written)
-    flash_.log.warn(fmt::format("store: the footer of segment {} was not written (error {})", use.segment,
-                                written.error().sys_errno));
+    flash_.log.warn(
+        fmt::format("store: the footer of segment {} was not written: {}", use.segment, error_text(written.error())));
 }
 
 // ---- Into memory ----

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/error_text.h"
 #include "store/aligned_buffer.h"
 #include "store/segment_scan.h"
 
@@ -61,7 +62,7 @@ void SegmentWalk::read_header() {
   const MutableBytes page = page_.span();
   if (auto status = reader_.read(reader_.offset_of(report_.segment), page); !status) {
     report_.kind = SegmentKind::kMissing;
-    return damage(fmt::format("header cannot be read: {} (error {})", status.error().what, status.error().sys_errno));
+    return damage("header cannot be read: " + error_text(status.error()));
   }
   const auto header = parse_segment_header(page, reader_.seeds(), report_.segment);
   if (!header) return judge_bad_header(header.error());

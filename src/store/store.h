@@ -31,6 +31,7 @@ struct StoreOptions {
   std::string dir;                                    // created with mode 0700; holds flash.kvd and LOCK
   std::uint64_t pool_bytes = std::uint64_t{1} << 30;  // DRAM tier, >= 64 MiB; the largest record must fit in 1/4 of it
   std::uint64_t flash_bytes = 0;                      // NVMe tier, rounded down to segments; 0 = DRAM only (dir unused)
+  bool flash_bytes_given = true;        // false: flash_bytes is for a new store only, an existing one keeps its size
   std::uint64_t segment_bytes = 0;      // 16 MiB..256 MiB, power of two; 0 = the largest that gives 32 segments. Only a
                                         // new store asks: an existing one keeps its own
   std::uint64_t index_records_max = 0;  // 0 = flash_bytes / 64 KiB; 17.8 bytes of DRAM each
@@ -38,6 +39,7 @@ struct StoreOptions {
   Duration demote_idle = std::chrono::milliseconds(50);  // no request for this long = idle: demotion starts
   std::uint32_t pinned_percent_max = 50;                 // share of the pool that leases may pin
   bool prefault = true;                                  // touch the pool's memory in the background after opening
+  bool share_pool = false;                               // seal the pool's memory for readers: see shared_fd()
   bool verify = true;                                    // verify slabs read from flash; false only in tests
   bool force_threads = false;                            // tests: disk engine without io_uring
   bool small_sizes = false;                              // tests: no lower limits on pool, flash and segments
@@ -133,11 +135,14 @@ class Store {
   // Before anything is written: kInvalid when a flash tier would have to share its directory with files of something
   // else, with `why` as above. What else may be wrong open() says.
   static Status check_directory(const StoreOptions& options, std::string* why = nullptr);
+  // What the flash tier will take: the size of the file that is there where the store keeps it, else what is asked for.
+  // Of a file that is damaged it may be neither. Blocks for a look at the file.
+  static std::uint64_t flash_bytes(const StoreOptions& options);
   // Ends gets that wait with kCancelled, waits for the device. Pins and put handles must be gone.
   virtual ~Store() = default;
 
-  // Writes what is dirty to flash and flushes it, at most until `deadline`, then on_done. New puts are refused with
-  // kBusy from here on.
+  // Writes what is dirty to flash and flushes it, at most until `deadline`, then on_done; records that could not
+  // be written are a warning in the log. New puts are refused with kBusy from here on.
   virtual void drain(Time deadline, std::move_only_function<void()> on_done) = 0;
 
   // kInvalid when the same tenant and fingerprint are known here with another schema; kNoSpace when 65,535 are open.
@@ -191,6 +196,10 @@ class Store {
 
   // The pool's memfd and mapping, for transports.
   [[nodiscard]] virtual int pool_fd() const noexcept = 0;
+  // The pool's memfd for other processes, who can map it for reading only and rely on its size; -1 unless
+  // options.share_pool and the kernel can seal it so (5.1 and later). RecordView::pool_offset counts in it. Borrowed.
+  [[nodiscard]] virtual int shared_fd() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t pool_bytes() const noexcept = 0;
   [[nodiscard]] virtual const StoreStats& stats() const noexcept = 0;
   // Identity of the store (random, from its superblock) and number of this opening, for HELLO.
   [[nodiscard]] virtual std::array<std::byte, 16> uuid() const noexcept = 0;

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/check.h"
+#include "base/sizes.h"
 #include "block/checksum.h"
 
 namespace kvd::store {
@@ -430,7 +433,21 @@ void StoreImpl::check_drain() {
     drain.timer.arm_in(Millis(2));
     return;
   }
+  tell_losses();
   if (auto on_done = std::move(drain.on_done)) on_done();
+}
+
+// What a drain that is over has not brought to flash.
+void StoreImpl::tell_losses() {
+  if (tier_ == nullptr) return;
+  if (!tier_->flash.health.on()) {
+    log_.warn(fmt::format("store {}: the flash tier is off: what is in memory only is lost, engines will miss it",
+                          options_.dir));
+  } else if (const std::uint64_t records = stats_.dirty_records.value(); records > 0) {
+    log_.warn(fmt::format(
+        "store {}: {} in {} records could not be written to flash in time and are lost, engines will miss them",
+        options_.dir, show_size(stats_.dirty_bytes.value()), records));
+  }
 }
 
 }  // namespace kvd::store

@@ -67,6 +67,8 @@ class StoreImpl final : public Store {
   bool remove(NamespaceHandle ns, const block::RecordId& id) override;
   void await_removals(std::move_only_function<void(Status)> on_ack) override;
   [[nodiscard]] int pool_fd() const noexcept override { return pool_->fd(); }
+  [[nodiscard]] int shared_fd() const noexcept override { return pool_->shared_fd(); }
+  [[nodiscard]] std::uint64_t pool_bytes() const noexcept override { return pool_->bytes(); }
   [[nodiscard]] const StoreStats& stats() const noexcept override { return stats_; }
   [[nodiscard]] std::array<std::byte, 16> uuid() const noexcept override;
   [[nodiscard]] std::uint64_t boot_epoch() const noexcept override;
@@ -109,6 +111,7 @@ class StoreImpl final : public Store {
   void forget_record(PoolRecord& record);
   void bury(const RecordKey& key, const FlashPlace& place);
   void check_drain();
+  void tell_losses();
   void tier_off();
 
   io::Loop& loop_;

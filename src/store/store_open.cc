@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
+#include "base/sizes.h"
 #include "store/recovery.h"
 #include "store/store_impl.h"
 
@@ -23,17 +25,29 @@ Status invalid(std::string& why, std::string text) {
 
 Status check_options(const StoreOptions& options, std::string& why) {
   if (!options.small_sizes && options.pool_bytes < kPoolBytesMin)
-    return invalid(why,
-                   fmt::format("pool of {} MiB is too small: at least 64 MiB are needed", options.pool_bytes >> 20));
+    return invalid(why, fmt::format("a pool of {} is too small: at least 64 MiB are needed: ask for more",
+                                    show_size(options.pool_bytes)));
   if (options.pool_bytes / kPageBytes >= UINT32_MAX || options.pool_bytes < kPageBytes)
-    return invalid(why, fmt::format("pool of {} MiB: 4 KiB to 16 TiB are possible", options.pool_bytes >> 20));
+    return invalid(why, fmt::format("a pool of {} is not possible: ask for {} to 16 TiB", show_size(options.pool_bytes),
+                                    options.small_sizes ? "4 KiB" : "64 MiB"));
   const std::uint64_t segment_min = options.small_sizes ? kPageBytes * 16 : kSegmentBytesMin;
   const std::uint64_t segment = options.segment_bytes;
   if (segment != 0 && (!std::has_single_bit(segment) || segment < segment_min || segment > kSegmentBytesMax))
-    return invalid(why, fmt::format("segments of {} KiB: a power of two of 16 to 256 MiB is needed", segment >> 10));
+    return invalid(why, fmt::format("segments of {} are not possible: ask for a power of two from 16 MiB to 256 MiB",
+                                    show_size(segment)));
   if (options.pinned_percent_max > 100)
-    return invalid(why, fmt::format("{} % of the pool cannot be pinned", options.pinned_percent_max));
+    return invalid(why,
+                   fmt::format("{} % of the pool cannot be pinned: ask for at most 100", options.pinned_percent_max));
   return {};
+}
+
+// Records that the index has room for. What a store that keeps its size was once asked for is less than a segment more
+// than it has: with room for fewer records than then, recovery would have to give segments up.
+std::uint64_t index_records(const StoreOptions& options, const Volume& volume) {
+  if (options.index_records_max != 0) return options.index_records_max;
+  const bool kept = !options.flash_bytes_given && !volume.created();
+  const std::uint64_t bytes = kept ? volume.offset_of(volume.segments() + 1) : options.flash_bytes;
+  return std::max<std::uint64_t>(bytes / kFlashBytesPerIndexRecord, 1024);
 }
 
 // Largest record that a frame of its own in an empty segment can hold, beside header, reserve and footer.
@@ -61,6 +75,12 @@ Status Store::check_directory(const StoreOptions& options, std::string* why) {
   const Status checked = options.flash_bytes == 0 ? Status{} : check_not_foreign(options.dir, reason);
   if (why != nullptr) *why = reason;
   return checked;
+}
+
+std::uint64_t Store::flash_bytes(const StoreOptions& options) {
+  const bool keeps = options.flash_bytes > 0 && !options.flash_bytes_given;
+  const std::uint64_t kept = keeps ? flash_file_bytes(options.dir) : 0;
+  return kept > 0 ? kept : options.flash_bytes;
 }
 
 StoreImpl::StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options)
@@ -100,10 +120,10 @@ Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
 }
 
 Status StoreImpl::open_pool(std::string& why) {
-  auto pool = Pool::create(options_.pool_bytes, stats_, *namespaces_);
+  auto pool = Pool::create(options_.pool_bytes, stats_, *namespaces_, options_.share_pool);
   if (!pool) {
-    why = fmt::format("pool of {} MiB: {} (error {}): ask for a smaller pool", options_.pool_bytes >> 20,
-                      pool.error().what, pool.error().sys_errno);
+    why = fmt::format("a pool of {} cannot be had: {}: ask for a smaller one", show_size(options_.pool_bytes),
+                      error_text(pool.error()));
     return fail(pool.error());
   }
   pool_ = std::move(*pool);
@@ -115,16 +135,16 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   auto directory = StoreDirectory::open(options_.dir, log_, why);
   if (!directory) return fail(directory.error());
   VolumeOptions wanted;
-  wanted.flash_bytes = options_.flash_bytes;
+  // A store whose superblocks are lost begins anew in all of its file, not in a part of it.
+  wanted.flash_bytes = std::max(options_.flash_bytes, Store::flash_bytes(options_));
+  wanted.flash_bytes_given = options_.flash_bytes_given;
   wanted.segment_bytes = options_.segment_bytes;
   wanted.segments_min = kSegmentsMin;
   wanted.force_threads = options_.force_threads;
   auto volume = Volume::open(loop_, log_, disks, directory->flash_path(), wanted, why);
   if (!volume) return fail(volume.error());
 
-  const std::uint64_t records = options_.index_records_max != 0
-                                    ? options_.index_records_max
-                                    : std::max<std::uint64_t>(options_.flash_bytes / kFlashBytesPerIndexRecord, 1024);
+  const std::uint64_t records = index_records(options_, *volume);
   namespaces_ =
       std::make_unique<Namespaces>(std::min(options_.pool_bytes / 4, record_bytes_max(volume->segment_bytes())));
   if (auto opened = open_pool(why); !opened) return opened;
@@ -135,7 +155,7 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   Recovery recovery(flash, *pool_);
   const auto report = recovery.run();
   if (!report) {
-    why = fmt::format("{}: {} (error {})", options_.dir, report.error().what, report.error().sys_errno);
+    why = fmt::format("{}: {}: check the drive, or give another directory", options_.dir, error_text(report.error()));
     return fail(report.error());
   }
   const auto took = std::chrono::duration_cast<Millis>(loop_.now() - start);
@@ -208,8 +228,8 @@ Status StoreImpl::shrink(std::string& why) {
   tier_->demoter.flush_always(false);
   const auto shrunk = flash.health.on() ? flash.volume.shrink(loop_, log_) : fail(Code::kIo, "the flash tier is off");
   if (shrunk) return {};
-  why = fmt::format("{}: could not be made smaller: {} (error {})", options_.dir, shrunk.error().what,
-                    shrunk.error().sys_errno);
+  why = fmt::format("{}: cannot be made smaller: {}: check the drive, or ask for the size that it has", options_.dir,
+                    error_text(shrunk.error()));
   return fail(shrunk.error());
 }
 

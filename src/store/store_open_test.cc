@@ -96,7 +96,7 @@ TEST(StoreOpen, RefusesImpossibleSizes) {
     kit.options.segment_bytes = 0;
     change(kit.options);
     const Status opened = kit.open();
-    EXPECT_FALSE(kit.why.empty());
+    EXPECT_TRUE(mentions(kit.why, "ask for")) << kit.why;
     return !opened && opened.error().code == Code::kInvalid;
   };
   EXPECT_TRUE(refused([](StoreOptions& o) { o.pool_bytes = 1 << 20; }));
@@ -106,6 +106,22 @@ TEST(StoreOpen, RefusesImpossibleSizes) {
   EXPECT_TRUE(refused([](StoreOptions& o) { o.flash_bytes = 10 << 20; }));
   EXPECT_TRUE(refused([](StoreOptions& o) { o.pinned_percent_max = 101; }));
   EXPECT_TRUE(refused([](StoreOptions& o) { o.flash_bytes = ~std::uint64_t{0}; }));
+}
+
+TEST(StoreOpen, SaysHowMuchFlashItNeeds) {
+  StoreKit kit;
+  kit.options.segment_bytes = 16 << 20;
+  kit.options.flash_bytes = 1 << 20;
+  EXPECT_EQ(kit.open().error().code, Code::kInvalid);
+  EXPECT_EQ(kit.why,
+            "a flash size of 1MiB is too small: 4 segments of 16MiB and 4MiB beside them are needed: ask for 68MiB");
+}
+
+TEST(StoreOpen, SaysInWordsWhatTheDriveAnswered) {
+  StoreKit kit;
+  kit.drive().inject(io::DiskOp::Kind::kWrite, 1, io::SimFault::kError, EIO);
+  EXPECT_EQ(kit.open().error().code, Code::kIo);
+  EXPECT_TRUE(mentions(kit.why, ": Input/output error: check the drive")) << kit.why;
 }
 
 TEST(StoreOpen, ADiskWithoutRoomIsSaidAtOnce) {
@@ -358,6 +374,28 @@ TEST_P(RealStoreTest, WhatWasAcknowledgedAsWrittenSurvivesSigkill) {
   }
   // 100 MiB of flash hold about 200 of them; the child stops within a few dozen of 90.
   EXPECT_EQ(found, acked.size());
+}
+
+TEST_P(RealStoreTest, WithoutItsSuperblocksItBeginsAnewInAllOfItsFile) {
+  auto loop = io::make_real_loop();
+  RecordingLog log;
+  std::string why;
+  StoreOptions asked = options();
+  const auto free_segments = [&] {
+    const auto store = Store::open(**loop, log, asked, &why);
+    return store ? (*store)->stats().segments_free.value() : 0;
+  };
+  const auto before = free_segments();
+  EXPECT_GT(before, 0) << why;
+  std::fstream file(asked.dir + "/flash.kvd", std::ios::in | std::ios::out | std::ios::binary);
+  for (std::uint32_t copy = 0; copy < kSuperblockCopies; ++copy) {
+    file.seekp(static_cast<std::streamoff>(copy * kSuperblockStride + 100)).write("damage", 6);
+  }
+  file.close();
+  asked.flash_bytes = 80 << 20;  // the default of who says nothing
+  asked.flash_bytes_given = false;
+  EXPECT_EQ(free_segments(), before) << why;
+  EXPECT_EQ(log.count("all superblocks are damaged"), 1u);
 }
 
 TEST_P(RealStoreTest, ServesWhatItWrote) {

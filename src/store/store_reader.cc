@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,16 +10,12 @@
 
 #include <fmt/format.h>
 
+#include "base/error_text.h"
 #include "store/aligned_buffer.h"
 #include "store/directory.h"
 
 namespace kvd::store {
 namespace {
-
-std::string error_text(int error) {
-  const char* text = ::strerrordesc_np(error);
-  return text == nullptr ? fmt::format("error {}", error) : text;
-}
 
 // The file for reading: direct where it can be. One read tells, as some file systems refuse at the transfer only.
 io::UniqueFd open_file(const std::string& path) {

@@ -28,6 +28,28 @@ TEST_F(SizeTest, GrowsAndKeepsItsContent) {
   EXPECT_EQ(kit_.stats().segments_evicted.value(), 0u);
 }
 
+TEST_F(SizeTest, KeepsItsSizeUnlessTold) {
+  const auto size_of = [&](std::uint64_t segments) { return (4 << 20) + segments * kit_.options.segment_bytes; };
+  kit_.options.flash_bytes_given = false;
+  kit_.options.flash_bytes = size_of(8);
+  open();
+  EXPECT_EQ(kit_.drive().size(), size_of(8)) << "there was none: what is asked for is made";
+  for (std::uint64_t n = 0; n < 24; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  for (const std::uint64_t segments : {4u, 16u}) {
+    kit_.close();
+    kit_.options.flash_bytes = size_of(segments);
+    open();
+    EXPECT_EQ(kit_.drive().size(), size_of(8));
+    EXPECT_EQ(kit_.log.count("shrinking"), 0u);
+    for (std::uint64_t n = 0; n < 24; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+  }
+  kit_.close();
+  kit_.options.flash_bytes_given = true;
+  kit_.options.flash_bytes = size_of(4);
+  open();
+  EXPECT_EQ(kit_.log.count("shrinking from 8 to 4 segments"), 1u);
+}
+
 TEST_F(SizeTest, ShrinksAndKeepsWhatFitsAndRemovals) {
   kit_.options.flash_bytes = (4 << 20) + 16 * kit_.options.segment_bytes;
   open();

@@ -465,18 +465,22 @@ TEST_F(StoreTest, DrainWritesEverythingAndRefusesPuts) {
   kit_.lose_power(1, 0);
   open();
   for (std::uint64_t n = 0; n < 12; ++n) EXPECT_EQ(kit_.get(n), 1u);
+  EXPECT_EQ(kit_.log.count("lost"), 0u);
 }
 
-TEST_F(StoreTest, DrainEndsAtItsDeadline) {
+TEST_F(StoreTest, DrainEndsAtItsDeadlineAndTellsWhatIsLost) {
   open();
   ASSERT_TRUE(kit_.put(1));
+  ASSERT_TRUE(kit_.put(2));
   kit_.drive().stall(UINT64_MAX, Duration::max());
   bool drained = false;
   kit_.store->drain(after(kit_.loop.now(), Millis(300)), [&] { drained = true; });
   kit_.loop.run_for(Millis(299));
   EXPECT_FALSE(drained);
+  EXPECT_EQ(kit_.log.count("lost"), 0u);
   kit_.loop.run_for(Millis(5));
   EXPECT_TRUE(drained);
+  EXPECT_EQ(kit_.log.count(": 72KiB in 2 records could not be written to flash in time and are lost"), 1u);
   kit_.kill();
 }
 

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
 #include "store/aligned_buffer.h"
 #include "store/segment_scan.h"
 
@@ -72,12 +73,11 @@ void SegmentVerifier::verify_record(const SegmentReport& found, const Descriptor
     return;
   }
   ++report_.records_damaged;
-  const char* what = image ? checked.error().what : "cannot be read";
+  Error why = checked.error();
+  if (!image) why.what = "cannot be read";
   report_.findings.push_back(
       {true, found.segment,
-       fmt::format(
-           "record {:016x}{:016x} at page {}: {}{}", d.key_hi, d.key_lo, d.offset, what,
-           checked.error().sys_errno != 0 ? fmt::format(" (error {})", checked.error().sys_errno) : std::string())});
+       fmt::format("record {:016x}{:016x} at page {}: {}", d.key_hi, d.key_lo, d.offset, error_text(why))});
 }
 
 Result<Bytes> SegmentVerifier::image_of(std::uint32_t segment, const Descriptor& d) {

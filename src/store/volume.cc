@@ -12,14 +12,14 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
+#include "base/sizes.h"
 #include "store/aligned_buffer.h"
 #include "store/blocking_disk.h"
 #include "store/superblocks.h"
 
 namespace kvd::store {
 namespace {
-
-double gib(std::uint64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(1u << 30); }
 
 using Found = SuperblockVerdict;
 
@@ -60,7 +60,8 @@ Result<Found> inspect_file(io::Loop& loop, io::DiskFactory& disks, const std::st
   auto disk = disks.open(loop, quiet, path, look);
   if (!disk) {
     if (disk.error().code == Code::kNotFound) return Found{};
-    why = fmt::format("{}: cannot be read: {} (error {})", path, disk.error().what, disk.error().sys_errno);
+    why = fmt::format("{}: cannot be read: {}: make it readable to this user, or give another directory", path,
+                      error_text(disk.error()));
     return fail(disk.error());
   }
   auto found = inspect(loop, **disk);
@@ -82,13 +83,15 @@ Result<std::uint32_t> segments_for(const VolumeOptions& options, std::uint64_t s
   const std::uint64_t room = options.flash_bytes > kHeadBytes ? options.flash_bytes - kHeadBytes : 0;
   const std::uint64_t segments = room / segment_bytes;
   if (segments < options.segments_min) {
-    why = fmt::format("flash size {:.2f} GiB is too small: {} segments of {} MiB and 4 MiB are needed",
-                      gib(options.flash_bytes), options.segments_min, segment_bytes >> 20);
+    why = fmt::format("a flash size of {} is too small: {} segments of {} and {} beside them are needed: ask for {}MiB",
+                      show_size(options.flash_bytes), options.segments_min, show_size(segment_bytes),
+                      show_size(kHeadBytes), (kHeadBytes + options.segments_min * segment_bytes) >> 20);
     return fail(Code::kInvalid, "the flash size is too small");
   }
   if (segments > kSegmentsMax) {
-    why = fmt::format("flash size {:.0f} GiB is too large: at most {:.0f} GiB with segments of {} MiB",
-                      gib(options.flash_bytes), gib(std::uint64_t{kSegmentsMax} * segment_bytes), segment_bytes >> 20);
+    why = fmt::format("a flash size of {} is too large: ask for at most {}, which is what segments of {} allow",
+                      show_size(options.flash_bytes), show_size(std::uint64_t{kSegmentsMax} * segment_bytes),
+                      show_size(segment_bytes));
     return fail(Code::kInvalid, "the flash size is too large");
   }
   return static_cast<std::uint32_t>(segments);
@@ -128,7 +131,9 @@ Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, co
       log.warn(fmt::format("store {}: keeps its segments of {} KiB", path, found->superblock.segment_bytes >> 10));
     segment_bytes = found->superblock.segment_bytes;
   }
-  const auto wanted = segments_for(options, segment_bytes, why);
+  const bool keeps = exists && !options.flash_bytes_given;
+  const auto wanted = keeps ? Result<std::uint32_t>(static_cast<std::uint32_t>(found->superblock.segments))
+                            : segments_for(options, segment_bytes, why);
   if (!wanted) return fail(wanted.error());
   if (found->kind == Found::Kind::kLost)
     log.error(fmt::format("store {}: all superblocks are damaged, its content is lost; starting empty", path));
@@ -142,16 +147,17 @@ Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, co
   disk_options.force_threads = options.force_threads;
   auto disk = disks.open(loop, log, path, disk_options);
   if (!disk) {
-    why = fmt::format("{}: cannot be made {:.2f} GiB large: {} (error {}){}", path, gib(disk_options.bytes),
-                      disk.error().what, disk.error().sys_errno,
-                      disk.error().code == Code::kNoSpace ? ": free space or ask for less flash" : "");
+    why = fmt::format(
+        "{}: cannot be made {} large: {}: {}", path, show_size(disk_options.bytes), error_text(disk.error()),
+        disk.error().code == Code::kNoSpace ? "free space or ask for less flash"
+                                            : "give a directory on a local disk that this user may write");
     return fail(disk.error());
   }
   block.boot_epoch += 1;
   Volume volume(std::move(*disk), block, !exists, *wanted, path);
   if (auto written = volume.write_superblocks(loop); !written) {
-    why = fmt::format("{}: the superblocks cannot be written: {} (error {})", path, written.error().what,
-                      written.error().sys_errno);
+    why = fmt::format("{}: the superblocks cannot be written: {}: check the drive, or give another directory", path,
+                      error_text(written.error()));
     return fail(written.error());
   }
   return volume;
@@ -184,7 +190,7 @@ Status Volume::shrink(io::Loop& loop, Log& log) {
   struct stat info{};
   if (::stat(path_.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_size > bytes &&
       ::truncate(path_.c_str(), bytes) != 0)
-    log.warn(fmt::format("store {}: shrunk, but the file keeps its length (error {})", path_, errno));
+    log.warn(fmt::format("store {}: shrunk, but the file keeps its length: {}", path_, error_text(errno)));
   return {};
 }
 

@@ -18,6 +18,7 @@ namespace kvd::store {
 
 struct VolumeOptions {
   std::uint64_t flash_bytes = 0;    // of the file, head area included
+  bool flash_bytes_given = true;    // false: of a new file only, an existing one keeps its size
   std::uint64_t segment_bytes = 0;  // for a new store; an existing one keeps its own. 0 = by flash_bytes
   std::uint32_t segments_min = 4;
   bool force_threads = false;

@@ -230,6 +230,39 @@ Result<GetData> decode<GetData>(const Header& header, Bytes meta) {
 }
 
 template <>
+Result<Memory> decode<Memory>(const Header&, Bytes meta) {
+  ByteReader r(meta);
+  const Memory m{.bytes = r.read<std::uint64_t>()};
+  if (!r.done() || m.bytes == 0) return malformed();
+  return m;
+}
+
+template <>
+Result<GetView> decode<GetView>(const Header& header, Bytes meta) {
+  ByteReader r(meta);
+  bool valid = true;
+  GetView m;
+  if (header.items == 0 || header.items > kKeysPerRequestMax) return malformed();
+  if (header.layer_count == 0 || header.layer_count > kLayersMax) return malformed();
+  m.view = r.read<std::uint64_t>();
+  m.slab_stride = r.read<std::uint32_t>();
+  m.failed = read_bitmap(r, header.items, valid);
+  if (!r.ok() || !valid || m.view == 0) return malformed();
+  const std::size_t keys = header.items - count_bits(m.failed);
+  m.offsets = U64View(r.read_bytes(keys * sizeof(std::uint64_t)));
+  m.checksums = U64View(r.read_bytes(keys * header.layer_count * sizeof(std::uint64_t)));
+  if (!r.done() || keys == 0) return malformed();
+  return m;
+}
+
+template <>
+Result<Release> decode<Release>(const Header& header, Bytes meta) {
+  if (header.items == 0 || header.items > kViewsPerReleaseMax) return malformed();
+  if (meta.size() != header.items * sizeof(std::uint64_t)) return malformed();
+  return Release{.views = U64View(meta)};
+}
+
+template <>
 Result<Put> decode<Put>(const Header& header, Bytes meta) {
   ByteReader r(meta);
   bool valid = true;
@@ -365,6 +398,17 @@ Status check_get_payload(const Header& header, const GetData& data, std::uint32_
 Status check_put_payload(const Header& header, std::uint32_t slab_bytes) noexcept {
   const std::uint64_t slabs = std::uint64_t{header.items} * header.layer_count;
   if (header.payload_bytes() != slabs * slab_bytes) return malformed();
+  return {};
+}
+
+Status check_view_places(const Header& header, const GetView& view, std::uint32_t slab_bytes,
+                         std::uint64_t memory_bytes) noexcept {
+  if (header.layer_count == 0 || (header.layer_count > 1 && view.slab_stride < slab_bytes)) return malformed();
+  // Below 2^42: layers and stride have 16 and 32 bits.
+  const std::uint64_t extent = (header.layer_count - std::uint64_t{1}) * view.slab_stride + slab_bytes;
+  for (std::size_t i = 0; i < view.offsets.size(); ++i) {
+    if (extent > memory_bytes || view.offsets[i] > memory_bytes - extent) return malformed();
+  }
   return {};
 }
 

@@ -112,6 +112,18 @@ void put_meta(Writer& w, const GetData& m) {
   w.put_bytes(m.checksums.bytes());
 }
 
+void put_meta(Writer& w, const Memory& m) { w.put(m.bytes); }
+
+void put_meta(Writer& w, const GetView& m) {
+  w.put(m.view);
+  w.put(m.slab_stride);
+  w.put_bytes(m.failed);
+  w.put_bytes(m.offsets.bytes());
+  w.put_bytes(m.checksums.bytes());
+}
+
+void put_meta(Writer& w, const Release& m) { w.put_bytes(m.views.bytes()); }
+
 void put_meta(Writer& w, const Put& m) {
   w.put(m.ns);
   w.put(m.shard);
@@ -157,6 +169,8 @@ std::uint32_t items_of(const Header& header, const M& message) {
     return static_cast<std::uint32_t>(message.keys.count());
   } else if constexpr (requires { message.tiers; }) {
     return static_cast<std::uint32_t>(message.tiers.size());
+  } else if constexpr (requires { message.views; }) {
+    return static_cast<std::uint32_t>(message.views.size());
   } else {
     return header.items;
   }
@@ -210,6 +224,9 @@ template Buffer frame(Header, const Match&, std::uint64_t);
 template Buffer frame(Header, const MatchReply&, std::uint64_t);
 template Buffer frame(Header, const Get&, std::uint64_t);
 template Buffer frame(Header, const GetData&, std::uint64_t);
+template Buffer frame(Header, const Memory&, std::uint64_t);
+template Buffer frame(Header, const GetView&, std::uint64_t);
+template Buffer frame(Header, const Release&, std::uint64_t);
 template Buffer frame(Header, const Check&, std::uint64_t);
 template Buffer frame(Header, const Put&, std::uint64_t);
 template Buffer frame(Header, const PutData&, std::uint64_t);

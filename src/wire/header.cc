@@ -12,15 +12,20 @@ namespace {
 constexpr std::size_t kCrcOffset = 60;
 
 bool known(std::uint8_t opcode) noexcept {
+  if (opcode == static_cast<std::uint8_t>(Opcode::kMemory) || opcode == static_cast<std::uint8_t>(Opcode::kGetView)) {
+    return true;  // answers without a request of their number
+  }
   const std::uint8_t request = opcode & 0x7F;
-  if (request < 0x01 || request > 0x0D) return false;
+  if (request < 0x01 || request > 0x0E) return false;
   return opcode < 0x80 || (request != 0x06 && request != 0x07 && request < 0x0C);
 }
 
 }  // namespace
 
 Opcode reply_of(Opcode request) noexcept {
-  if (request == Opcode::kCancel || request == Opcode::kCheck || request == Opcode::kClose) return request;
+  const bool unanswered = request == Opcode::kCancel || request == Opcode::kCheck || request == Opcode::kClose ||
+                          request == Opcode::kRelease;
+  if (unanswered) return request;
   if (request == Opcode::kPutData) return Opcode::kPutReply;
   return static_cast<Opcode>(static_cast<std::uint8_t>(request) | 0x80);
 }
@@ -40,6 +45,7 @@ const char* opcode_name(Opcode opcode) noexcept {
     case Opcode::kPing: return "PING";
     case Opcode::kCheck: return "CHECK";
     case Opcode::kClose: return "CLOSE";
+    case Opcode::kRelease: return "RELEASE";
     case Opcode::kHelloReply: return "HELLO reply";
     case Opcode::kOpenReply: return "OPEN reply";
     case Opcode::kMatchReply: return "MATCH reply";
@@ -49,6 +55,8 @@ const char* opcode_name(Opcode opcode) noexcept {
     case Opcode::kUnpinReply: return "UNPIN reply";
     case Opcode::kStatsReply: return "STATS reply";
     case Opcode::kPingReply: return "PING reply";
+    case Opcode::kMemory: return "MEMORY";
+    case Opcode::kGetView: return "GET view";
   }
   return "unknown";
 }

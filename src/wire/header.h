@@ -33,6 +33,7 @@ enum class Opcode : std::uint8_t {
   kPing = 0x0B,
   kCheck = 0x0C,
   kClose = 0x0D,
+  kRelease = 0x0E,
   kHelloReply = 0x81,
   kOpenReply = 0x82,
   kMatchReply = 0x83,
@@ -42,13 +43,15 @@ enum class Opcode : std::uint8_t {
   kUnpinReply = 0x89,
   kStatsReply = 0x8A,
   kPingReply = 0x8B,
+  kMemory = 0x8E,
+  kGetView = 0x8F,
 };
 
 constexpr bool is_response(Opcode opcode) noexcept { return (static_cast<std::uint8_t>(opcode) & 0x80) != 0; }
 // True for the two messages that may carry slabs after their meta.
 constexpr bool has_payload(Opcode opcode) noexcept { return opcode == Opcode::kGetData || opcode == Opcode::kPutData; }
 // The opcode that answers `request`. Those without an answer give themselves: CANCEL (the request it names ends),
-// CHECK and CLOSE.
+// CHECK, CLOSE and RELEASE.
 Opcode reply_of(Opcode request) noexcept;
 // The message's name as wire.md writes it, for logs. Static storage.
 const char* opcode_name(Opcode opcode) noexcept;

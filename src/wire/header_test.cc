@@ -85,7 +85,9 @@ TEST(Header, ForeignProtocolsAndVersionsAreToldApart) {
 
 TEST(Header, ValuesBeyondTheProtocolAreRefused) {
   EXPECT_EQ(error_of(with(5, std::uint8_t{0x00})), Code::kCorrupt);
-  EXPECT_EQ(error_of(with(5, std::uint8_t{0x0E})), Code::kCorrupt);
+  EXPECT_EQ(error_of(with(5, std::uint8_t{0x0F})), Code::kCorrupt);
+  EXPECT_EQ(error_of(with(5, std::uint8_t{0x10})), Code::kCorrupt);
+  EXPECT_EQ(error_of(with(5, std::uint8_t{0x90})), Code::kCorrupt);
   EXPECT_EQ(error_of(with(5, std::uint8_t{0x8C})), Code::kCorrupt);
   EXPECT_EQ(error_of(with(5, std::uint8_t{0x8D})), Code::kCorrupt);
   EXPECT_EQ(error_of(with(5, std::uint8_t{0x86})), Code::kCorrupt);
@@ -130,6 +132,7 @@ TEST(Header, RepliesBelongToRequests) {
   EXPECT_EQ(reply_of(Opcode::kCancel), Opcode::kCancel);
   EXPECT_EQ(reply_of(Opcode::kCheck), Opcode::kCheck);
   EXPECT_EQ(reply_of(Opcode::kClose), Opcode::kClose);
+  EXPECT_EQ(reply_of(Opcode::kRelease), Opcode::kRelease);
   EXPECT_TRUE(is_response(Opcode::kGetData));
   EXPECT_FALSE(is_response(Opcode::kGet));
   EXPECT_TRUE(has_payload(Opcode::kPutData));

@@ -27,6 +27,9 @@ inline constexpr std::size_t kTenantBytesMax = 64;  // include/kvdepot/types.h
 inline constexpr std::size_t kFingerprintBytesMax = 128;
 inline constexpr std::size_t kOrderBytesMax = 64;
 
+// Features of HELLO: the client says what it can take, the depot says what of it it does.
+inline constexpr std::uint64_t kFeatureSharedMemory = 1;  // MEMORY, GET view and RELEASE; unix sockets only
+
 // Little-endian u64s at any alignment.
 class U64View {
  public:
@@ -125,6 +128,30 @@ struct GetData {  // header.items, layer_first, layer_count are the caller's
   Bytes failed{};       // bitmap_bytes(header.items)
   U64View checksums{};  // for each layer, for each key that has not failed
 };
+
+// The memory in which a depot's slabs lie: the first message behind the HELLO reply when shared memory was agreed upon,
+// with a file descriptor (SCM_RIGHTS).
+struct Memory {
+  static constexpr Opcode kOpcode = Opcode::kMemory;
+  std::uint64_t bytes = 0;  // of the file, from its first
+};
+
+// What GetData says, for slabs that the client reads from that memory. They stay there until it gives the view back.
+struct GetView {  // header.items, layer_first, layer_count are the caller's
+  static constexpr Opcode kOpcode = Opcode::kGetView;
+  std::uint64_t view = 0;         // what RELEASE names; not 0
+  std::uint32_t slab_stride = 0;  // from a slab of a record to that of the next layer
+  Bytes failed{};                 // bitmap_bytes(header.items); not all keys
+  U64View offsets{};              // for each key that has not failed: where its slab of the first layer lies
+  U64View checksums{};            // as in GetData
+};
+
+// Gives views back. Has no answer.
+struct Release {  // header.items = their number
+  static constexpr Opcode kOpcode = Opcode::kRelease;
+  U64View views{};  // 1..kViewsPerReleaseMax
+};
+inline constexpr std::size_t kViewsPerReleaseMax = 4096;
 
 // Says that slabs of these records were damaged when they arrived. Has no answer.
 struct Check {
@@ -230,6 +257,12 @@ Result<Get> decode<Get>(const Header& header, Bytes meta);
 template <>
 Result<GetData> decode<GetData>(const Header& header, Bytes meta);
 template <>
+Result<Memory> decode<Memory>(const Header& header, Bytes meta);
+template <>
+Result<GetView> decode<GetView>(const Header& header, Bytes meta);
+template <>
+Result<Release> decode<Release>(const Header& header, Bytes meta);
+template <>
 Result<Check> decode<Check>(const Header& header, Bytes meta);
 template <>
 Result<Put> decode<Put>(const Header& header, Bytes meta);
@@ -259,5 +292,8 @@ Result<PingReply> decode<PingReply>(const Header& header, Bytes meta);
 // Payload sizes that the header of a body message must announce. kCorrupt when they differ.
 Status check_get_payload(const Header& header, const GetData& data, std::uint32_t slab_bytes) noexcept;
 Status check_put_payload(const Header& header, std::uint32_t slab_bytes) noexcept;
+// Whether every slab of a GET view lies in a memory of `memory_bytes`. kCorrupt.
+Status check_view_places(const Header& header, const GetView& view, std::uint32_t slab_bytes,
+                         std::uint64_t memory_bytes) noexcept;
 
 }  // namespace kvd::wire

@@ -28,6 +28,23 @@ void check(const Header& header, Bytes meta) {
   require(header_again.has_value() && header_again->items == header.items);
 }
 
+// What passes the check of places must let a reader touch every slab.
+void check_view(const Header& header, Bytes meta) {
+  check<GetView>(header, meta);
+  const Result<GetView> view = decode<GetView>(header, meta);
+  if (!view) return;
+  constexpr std::uint32_t kSlabBytes = 4096;
+  const std::uint64_t memory_bytes = view->view;  // any number
+  if (!check_view_places(header, *view, kSlabBytes, memory_bytes)) return;
+  require(view->offsets.size() * header.layer_count == view->checksums.size());
+  for (std::size_t i = 0; i < view->offsets.size(); ++i) {
+    const std::uint64_t left = memory_bytes - std::min(memory_bytes, view->offsets[i]);
+    require(left >= kSlabBytes);
+    require((left - kSlabBytes) / std::max<std::uint64_t>(1, view->slab_stride) >=
+            header.layer_count - std::uint64_t{1});
+  }
+}
+
 void check_body(const Header& header, Bytes meta) {
   switch (header.opcode) {
     case Opcode::kHello: return check<Hello>(header, meta);
@@ -43,6 +60,9 @@ void check_body(const Header& header, Bytes meta) {
     case Opcode::kPing: return check<Ping>(header, meta);
     case Opcode::kCheck: return check<Check>(header, meta);
     case Opcode::kClose: return check<Close>(header, meta);
+    case Opcode::kRelease: return check<Release>(header, meta);
+    case Opcode::kMemory: return check<Memory>(header, meta);
+    case Opcode::kGetView: return check_view(header, meta);
     case Opcode::kHelloReply: return check<HelloReply>(header, meta);
     case Opcode::kOpenReply: return check<OpenReply>(header, meta);
     case Opcode::kMatchReply: return check<MatchReply>(header, meta);

@@ -58,7 +58,7 @@ void expect_exact_length(const Buffer& bytes) {
   EXPECT_EQ(decode_error<M>(p.header, longer), Code::kCorrupt);
 }
 
-// The two worked examples of docs/formats/wire.md, made by an independent encoder.
+// The worked examples of docs/formats/wire.md, made by an independent encoder.
 TEST(WireFormat, HelloHasItsGoldenBytes) {
   const Buffer golden = from_hex(
       "4b 56 44 31 01 01 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 16 00 00 00 00 00 00 00 "
@@ -78,6 +78,28 @@ TEST(WireFormat, GetHasItsGoldenBytes) {
   const Get get{.ns = 5, .shard = 1, .group = 0, .stop_at_first_failure = true, .keys = {keys, 16, true}};
   const Header header{.request_id = 0x1122334455667788, .layer_first = 3, .layer_count = 2, .deadline_ms = 250};
   EXPECT_EQ(frame(header, get), golden);
+}
+
+TEST(WireFormat, GetViewAndReleaseHaveTheirGoldenBytes) {
+  const Buffer golden = from_hex(
+      "4b 56 44 31 01 8f 01 00 88 77 66 55 44 33 22 11 02 00 00 00 03 00 02 00 25 00 00 00 00 00 00 00 "
+      "25 00 00 00 00 00 00 00 00 00 00 00 ce 0e e7 1e 00 00 00 00 00 00 00 00 00 00 00 00 e7 14 d1 09 "
+      "09 00 00 00 00 00 00 00 00 20 00 00 02 00 20 01 00 00 00 00 00 08 07 06 05 04 03 02 01 "
+      "18 17 16 15 14 13 12 11");
+  const std::array failed{std::byte{0x02}};
+  const std::array<std::uint64_t, 1> offsets{0x12000};
+  const std::array<std::uint64_t, 2> checksums{0x0102030405060708, 0x1112131415161718};
+  const GetView view{
+      .view = 9, .slab_stride = 8192, .failed = failed, .offsets = U64View(offsets), .checksums = U64View(checksums)};
+  const Header header{
+      .flags = kFlagLast, .request_id = 0x1122334455667788, .items = 2, .layer_first = 3, .layer_count = 2};
+  EXPECT_EQ(frame(header, view), golden);
+  const Buffer golden_release = from_hex(
+      "4b 56 44 31 01 0e 00 00 00 00 00 00 00 00 00 f0 02 00 00 00 00 00 00 00 10 00 00 00 00 00 00 00 "
+      "10 00 00 00 00 00 00 00 00 00 00 00 a7 46 da e9 00 00 00 00 00 00 00 00 00 00 00 00 e2 16 db fe "
+      "09 00 00 00 00 00 00 00 0a 00 00 00 00 00 00 00");
+  const std::array<std::uint64_t, 2> views{9, 10};
+  EXPECT_EQ(frame({.request_id = 0xF000000000000000}, Release{U64View(views)}), golden_release);
 }
 
 TEST(WireMessage, HelloRoundTrips) {
@@ -268,12 +290,75 @@ TEST(WireMessage, GetDataCarriesChecksumsOfTheKeysThatHaveNotFailed) {
   expect_exact_length<GetData>(bytes);
 }
 
+TEST(WireMessage, GetViewRoundTripsWithTheChecksumsOfLivingKeysOnly) {
+  std::array<std::byte, 2> failed{};
+  set_bit(failed, 9);
+  std::vector<std::uint64_t> offsets(9);
+  std::iota(offsets.begin(), offsets.end(), 4096);
+  std::vector<std::uint64_t> checksums(2 * 9);
+  std::iota(checksums.begin(), checksums.end(), 100);
+  const GetView view{
+      .view = 7, .slab_stride = 8192, .failed = failed, .offsets = U64View(offsets), .checksums = U64View(checksums)};
+  const Header header{.flags = kFlagLast, .request_id = 5, .items = 10, .layer_first = 4, .layer_count = 2};
+  const Buffer bytes = frame(header, view);
+  const Parsed p = parse(bytes);
+  const auto m = decode<GetView>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->view, 7U);
+  EXPECT_EQ(m->slab_stride, 8192U);
+  EXPECT_EQ(m->offsets[8], 4104U);
+  EXPECT_EQ(m->checksums[17], 117U);
+  expect_exact_length<GetView>(bytes);
+}
+
+TEST(WireMessage, AViewOfNothingIsMalformed) {
+  const std::array failed{std::byte{0x03}};
+  const std::array alive{std::byte{0}};
+  const std::array<std::uint64_t, 2> numbers{};
+  const Header header{.request_id = 5, .items = 2, .layer_count = 1};
+  const auto error_of = [&](const Header& with, std::uint64_t view, Bytes bitmap, std::size_t keys) {
+    const U64View some{std::span<const std::uint64_t>(numbers).first(keys)};
+    const Parsed p = parse(frame(with, GetView{view, 4096, bitmap, some, some}));
+    return decode_error<GetView>(p.header, p.meta);
+  };
+  EXPECT_EQ(error_of(header, 1, alive, 2), Code::kOk);
+  EXPECT_EQ(error_of(header, 0, alive, 2), Code::kCorrupt) << "a view without a number";
+  EXPECT_EQ(error_of(header, 1, failed, 0), Code::kCorrupt) << "every key has failed";
+  EXPECT_EQ(error_of({.request_id = 5, .items = 2}, 1, alive, 2), Code::kCorrupt) << "no layer";
+  const Parsed none = parse(frame({}, Memory{.bytes = 0}));
+  EXPECT_EQ(decode_error<Memory>(none.header, none.meta), Code::kCorrupt);
+  const Parsed empty = parse(frame({.request_id = 1}, Release{}));
+  EXPECT_EQ(decode_error<Release>(empty.header, empty.meta), Code::kCorrupt);
+}
+
+TEST(WireMessage, PlacesOfAViewLieInTheMemory) {
+  const auto fits = [](std::uint64_t offset, std::uint32_t stride, std::uint16_t layers, std::uint64_t memory) {
+    const std::array offsets{std::uint64_t{0}, offset};
+    const GetView view{.view = 1, .slab_stride = stride, .failed = {}, .offsets = U64View(offsets), .checksums = {}};
+    return check_view_places({.layer_count = layers}, view, 4000, memory).has_value();
+  };
+  constexpr std::uint64_t kMemory = 1 << 20;
+  EXPECT_TRUE(fits(kMemory - 4000, 4096, 1, kMemory));
+  EXPECT_FALSE(fits(kMemory - 3999, 4096, 1, kMemory));
+  EXPECT_TRUE(fits(kMemory - 4000 - 2 * 4096, 4096, 3, kMemory));
+  EXPECT_FALSE(fits(kMemory - 4000 - 2 * 4096 + 1, 4096, 3, kMemory));
+  EXPECT_FALSE(fits(~std::uint64_t{0} - 100, 4096, 1, kMemory)) << "a sum that wraps";
+  EXPECT_FALSE(fits(0, ~std::uint32_t{0}, 400, kMemory));
+  EXPECT_FALSE(fits(0, 3999, 2, kMemory)) << "slabs that overlap";
+  EXPECT_FALSE(fits(0, 4096, 1, 3999));
+}
+
 TEST(WireMessage, BitsBeyondTheLastKeyAreMalformed) {
   const std::array failed{std::byte{0x08}};
   const Parsed p = parse(frame({.request_id = 5, .items = 3}, PutReply{failed}));
   EXPECT_EQ(decode_error<PutReply>(p.header, p.meta), Code::kCorrupt);
   const Parsed data = parse(frame({.request_id = 5, .items = 3}, GetData{.failed = failed, .checksums = {}}));
   EXPECT_EQ(decode_error<GetData>(data.header, data.meta), Code::kCorrupt);
+  const std::array<std::uint64_t, 2> some{};
+  const GetView odd{
+      .view = 1, .slab_stride = 1, .failed = failed, .offsets = U64View(some), .checksums = U64View(some)};
+  const Parsed view = parse(frame({.request_id = 5, .items = 3, .layer_count = 1}, odd));
+  EXPECT_EQ(decode_error<GetView>(view.header, view.meta), Code::kCorrupt);
 }
 
 TEST(WireMessage, PutAndItsDataRoundTrip) {
@@ -355,6 +440,14 @@ TEST(WireMessage, SmallMessagesRoundTrip) {
   const Buffer close = frame({.request_id = 1}, Close{77});
   EXPECT_EQ(decode<Close>(parse(close).header, parse(close).meta)->ns, 77U);
   expect_exact_length<Close>(close);
+  const Buffer memory = frame({}, Memory{1ULL << 33});
+  EXPECT_EQ(decode<Memory>(parse(memory).header, parse(memory).meta)->bytes, 1ULL << 33);
+  expect_exact_length<Memory>(memory);
+  const std::array<std::uint64_t, 2> views{3, 4};
+  const Buffer release = frame({.request_id = 1}, Release{U64View(views)});
+  EXPECT_EQ(parse(release).header.items, 2U);
+  EXPECT_EQ(decode<Release>(parse(release).header, parse(release).meta)->views[1], 4U);
+  expect_exact_length<Release>(release);
   expect_exact_length<Cancel>(frame({.request_id = 1}, Cancel{}));
   expect_exact_length<Ping>(frame({.request_id = 1}, Ping{}));
   expect_exact_length<PingReply>(frame({.request_id = 1}, PingReply{}));

@@ -22,8 +22,9 @@ import urllib.error
 import urllib.request
 
 START_SECONDS_MAX = 30
-SMALL = ["--pool", "64MiB", "--flash", "80MiB", "--segment", "16MiB",
-         "--listen", "tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
+DEPLOY = os.path.join(os.path.dirname(__file__), "..", "..", "deploy")
+NO_SIZE = ["--pool", "64MiB", "--segment", "16MiB", "--listen", "tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
+SMALL = [*NO_SIZE, "--flash", "80MiB"]
 
 
 class ServeTest(unittest.TestCase):
@@ -122,6 +123,10 @@ class Usage(ServeTest):
         self.assertRegex(run("--version"), r"^kvdepot \d+\.\d+\.\d+\n$")
         self.assertIn("kvdepot serve --dir /data/kv --pool 8GiB --flash 200GiB", run("serve", "--help"))
         self.assertIn("serve", run("--help"))
+        for verb in ([], ["serve"], ["inspect"], ["verify"], ["bench"], ["bench", "store"], ["plan"], ["plan", "talk"],
+                     ["plan", "catalogue"], ["sim"], ["sim", "study"], ["sim", "calibrate"], ["sim", "opportunities"],
+                     ["sim", "run"], ["sim", "sweep"]):
+            self.assertRegex(run(*verb, "--help"), " ".join(["Examples?:\n +kvdepot", *verb]))
 
 
 class Refusals(ServeTest):
@@ -142,7 +147,9 @@ class Refusals(ServeTest):
     def test_addresses_that_others_reach(self):
         for flag, address in (("--listen", "tcp://0.0.0.0:0"), ("--listen", "[::]:0"), ("--http", "0.0.0.0:0")):
             with self.subTest(address=address):
-                self.assertIn("no authentication yet", self.refuse("serve", "--dir", self.store, *SMALL, flag, address))
+                error = self.refuse("serve", "--dir", self.store, *SMALL, flag, address)
+                self.assertIn("no authentication yet", error)
+                self.assertEqual("unix socket" in error, flag == "--listen", error)
 
     def test_a_foreign_directory_is_left_alone(self):
         os.mkdir(self.store)
@@ -233,6 +240,36 @@ class Life(ServeTest):
         with open(config, "a", encoding="ascii") as file:
             file.write("pol = 3\n")
         self.assertIn("line 7: there is no setting 'pol'", self.refuse("serve", "--config", config, status=2))
+
+    def test_a_store_keeps_its_size_unless_told(self):
+        path = os.path.join(self.store, "flash.kvd")
+        sizes = []
+        for args in (["--flash", "148MiB"], [], ["--flash", "80MiB"], []):
+            process, printed = self.start("--dir", self.store, *NO_SIZE, *args, "--json")
+            sizes.append((os.path.getsize(path) >> 20, json.loads(printed)["flash_bytes"] >> 20))
+            process.terminate()
+            self.assertEqual(process.wait(START_SECONDS_MAX), 0)
+            self.assertEqual("shrinking" in process.stderr.read(), args == ["--flash", "80MiB"])
+        self.assertEqual(sizes, [(148, 148), (148, 148), (68, 80), (68, 68)])   # 4 MiB and segments of 16 MiB
+
+    def test_the_example_configuration_is_one(self):
+        _, printed = self.start("--config", os.path.join(DEPLOY, "kvdepot.toml"), "--dir", self.store, *SMALL, "--json")
+        ready = json.loads(printed)
+        self.assertEqual((ready["dir"], ready["flash_bytes"]), (self.store, 80 << 20), "flags win")
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "there is no systemd-analyze")
+    def test_systemd_understands_the_unit(self):
+        with open(os.path.join(DEPLOY, "kvdepot.service"), encoding="ascii") as file:
+            text = file.read()
+        installed = "ExecStart=/usr/bin/kvdepot "
+        self.assertIn(installed, text)
+        unit = os.path.join(self.folder, "kvdepot.service")
+        with open(unit, "w", encoding="ascii") as file:
+            file.write(text.replace(installed, f"ExecStart={os.path.abspath(shutil.which('kvdepot'))} "))
+        done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True,
+                              timeout=START_SECONDS_MAX, check=False)
+        self.assertEqual([line for line in done.stderr.splitlines() if "kvdepot.service" in line], [])
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_memory_only_needs_no_directory(self):
         _, printed = self.start("--flash", "0", "--pool", "64MiB", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")

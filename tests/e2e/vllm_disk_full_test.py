@@ -15,7 +15,7 @@ import tempfile
 import unittest
 
 from tests.e2e.depot_process import DepotError, DepotProcess
-from tests.e2e.engine_rig import BLOCK, Asking, Rig, connector, wait_stored, wait_until
+from tests.e2e.engine_rig import BLOCK, PATIENT, Asking, Rig, connector, wait_stored, wait_until
 
 BLOCKS = 2
 TOKENS = BLOCKS * BLOCK + 10
@@ -47,8 +47,8 @@ class DiskFull(unittest.TestCase):
         cls.addClassCleanup(cls.rig.close)
         with DepotProcess(pool=POOL, flash="128MiB") as depot:
             cls.address = depot.address                         # nobody listens there from here on
-        cls.engine = cls.rig.engine("early", connector(cls.address, load="async", deadline_share=4,
-                                                       breaker_probe_ms=200), dtype="float32")
+        cls.engine = cls.rig.engine("early", connector(cls.address, load="async", breaker_probe_ms=200, **PATIENT),
+                                    dtype="float32")
         cls.prompts = {name: cls.rig.prompt(name, TOKENS) for name in PROMPTS}
         cls.right = {name: cls.engine.ask(cls.prompts[name], ANSWER).tokens for name in PROMPTS}
 

@@ -10,7 +10,7 @@ import unittest
 
 from bench.engine_process import EngineError
 from tests.e2e.depot_process import DepotProcess
-from tests.e2e.engine_rig import BLOCK, Rig, connector, read_digests, wait_stored
+from tests.e2e.engine_rig import BLOCK, PATIENT, Rig, connector, read_digests, wait_stored
 
 DOCUMENT = 6 * BLOCK
 ANSWER = 16
@@ -23,7 +23,7 @@ class MainJob(unittest.TestCase):
         cls.addClassCleanup(cls.rig.close)
         cls.depot = cls.enterClassContext(DepotProcess(pool="512MiB", flash="2GiB"))
         cls.digests = cls.rig.work / "digests.jsonl"
-        transfer = connector(cls.depot.address, digest_log=str(cls.digests))
+        transfer = connector(cls.depot.address, digest_log=str(cls.digests), **PATIENT)
         cls.writer = cls.rig.engine("writer", transfer, wait=False)
         cls.reader = cls.rig.engine("reader", transfer, wait=False)
         cls.rig.wait_ready(cls.writer)
@@ -88,13 +88,22 @@ class MainJob(unittest.TestCase):
         self.assertEqual([answer.cached for answer in answers], [DOCUMENT] * 4)
         self.assertEqual(self.depot.metrics()["kvdepot_keys_got_total"] - before, DOCUMENT // BLOCK)
 
-    def test_6_digests_before_store_and_after_load_are_equal(self):
+    def test_6_a_salt_keeps_what_it_was_stored_with_to_itself(self):
+        prompt = self.rig.prompt("a secret", 2 * BLOCK + 5)
+        before = self.stored()
+        self.assertEqual(self.writer.ask(prompt, salt="a").cached, 0)
+        wait_stored(self.depot, before + 2)
+        self.assertEqual(self.reader.ask(prompt, salt="b").cached, 0)
+        self.assertEqual(self.reader.ask(prompt).cached, 0)
+        self.assertEqual(self.reader.ask(prompt, salt="a").cached, 2 * BLOCK)
+
+    def test_7_digests_before_store_and_after_load_are_equal(self):
         stored, loaded = read_digests(self.digests)
         self.assertGreater(len(loaded), DOCUMENT // BLOCK)
         for key, digests in loaded.items():
             self.assertEqual(digests, stored[key])
 
-    def test_7_counts_appear_in_the_engines_own_metrics(self):
+    def test_8_counts_appear_in_the_engines_own_metrics(self):
         self.assertGreater(self.reader.counter("vllm:kvdepot_blocks_loaded"), 0)
         self.assertGreater(self.writer.counter("vllm:kvdepot_bytes_stored"), 0)
         self.assertEqual(self.reader.counter("vllm:kvdepot_load_failures"), 0)
@@ -106,7 +115,7 @@ class Embedded(unittest.TestCase):
         self.addCleanup(rig.close)
         folder = rig.work / "kv"
         address = f"file://{folder}?pool=256MiB&flash=2GiB"
-        engine = rig.engine("embedded", connector(address))
+        engine = rig.engine("embedded", connector(address, **PATIENT))
         prompt = rig.prompt("embedded", 3 * BLOCK + 5)
         self.assertEqual(engine.ask(prompt).cached, 0)
         engine.ask(rig.prompt("another", 20), 4)                # lets the store end

@@ -1,4 +1,5 @@
-"""What the connector refuses at start, on vLLM's own configuration objects: one line that says what to do. No engine.
+"""What the connector refuses at start: one line that says what to do. No engine. Of vLLM's configuration the cache is
+its own object; the names of the others are compared with its classes.
 
     python -m unittest -v tests.e2e.vllm_refusals_test
 """
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
+from vllm.config import CacheConfig, ModelConfig, ParallelConfig, VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 
 from kvdepot.vllm import KvDepotConnector, _compat
@@ -23,8 +25,8 @@ def config(**changes):
               "context": 1, "stages": 1, "batches": 1, "speculative": None, "encoder_decoder": False} | changes
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(kv_load_failure_policy=values["policy"]),
-        cache_config=SimpleNamespace(enable_prefix_caching=values["caching"], cache_dtype=values["kv_dtype"],
-                                     prefix_caching_hash_algo=values["algorithm"]),
+        cache_config=CacheConfig(enable_prefix_caching=values["caching"], cache_dtype=values["kv_dtype"],
+                                 prefix_caching_hash_algo=values["algorithm"]),
         parallel_config=SimpleNamespace(decode_context_parallel_size=values["context"],
                                         prefill_context_parallel_size=1, world_size=values["world"],
                                         pipeline_parallel_size=values["stages"]),
@@ -98,8 +100,12 @@ class Refusals(unittest.TestCase):
         for version in ("0.31.9", "0.33.0", "1.0", "garbage"):
             with self.assertRaisesRegex(ConfigError, "0.32"):
                 _compat.check_version(version)
-        for version in ("0.32.0", "0.32.1", "0.32.0+cpu"):
-            _compat.check_version(version)
+        with self.assertNoLogs("vllm.kvdepot", "WARNING"):
+            for version in ("0.32.0", "0.32.0+cpu"):
+                _compat.check_version(version)
+        with self.assertLogs("vllm.kvdepot", "WARNING") as told:
+            _compat.check_version("0.32.1")
+        self.assertIn("has not been tried", told.output[0])
 
 
 class Facts(unittest.TestCase):
@@ -126,6 +132,15 @@ class Facts(unittest.TestCase):
 
 class Interface(unittest.TestCase):
     """The methods that vLLM calls are the ones that are overridden: a rename in vLLM shows here."""
+
+    def test_parts_of_the_configuration_that_are_doubled_here_are_there(self):
+        for name in ("decode_context_parallel_size", "prefill_context_parallel_size", "pipeline_parallel_size",
+                     "world_size"):
+            self.assertTrue(hasattr(ParallelConfig(), name), name)
+        for name in ("is_encoder_decoder", "hf_config", "hf_overrides", "max_model_len", "revision", "seed",
+                     "quantization", "dtype", "model"):
+            self.assertTrue(name in ModelConfig.__dataclass_fields__ or hasattr(ModelConfig, name), name)
+        self.assertTrue(hasattr(VllmConfig, "max_concurrent_batches"))
 
     def test_every_hook_overrides_one_of_vllms(self):
         base = _compat.KVConnectorBase_V1

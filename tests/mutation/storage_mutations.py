@@ -9,6 +9,7 @@ the unchanged store to pass. Skipped (exit 77) where there is no build with a ni
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -48,11 +49,17 @@ MUTATIONS = [
 ]
 
 
-def commands(build: Path) -> tuple[dict[str, list[str]], list[str]]:
-    """How each source is compiled, and how the program is linked."""
+def commands(build: Path) -> tuple[dict[str, tuple[Path, list[str]]], list[str]]:
+    """How each source is compiled: in which file, itself or one that includes several, and how; and how the program is
+    linked."""
     compile_of = {}
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        compile_of[str(Path(entry["file"]).resolve())] = shlex.split(entry["command"])
+        file = Path(entry["file"]).resolve()
+        sources = [str(file)]
+        if file.parent.name == "Unity":
+            sources = re.findall(r'#include "(.+)"', file.read_text(encoding="utf-8"))
+        for source in sources:
+            compile_of[source] = file, shlex.split(entry["command"])
     lines = subprocess.run(["ninja", "-C", str(build), "-t", "commands", PROGRAM], capture_output=True, text=True,
                            check=True).stdout.splitlines()
     link = [word for word in shlex.split(lines[-1]) if word not in (":", "&&")]
@@ -68,10 +75,15 @@ def build_mutant(build: Path, folder: Path, source: str, text: str) -> Path:
     """The program with this text in the place of one source: its object comes before the library that holds the
     original."""
     compile_of, link = commands(build)
+    path = str((ROOT / source).resolve())
     changed = folder / Path(source).name
     changed.write_text(text, encoding="utf-8")
-    command = [word.replace(str((ROOT / source).resolve()), str(changed)) for word in
-               compile_of[str((ROOT / source).resolve())]]
+    file, command = compile_of[path]
+    unit = changed
+    if str(file) != path:
+        unit = folder / "unit.cc"
+        unit.write_text(file.read_text(encoding="utf-8").replace(path, str(changed)), encoding="utf-8")
+    command = [word.replace(str(file), str(unit)) for word in command]
     subprocess.run(with_output(command, folder / "mutant.o"), cwd=build, check=True)
     program = folder / "mutant"
     command = with_output(link, program)

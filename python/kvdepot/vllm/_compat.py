@@ -7,6 +7,7 @@ vLLM's own and move from release to release.
 from __future__ import annotations
 
 import functools
+import logging
 import platform
 import re
 import weakref
@@ -38,6 +39,8 @@ __all__ = [
     "create_metric_per_engine",
 ]
 
+log = logging.getLogger("vllm.kvdepot")
+
 VERSIONS_RUN = ("0.32.0",)          # the tests were run with these
 VERSION_MIN, VERSION_END = (0, 32), (0, 33)
 BYTES_ID = "vllm-0.32"              # versions whose KV bytes mean the same share this name
@@ -52,6 +55,9 @@ def check_version(version: str = vllm.__version__) -> None:
     if not VERSION_MIN <= found < VERSION_END:
         raise ConfigError(f"kvdepot was written for vLLM {VERSION_MIN[0]}.{VERSION_MIN[1]} (run with "
                           f"{', '.join(VERSIONS_RUN)}); this is vLLM {version}. Install vllm=={VERSIONS_RUN[-1]}")
+    if version.partition("+")[0] not in VERSIONS_RUN:
+        log.warning("kvdepot was run with vLLM %s; this is %s, which has not been tried", ", ".join(VERSIONS_RUN),
+                    version)
 
 
 # ---- what is refused at start -------------------------------------------------------------------------------------
@@ -73,9 +79,6 @@ def _check_transfer(config: Any, settings: Settings) -> None:
     cache = config.cache_config
     if not cache.enable_prefix_caching:
         raise ConfigError("kvdepot needs vLLM's prefix caching: start without --no-enable-prefix-caching")
-    if getattr(cache, "calculate_kv_scales", False):
-        raise ConfigError("kvdepot cannot share KV whose scales are computed at run time: start without "
-                          "--calculate-kv-scales")
     if cache.cache_dtype not in KV_DTYPES:
         raise ConfigError(f"kvdepot does not support --kv-cache-dtype {cache.cache_dtype}; supported are "
                           f"{', '.join(KV_DTYPES)}")

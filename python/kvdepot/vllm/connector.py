@@ -61,6 +61,9 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         self._worker: WorkerHalf | None = None
         self._prefault: Prefault | None = None
         self._identity: WorkerIdentity | None = None
+        if not self._settings.verify:
+            log.warning('kvdepot: "verify" is false: what is loaded is not verified, damaged KV would be used. For '
+                        "tests only")
         if role == _compat.KVConnectorRole.SCHEDULER:
             self._client = self._open_client("vllm-scheduler", attach_only=self._settings.embedded)
             self._scheduler = SchedulerHalf(
@@ -130,7 +133,13 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         weights = self._settings.weights_id.encode()
         if not weights and (path := _compat.weights_path(config)) is not None:
             weights = weights_digest(path, str(config.load_config.load_format))
-        log.info("kvdepot: weights sampled in %.2f s", time.monotonic() - began)
+        sampled_s = time.monotonic() - began
+        facts = _compat.model_facts(config, self._kv_cache_config)
+        mark = fingerprint(facts, weights)
+        log.info("kvdepot: depot %s, tenant %s, fingerprint %s (weights sampled in %.2f s), %d layers of %d bytes, "
+                 "blocks of %d tokens", self._settings.depot, self._settings.tenant, mark.hex()[:16], sampled_s, layers,
+                 slab_bytes, config.cache_config.block_size)
+        log.debug("kvdepot: the fingerprint covers %s", facts)      # compare these where two engines do not share
         dtype = config.model_config.dtype
         left, right = torch.ones(128, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
 
@@ -140,8 +149,8 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
 
         return WorkerIdentity(
             shard=_compat.shard_number(), layers=layers, slab_bytes=slab_bytes,
-            fingerprint=fingerprint(_compat.model_facts(config, self._kv_cache_config), weights),
-            block_tokens=config.cache_config.block_size, order=self._kv_cache_config.kv_cache_layout or "opaque",
+            fingerprint=mark, block_tokens=config.cache_config.block_size,
+            order=self._kv_cache_config.kv_cache_layout or "opaque",
             pass_prior=machine.pass_prior(*_compat.pass_sizes(config), product),
             spare_core=len(machine.all_cores()) > torch.get_num_threads())
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-LOAD_SECONDS_MAX = 256      # single times kept between two collections; more are dropped, sums stay exact
+LOAD_SECONDS_MAX = 256      # single times kept between two collections; more are dropped
 
 NUMBERS = ("lookups", "blocks_asked", "blocks_found", "blocks_found_on_flash", "requests_left_alone", "loads_layerwise",
-           "loads_async", "blocks_loaded", "bytes_loaded", "load_seconds_sum", "blocks_failed", "stores",
-            "blocks_stored", "bytes_stored", "stores_cancelled")
+           "loads_async", "blocks_loaded", "bytes_loaded", "blocks_failed", "stores", "blocks_stored", "bytes_stored",
+           "stores_cancelled")
 BY_CODE = ("lookup_failures", "load_failures", "store_failures")
 
 
@@ -30,7 +30,6 @@ def add_code(data: dict[str, Any], name: str, code: str, value: int = 1) -> None
 
 
 def add_load_seconds(data: dict[str, Any], seconds: float) -> None:
-    add(data, "load_seconds_sum", seconds)
     times = data.setdefault("load_seconds", [])
     if len(times) < LOAD_SECONDS_MAX:
         times.append(seconds)

@@ -93,6 +93,53 @@ def test_scheduler_is_not_held_up_by_a_lookup_without_an_answer():
     assert e.ask(request) == (40, True)
 
 
+def test_more_requests_than_lookups_the_client_can_hold_all_get_their_hits():
+    """They arrive in one step, and nobody looks at those that wait until others have ended."""
+    e = engine(warmed())
+    e.clients[0].ops_max = 4
+    for request in [e.add(Request(PROMPT)) for _ in range(10)]:
+        assert e.admit(request) == (40, True)
+        e.step()
+        e.finish(request)
+    assert "lookup_failures" not in e.scheduler.counts
+
+
+def crowded():
+    """An engine whose lookups have no answer and no place left, and a request that waits for one."""
+    depot = warmed()
+    depot.held = True
+    e = engine(depot)
+    e.clients[0].ops_max = 4
+    requests = [e.add(Request(PROMPT)) for _ in range(6)]
+    assert e.ask(requests[5]) == (None, False)
+    return e, requests[5]
+
+
+def test_request_waits_for_a_place_among_lookups_without_an_answer():
+    e, request = crowded()
+    e.clients[0].deliver()
+    e.clients[0].depot.held = False
+    assert e.ask(request) == (40, True)
+    assert "lookup_failures" not in e.scheduler.counts
+
+
+def test_request_does_not_wait_for_a_place_longer_than_for_an_answer():
+    e, request = crowded()
+    e.now += e.settings.progress_ms / 1e3 + 0.01
+    assert e.ask(request) == (0, False)
+
+
+def test_what_was_not_there_on_arrival_is_found_after_a_long_wait():
+    depot = FakeDepot()
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    assert e.ask(request) == (0, False)
+    depot.records |= warmed().records
+    assert e.ask(request) == (0, False)         # not asked again in each step
+    e.now += e.settings.lease_ms / 1e3 + 1.0
+    assert e.ask(request) == (40, True)
+
+
 def test_lookup_is_given_up_at_its_deadline():
     depot = warmed()
     depot.held = True
@@ -152,6 +199,27 @@ def test_what_computing_beats_is_left_alone_and_not_stored_again():
     assert [store.first_block for store in plan.stores] == [10]
     assert e.scheduler.counts["requests_left_alone"] == 1
     assert not e.clients[0].leases
+
+
+def test_engine_that_only_produces_stores_and_asks_for_nothing():
+    depot = warmed()
+    e = engine(depot, may_load=False)
+    request = e.add(Request([*PROMPT[:36], 99, 98, 97, 96]))
+    assert e.admit(request) == (0, False)
+    e.step((request, 40))
+    assert "match" not in e.clients[0].calls
+    assert "multiget" not in e.clients[1].calls
+    assert request.block_hashes[9] in {key for _, _, key in depot.records}
+
+
+def test_engine_that_only_consumes_loads_and_stores_nothing():
+    e = engine(warmed(), may_store=False)
+    request = e.add(Request([*PROMPT, 1, 2, 3, 4]))
+    assert e.admit(request) == (40, True)
+    e.step()
+    e.step((request, 4))
+    assert e.right(request, 0, 44)
+    assert "multiput" not in e.clients[1].calls
 
 
 def test_load_that_its_deadline_would_cut_off_is_not_tried():

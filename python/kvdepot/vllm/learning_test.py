@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kvdepot._kvdepot import LoadChoice
 from kvdepot.vllm.config import Settings
-from kvdepot.vllm.scheduler import CUT_OFFS_MIN, PROBE_EVERY
+from kvdepot.vllm.load_deadlines import CUT_OFFS_MIN
+from kvdepot.vllm.scheduler import PROBE_EVERY
 from kvdepot.vllm.testing.engine_double import LAYERS, Engine, Request
 from kvdepot.vllm.testing.engines import PROMPT, warmed
 from kvdepot.vllm.testing.fake_depot import FakeClient, FakeDepot

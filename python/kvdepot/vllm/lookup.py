@@ -66,6 +66,8 @@ class LookupDesk:
         self._clock = clock
         self._open: dict[int, Lookup] = {}
         self.namespace = 0
+        self.full = False                      # the last submit() found too many lookups under way
+        self._places = 0                       # then: how many
         self._answers = 0                      # lookups that were answered, since last taken
         self._failures: dict[str, int] = {}    # code -> lookups, since last taken
 
@@ -74,7 +76,12 @@ class LookupDesk:
         self._wait_left = self._wait_s
 
     def submit(self, keys: Sequence[bytes], first: int, total_s: float) -> Lookup | None:
-        """Asks for `keys`, which begin at block `first`. None when the depot can't be asked: nothing was sent."""
+        """Asks for `keys`, which begin at block `first`. None when nothing was sent: the depot can't be asked, or, with
+        `full`, not now. Each lookup ends by its deadline, so that there is a place soon."""
+        self._collect()     # many may have come since anybody looked: each answered lookup is a free place
+        if self.full and len(self._open) >= self._places:
+            return None
+        self.full = False
         wait_ms = max(1, min(int(total_s * 1e3), self._progress_ms))
         # The client ends a lookup of a depot that hangs; ten more milliseconds cover a thread that gets no core.
         lookup = Lookup({}, [], first, self._clock() + wait_ms / 1e3 + 0.01)
@@ -84,7 +91,11 @@ class LookupDesk:
                                         shards=self._shards, groups=(0,), lease_ms=self._lease_ms, promote=True,
                                         total_ms=2 * self._progress_ms, progress_ms=self._progress_ms)
             except KvdepotError as error:
-                self._count(error.code)
+                self.full = error.code == "busy"    # the client's own limit: no fault of the depot
+                if self.full:
+                    self._places = len(self._open)
+                else:
+                    self._count(error.code)
                 break
             lookup.open[op] = len(lookup.sizes)
             lookup.sizes.append(count)

@@ -32,14 +32,13 @@ class Notices:
         self._why = why
         self._next = float("-inf")
         self._counts: dict[str, int] = {}
-        self._failing = False
+        self._told = False      # a warning has been given since it last worked
         self._said: set[str] = set()
 
     def failures(self, what: str, counts: Mapping[str, int]) -> None:
         """`counts` operations of kind `what` (loads, stores, lookups) failed, by code."""
         if not counts:
             return
-        self._failing = True
         for code, count in counts.items():
             key = f"{what}: {_REASONS.get(code, code)}"
             self._counts[key] = self._counts.get(key, 0) + count
@@ -49,14 +48,14 @@ class Notices:
             why = self._why()
             text += f"; last: {why}" if why else ""
             self._counts.clear()
+            self._told = True
             log.warning("kvdepot: depot %s fails (%s). Requests are computed instead; at most one warning in %g s.",
                         self._depot, text, self._every_s)
 
     def success(self) -> None:
-        """The depot has just done what it should."""
-        if self._failing:
-            self._failing = False
-            self._counts.clear()
+        """The depot has just done what it should. Failures that nobody was told of yet are part of the next warning."""
+        if self._told:
+            self._told = False
             log.info("kvdepot: depot %s works again", self._depot)
 
     def once(self, text: str) -> None:

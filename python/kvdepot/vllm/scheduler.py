@@ -16,6 +16,7 @@ from kvdepot._kvdepot import KvdepotError
 from kvdepot.vllm import counters
 from kvdepot.vllm.config import Settings
 from kvdepot.vllm.fingerprint import with_epoch
+from kvdepot.vllm.load_deadlines import LoadDeadlines
 from kvdepot.vllm.lookup import Lookup, LookupDesk
 from kvdepot.vllm.messages import Evict, Load, LoadReport, StepPlan, Store, WorkerIdentity, WorkerReport
 from kvdepot.vllm.notices import Notices
@@ -24,11 +25,6 @@ from kvdepot.vllm.notices import Notices
 # is loaded all the same, before its pass: without loads nothing would ever correct a prediction that is wrong. At a
 # deadline of half of what it saves, it costs 3 %.
 PROBE_EVERY = 16
-
-# A load that was given up at its deadline would have taken longer than that; by how much nobody knows. One such load
-# may be an accident (the first of an engine, a thread without a core), two in a row are how the depot is.
-CUT_OFF_FACTOR = 1.25
-CUT_OFFS_MIN = 2
 
 # Nothing is stored for so long after a store failed for one of these reasons; twice as long after each that a full
 # depot refused, its bytes were sent in vain, or that one left to its deadline, its blocks were held as long.
@@ -59,6 +55,7 @@ class Tracked:
     request: Any
     preemptions: int = 0
     lookup: Lookup | None = None
+    full_since: float = 0.0            # first refused a place among the lookups then, when it was to be scheduled
     plan: LoadPlan | None = None       # promised, not yet allocated
     loading: LoadPlan | None = None    # with the worker
     next_store: int = -1               # first block that has not been handed to the worker for storing; -1 = not known
@@ -121,8 +118,7 @@ class SchedulerHalf:
         self._store_pause_s = 0.0                  # the last pause that grows, if no store went well since
         self._store_at = 0.0                       # no store before that
         self._declined = 0                         # requests since the last load
-        # Loads in a row that were cut off, mostly from flash (True) or not, and the seconds that a byte takes at least.
-        self._cut_off: dict[bool, tuple[int, float]] = {}
+        self._deadlines = LoadDeadlines(settings)
         self._undecided = 0                        # lookups that this step's requests still wait for
         self._decoding = (0, 0)                    # tokens and pairs of the last step's decoding requests
         self._step: Step | None = None
@@ -182,7 +178,7 @@ class SchedulerHalf:
         if lookup is None or lookup.first > first or self._stale(lookup):
             lookup = self._ask(tracked, first)
         if lookup is None:
-            return 0, False
+            return (None, False) if self._waits_for_place(tracked) else (0, False)
         if not self._desk.poll(lookup):
             self._undecided += 1
             return None, False
@@ -199,15 +195,25 @@ class SchedulerHalf:
                                              context=first * self._block_tokens, pass_tokens_max=self._pass_tokens_max)
         tracked.lookup = self._desk.submit(keys, first, cold_s * self._settings.deadline_share)
         if tracked.lookup is None:
-            tracked.no_load = True      # asking again for the same request would only cost time
+            tracked.no_load = not self._desk.full   # asking again for the same request would only cost time
         else:
+            tracked.full_since = 0.0
             counters.add(self.counts, "lookups")
             counters.add(self.counts, "blocks_asked", len(keys))
         return tracked.lookup
 
+    def _waits_for_place(self, tracked: Tracked) -> bool:
+        """After a question that was not sent: whether to try again in the next step. For as long as for an answer."""
+        if tracked.no_load:
+            return False
+        tracked.full_since = tracked.full_since or self._clock()
+        tracked.no_load = self._clock() - tracked.full_since > self._settings.progress_ms / 1e3
+        self._undecided += not tracked.no_load
+        return not tracked.no_load
+
     def _stale(self, lookup: Lookup) -> bool:
-        return lookup.op == 0 and lookup.found > 0 and \
-            self._clock() - lookup.answered > max(self._settings.lease_ms, 1000) / 1e3
+        """What it found may be gone, and what it missed may have come: the request has waited for long."""
+        return lookup.op == 0 and self._clock() - lookup.answered > max(self._settings.lease_ms, 1000) / 1e3
 
     def _plan(self, tracked: Tracked, first: int, end: int) -> LoadPlan | None:
         """How blocks [first, end) of a request are loaded, or None when computing them is better."""
@@ -221,13 +227,8 @@ class SchedulerHalf:
             prompt_tokens=request.num_tokens, local_tokens=first * size, hit_tokens=hit, flash_tokens=flash * size,
             token_bytes=self._token_bytes, pass_tokens_max=self._pass_tokens_max, others=others,
             others_tokens=self._decoding[0], others_pairs=self._decoding[1])
-        deadline_s = self._settings.deadline_share * answer.saved_s
-        mode = self._settings.load
-        if mode == "auto":
-            # A load that is predicted to pass its deadline would be given up there, after all that waiting.
-            cut_offs, byte_s = self._cut_off.get(2 * flash * size > hit, (0, 0.0))
-            load_s = max(answer.load_s, byte_s * hit * self._token_bytes if cut_offs >= CUT_OFFS_MIN else 0.0)
-            mode = answer.mode if load_s <= deadline_s else "none"
+        mode, deadline_s = self._deadlines.decide(answer, hit * self._token_bytes, flash=2 * flash * size > hit,
+                                                  shared=others > 0)
         tracked.declined = mode == "none"
         if tracked.declined:
             if self._declined < PROBE_EVERY:
@@ -448,10 +449,11 @@ class SchedulerHalf:
         block_bytes = self._token_bytes * self._block_tokens
         tracked = self._tracked.get(load.request_id)
         flash = min(load.flash_blocks, load.blocks)
+        from_flash = 2 * flash > load.blocks
         plan = step.layerwise.get(load.request_id) or (tracked.loading if tracked is not None else None)
         if load.good_blocks == load.blocks:
             self.notices.success()
-            self._cut_off.pop(2 * flash > load.blocks, None)
+            self._deadlines.kept(flash=from_flash, layerwise=load.layerwise)
             self._choice.observe_load(pool_bytes=(load.blocks - flash) * block_bytes, flash_bytes=flash * block_bytes,
                                       seconds=load.seconds, contended=load.layerwise)
         else:
@@ -459,10 +461,8 @@ class SchedulerHalf:
             if load.code not in ("cancelled", "missing") and not expected:      # evicted meanwhile: nobody's fault
                 self.notices.failures("loads", {load.code: 1})
             if load.code == "timeout" and plan is not None and load.seconds * 1e3 >= plan.total_ms:
-                byte_s = CUT_OFF_FACTOR * load.seconds / (load.blocks * block_bytes)
-                kind = 2 * flash > load.blocks
-                cut_offs, most = self._cut_off.get(kind, (0, 0.0))
-                self._cut_off[kind] = cut_offs + 1, max(byte_s, most)
+                self._deadlines.cut_off(load.blocks * block_bytes, load.seconds, flash=from_flash,
+                                        layerwise=load.layerwise)
             if load.layerwise and load.request_id in step.layerwise:
                 self._poisoned(step, load, evict)
             elif tracked is not None and tracked.loading is not None:

@@ -19,7 +19,6 @@ _HELP = {
     "loads_async": "Loads before a pass.",
     "blocks_loaded": "Blocks loaded into the engine's memory.",
     "bytes_loaded": "Bytes loaded into the engine's memory.",
-    "load_seconds_sum": "Time spent in loads.",
     "blocks_failed": "Blocks that were promised by a lookup and not loaded; they were computed.",
     "stores": "Stores that ended, well or not.",
     "blocks_stored": "Blocks that the depot acknowledged.",
@@ -52,9 +51,9 @@ class KvDepotPromMetrics(KVConnectorPromMetrics):
                  per_engine_labelvalues: dict[int, list[object]]) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self._counters = {
-            name: self._per_engine(self._counter_cls(name=f"vllm:kvdepot_{name.removesuffix('_sum')}",
-                                                     documentation=_HELP[name], labelnames=labelnames))
-            for name in counters.NUMBERS if name != "load_seconds_sum"}
+            name: self._per_engine(self._counter_cls(name=f"vllm:kvdepot_{name}", documentation=_HELP[name],
+                                                     labelnames=labelnames))
+            for name in counters.NUMBERS}
         self._load_seconds = self._per_engine(self._histogram_cls(
             name="vllm:kvdepot_load_seconds", documentation="Time of a load from its submission to its last byte.",
             buckets=list(BUCKETS_S), labelnames=labelnames))

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "base/check.h"
@@ -44,13 +45,15 @@ CoreRig::~CoreRig() {
 }
 
 void CoreRig::start_core() {
-  core = std::make_unique<Core>(loop, *ops, namespaces, state,
-                                CoreOptions{.address = *net::parse_address(proxy->address()),
-                                            .name = "rig",
-                                            .breaker_failures = options.breaker_failures,
-                                            .breaker_probe = Millis(1000),
-                                            .verify = options.verify,
-                                            .seed = 7});
+  core = std::make_unique<Core>(
+      loop, *ops, namespaces, state,
+      CoreOptions{.address = *net::parse_address(options.shared_memory ? depot->address() : proxy->address()),
+                  .name = "rig",
+                  .breaker_failures = options.breaker_failures,
+                  .breaker_probe = Millis(1000),
+                  .verify = options.verify,
+                  .seed = 7,
+                  .shared_memory = options.shared_memory});
   core->start();
 }
 
@@ -181,7 +184,10 @@ std::vector<std::vector<std::byte>> CoreRig::record(std::size_t key) const {
   for (std::size_t layer = 0; layer < options.layers; ++layer) {
     Random random(key * 1000 + layer);
     auto& slab = slabs.emplace_back(options.slab_bytes);
-    for (std::byte& byte : slab) byte = static_cast<std::byte>(random.next());
+    for (std::size_t at = 0; at < slab.size(); at += sizeof(std::uint64_t)) {
+      const std::uint64_t word = random.next();
+      std::memcpy(slab.data() + at, &word, std::min(sizeof word, slab.size() - at));
+    }
   }
   return slabs;
 }

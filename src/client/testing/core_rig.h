@@ -24,7 +24,8 @@ struct RigOptions {
   bool connect = true;  // start and wait until both channels are ready
   std::uint16_t layers = 4;
   std::uint32_t slab_bytes = 4096;
-  std::size_t keys = 3;  // keys "key0", "key1", ... of the requests below
+  std::size_t keys = 3;        // keys "key0", "key1", ... of the requests below
+  bool shared_memory = false;  // straight to the depot, not through the proxy, which carries no descriptors
 };
 
 class CoreRig {

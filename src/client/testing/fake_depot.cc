@@ -1,5 +1,9 @@
 #include "client/testing/fake_depot.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -9,6 +13,9 @@
 
 namespace kvd::client {
 namespace {
+
+constexpr std::uint64_t kMemoryBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kViewGap = 64;  // between the slabs of a view
 
 std::string record_name(const Namespace& ns, std::uint16_t shard, std::uint16_t group, Bytes key) {
   return ns.tenant + '/' + ns.fingerprint + '/' + std::to_string(shard) + '/' + std::to_string(group) + '/' +
@@ -68,7 +75,7 @@ class FakeDepot::Session final : public net::MessageHandler {
   void send(wire::Buffer head, std::vector<Bytes> body = {}, std::shared_ptr<void> keep = nullptr) {
     connection_.send({.head = std::move(head), .body = std::move(body), .on_done = [keep] {}});
   }
-  void on_hello(const wire::Header& header);
+  void on_hello(const wire::Header& header, Bytes meta);
   void on_open(const wire::Header& header, Bytes meta);
   void on_match(const wire::Header& header, Bytes meta);
   void on_get(const wire::Header& header, Bytes meta);
@@ -78,6 +85,8 @@ class FakeDepot::Session final : public net::MessageHandler {
   void on_cancel(std::uint64_t id);
   void produce();
   void produce_one(Getting& get);
+  void send_view(const wire::Header& header, Bytes failed, const std::vector<std::uint64_t>& checksums,
+                 const std::vector<Bytes>& slabs);
   const Namespace& ns(std::uint32_t handle) { return depot_.namespaces_.at(handle - 1); }
 
   FakeDepot& depot_;
@@ -86,6 +95,7 @@ class FakeDepot::Session final : public net::MessageHandler {
   std::vector<Getting> gets_;
   std::map<std::uint64_t, Putting> puts_;
   bool closed_ = false;
+  bool shares_ = false;
   // The PUT data message that is coming in.
   wire::Header data_header_;
   std::vector<std::uint64_t> data_checksums_;
@@ -99,7 +109,14 @@ Status FakeDepot::Session::on_message(const wire::Header& header, Bytes meta) {
   if (header.opcode == kPutData) return on_put_data(header, meta);
   if (depot_.script.hung) return {};
   switch (header.opcode) {
-    case kHello: on_hello(header); break;
+    case kHello: on_hello(header, meta); break;
+    case kRelease: {
+      const auto release = wire::decode<wire::Release>(header, meta);
+      for (std::size_t i = 0; i < release->views.size(); ++i) {
+        if (depot_.lent.erase(release->views[i]) == 0) ++depot_.releases_bad;
+      }
+      break;
+    }
     case kOpen: on_open(header, meta); break;
     case kMatch: on_match(header, meta); break;
     case kGet: on_get(header, meta); break;
@@ -123,7 +140,11 @@ Status FakeDepot::Session::on_message(const wire::Header& header, Bytes meta) {
   return {};
 }
 
-void FakeDepot::Session::on_hello(const wire::Header& header) {
+void FakeDepot::Session::on_hello(const wire::Header& header, Bytes meta) {
+  const FakeScript& wrong = depot_.script;
+  const std::uint64_t asked = wire::decode<wire::Hello>(header, meta)->features;
+  depot_.features_asked.push_back(asked);
+  shares_ = wrong.shares && (asked & wire::kFeatureSharedMemory) != 0;
   if (depot_.script.hello_status != Code::kOk) {
     return send(wire::error_frame(wire::Opcode::kHelloReply, header.request_id, depot_.script.hello_status,
                                   depot_.script.reason));
@@ -133,7 +154,18 @@ void FakeDepot::Session::on_hello(const wire::Header& header) {
   reply.keys_max = kKeysPerRequestMax;
   reply.ops_max = depot_.script.credits;
   reply.server = "fake";
+  if (shares_) reply.features = wire::kFeatureSharedMemory;
   send(wire::frame({.request_id = header.request_id}, reply));
+  if (!shares_) return;
+  if (!depot_.memory_.ok()) {
+    depot_.memory_.reset(::memfd_create("fake-depot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    KVD_CHECK(::ftruncate(depot_.memory_.get(), static_cast<off_t>(kMemoryBytes)) == 0);
+    if (!wrong.unsealed) KVD_CHECK(::fcntl(depot_.memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+  }
+  connection_.send({.head = wire::frame({}, wire::Memory{kMemoryBytes}),
+                    .body = {},
+                    .on_done = {},
+                    .descriptor = wrong.no_file ? -1 : depot_.memory_.get()});
 }
 
 void FakeDepot::Session::on_open(const wire::Header& header, Bytes meta) {
@@ -231,8 +263,12 @@ void FakeDepot::Session::produce_one(Getting& get) {
                       .layer_first = static_cast<std::uint16_t>(get.next + (wrong.wrong_layer_order ? 1 : 0)),
                       .layer_count = static_cast<std::uint16_t>(layers)};
   const std::uint64_t bytes = checksums.size() * get.slab_bytes;
-  const wire::GetData data{.failed = failed, .checksums = wire::U64View(std::span<const std::uint64_t>(checksums))};
-  send(wire::frame(header, data, bytes), std::move(body), flipped);
+  if (shares_ && !all_failed) {
+    send_view(header, failed, checksums, body);
+  } else {
+    const wire::GetData data{.failed = failed, .checksums = wire::U64View(std::span<const std::uint64_t>(checksums))};
+    send(wire::frame(header, data, bytes), std::move(body), flipped);
+  }
   get.next = all_failed ? get.layer_end : get.next + layers;
   if (last && wrong.last_message_apart) {
     header.flags = wire::kFlagLast;
@@ -240,6 +276,27 @@ void FakeDepot::Session::produce_one(Getting& get) {
     header.layer_count = 0;
     send(wire::frame(header, wire::GetData{.failed = failed, .checksums = {}}));
   }
+}
+
+// `slabs` in the order of the checksums.
+void FakeDepot::Session::send_view(const wire::Header& header, Bytes failed,
+                                   const std::vector<std::uint64_t>& checksums, const std::vector<Bytes>& slabs) {
+  const std::size_t keys = slabs.size() / header.layer_count;
+  std::vector<std::uint64_t> offsets(keys);
+  for (std::size_t key = 0; key < keys; ++key) {
+    for (std::size_t layer = 0; layer < header.layer_count; ++layer) {
+      const std::uint64_t at = depot_.place_in_memory(slabs[layer * keys + key]);
+      if (layer == 0) offsets[key] = at;
+    }
+    if (depot_.script.views_beyond) offsets[key] = kMemoryBytes - slabs[key].size() + 1;
+  }
+  const wire::GetView view{.view = ++depot_.views,
+                           .slab_stride = static_cast<std::uint32_t>(slabs[0].size() + kViewGap),
+                           .failed = failed,
+                           .offsets = wire::U64View(std::span<const std::uint64_t>(offsets)),
+                           .checksums = wire::U64View(std::span<const std::uint64_t>(checksums))};
+  depot_.lent.insert(view.view);
+  send(wire::frame(header, view));
 }
 
 void FakeDepot::Session::on_put(const wire::Header& header, Bytes meta) {
@@ -354,6 +411,16 @@ void FakeDepot::kill() {
 }
 
 void FakeDepot::drop_connections() { sessions_.clear(); }
+
+// Behind what was placed last; a test places no more than fits.
+std::uint64_t FakeDepot::place_in_memory(Bytes bytes) {
+  const std::uint64_t at = memory_at_;
+  memory_at_ += bytes.size() + kViewGap;
+  KVD_CHECK(memory_at_ <= kMemoryBytes);
+  KVD_CHECK(::pwrite(memory_.get(), bytes.data(), bytes.size(), static_cast<off_t>(at)) ==
+            static_cast<ssize_t>(bytes.size()));
+  return at;
+}
 
 void FakeDepot::on_accept(io::UniqueFd socket) {
   std::erase_if(sessions_, [](const auto& session) { return session->closed(); });

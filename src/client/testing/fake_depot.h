@@ -36,6 +36,11 @@ struct FakeScript {
   std::set<std::pair<std::size_t, std::size_t>> corrupt;  // (key, layer): a byte of it is flipped on the way out
   bool wrong_layer_order = false;
   LeaseId lease = 0;  // in MATCH replies
+  // Of shared memory: whether it is agreed to, and then what is wrong with it.
+  bool shares = false;
+  bool unsealed = false;      // the file could be cut
+  bool no_file = false;       // as behind a proxy
+  bool views_beyond = false;  // slabs that lie outside of it
 };
 
 class FakeDepot {
@@ -64,6 +69,10 @@ class FakeDepot {
   std::vector<std::uint32_t> closed;  // handles of CLOSEs
   std::vector<std::byte> checked;     // keys of CHECKs, back to back
   std::uint64_t connections = 0;
+  std::vector<std::uint64_t> features_asked;  // by HELLO
+  std::set<std::uint64_t> lent;               // views that were not given back
+  std::uint64_t views = 0;                    // all of them
+  std::uint64_t releases_bad = 0;             // given back and not lent
 
  private:
   class Session;
@@ -72,10 +81,13 @@ class FakeDepot {
     std::vector<std::uint64_t> checksums;
   };
   void on_accept(io::UniqueFd socket);
+  std::uint64_t place_in_memory(Bytes bytes);
 
   io::Loop& loop_;
   std::unique_ptr<net::Listener> listener_;
   std::vector<std::unique_ptr<Session>> sessions_;
+  io::UniqueFd memory_;  // what it shares: slabs of views, copied there for each
+  std::uint64_t memory_at_ = 0;
   std::deque<Namespace> namespaces_;  // a handle is a position plus 1
   std::map<std::string, Record> records_;
 };

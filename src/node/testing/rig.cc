@@ -18,10 +18,12 @@ Key key_number(std::size_t number) { return {.hi = 0x1000 + number, .lo = ~std::
 
 }  // namespace
 
-RawClient::RawClient(io::Loop& loop, io::UniqueFd socket, bool hello) : loop_(loop), peer_(loop, std::move(socket)) {
+RawClient::RawClient(io::Loop& loop, io::UniqueFd socket, bool hello, std::uint64_t features)
+    : loop_(loop), peer_(loop, std::move(socket), {.takes_descriptors = features != 0}) {
   if (!hello) return;
-  const net::Received reply = call(wire::frame({}, wire::Hello{.name = "test"}));
+  const net::Received reply = call(wire::frame({}, wire::Hello{.features = features, .name = "test"}));
   EXPECT_EQ(reply.header.status, Code::kOk);
+  if (const auto said = wire::decode<wire::HelloReply>(reply.header, reply.meta)) features_ = said->features;
 }
 
 net::Received RawClient::call(wire::Buffer request, std::vector<std::byte> body) {
@@ -151,19 +153,19 @@ void Rig::restart() {
   node = std::move(*started);
 }
 
-std::unique_ptr<RawClient> Rig::connect(bool hello) {
+std::unique_ptr<RawClient> Rig::connect(bool hello, std::uint64_t features) {
   auto [near, far] = net::make_socket_pair();
   EXPECT_TRUE(node->adopt(std::move(far)).has_value());
-  return std::make_unique<RawClient>(*loop, std::move(near), hello);
+  return std::make_unique<RawClient>(*loop, std::move(near), hello, features);
 }
 
-std::unique_ptr<RawClient> Rig::connect_tcp() {
+std::unique_ptr<RawClient> Rig::connect_tcp(std::uint64_t features) {
   std::optional<Result<io::UniqueFd>> socket;
   net::Dialer dialer(*loop);
   dialer.connect(*net::resolve(*net::parse_address(node->addresses().at(0))), kNever,
                  [&](Result<io::UniqueFd> result) { socket = std::move(result); });
   EXPECT_TRUE(until([&] { return socket.has_value(); }));
-  return std::make_unique<RawClient>(*loop, std::move(**socket));
+  return std::make_unique<RawClient>(*loop, std::move(**socket), true, features);
 }
 
 bool Rig::put_all(const Records& records, std::size_t first, std::size_t count, AckLevel ack) {

@@ -16,7 +16,7 @@ namespace kvd::node {
 // A client that has said HELLO (unless told not to) and waits for each answer.
 class RawClient {
  public:
-  RawClient(io::Loop& loop, io::UniqueFd socket, bool hello = true);
+  RawClient(io::Loop& loop, io::UniqueFd socket, bool hello = true, std::uint64_t features = 0);
 
   // Sends bytes and returns the next message that comes. Fails the test when none comes or the connection ends.
   net::Received call(wire::Buffer request, std::vector<std::byte> body = {});
@@ -29,12 +29,15 @@ class RawClient {
   std::uint32_t open(const Namespace& ns);
   net::Peer& peer() noexcept { return peer_; }
   std::uint64_t new_id() noexcept { return next_id_++; }
+  // What the node agreed to.
+  [[nodiscard]] std::uint64_t features() const noexcept { return features_; }
 
  private:
   io::Loop& loop_;
   net::Peer peer_;
   std::size_t taken_ = 0;
   std::uint64_t next_id_ = 1;
+  std::uint64_t features_ = 0;
 };
 
 // Records that a test can make again at will: slab bytes and checksums from key and layer.
@@ -77,8 +80,8 @@ class Rig {
   ~Rig();
 
   // A client through a socket pair, or through the listener.
-  std::unique_ptr<RawClient> connect(bool hello = true);
-  std::unique_ptr<RawClient> connect_tcp();
+  std::unique_ptr<RawClient> connect(bool hello = true, std::uint64_t features = 0);
+  std::unique_ptr<RawClient> connect_tcp(std::uint64_t features = 0);
   // Puts all layers of keys [first, first + count) through a client of its own; true when all were taken.
   bool put_all(const Records& records, std::size_t first, std::size_t count, AckLevel ack = AckLevel::kPooled);
   bool until(const std::function<bool()>& done) { return net::run_until(*loop, done); }

@@ -59,6 +59,7 @@ class Choice:
         self.mode = mode
         self.saved_s = 1.0
         self.load_s = 0.1
+        self.pass_s = 0.2
         self.questions: list[dict[str, Any]] = []
         self.passes: list[dict[str, Any]] = []
         self.loads: list[dict[str, Any]] = []
@@ -66,7 +67,7 @@ class Choice:
 
     def choose(self, **question: Any) -> Any:
         self.questions.append(question)
-        return SimpleNamespace(mode=self.mode, saved_s=self.saved_s, load_s=self.load_s)
+        return SimpleNamespace(mode=self.mode, saved_s=self.saved_s, load_s=self.load_s, pass_s=self.pass_s)
 
     def prompt_seconds(self, **_work: Any) -> float:
         return 1.0
@@ -101,6 +102,8 @@ class Engine:
     now: float = 100.0
     speculative: bool = False       # vLLM then ends the pass after it has asked for errors and report
     workers: int = 1                # the first one is played; the others store and load what it does
+    may_load: bool = True
+    may_store: bool = True
 
     def __post_init__(self) -> None:
         self.memory = memory()
@@ -117,6 +120,7 @@ class Engine:
         self._free = iter(range(1, 512))
         self.scheduler = SchedulerHalf(self.settings, self.clients[0], lambda _identity: self.choice,
                                        pass_tokens_max=4096, clock=self.tick,
+                                       may_load=self.may_load, may_store=self.may_store,
                                        local_blocks=lambda r: self.local.get(r.request_id, 0))
         self.scheduler.bind([replace(IDENTITY, shard=shard) for shard in range(self.workers)])
         self.worker = WorkerHalf(self.settings, self.clients[1], self.memory, IDENTITY, clock=self.tick)

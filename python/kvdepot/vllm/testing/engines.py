@@ -9,9 +9,11 @@ from kvdepot.vllm.testing.fake_depot import FakeClient, FakeDepot
 PROMPT = list(range(40))             # ten blocks
 
 
-def engine(depot: FakeDepot, mode: str = "async", workers: int = 1, **settings) -> Engine:
+def engine(depot: FakeDepot, mode: str = "async", workers: int = 1, may_load: bool = True, may_store: bool = True,
+           **settings) -> Engine:
     return Engine((FakeClient(depot), FakeClient(depot)), Choice(mode),
-                  Settings("tcp://127.0.0.1:1", linger_ms=0, lookup_wait_us=0, **settings), workers=workers)
+                  Settings("tcp://127.0.0.1:1", linger_ms=0, lookup_wait_us=0, **settings), workers=workers,
+                  may_load=may_load, may_store=may_store)
 
 
 def warmed(tokens: list[int] = PROMPT) -> FakeDepot:

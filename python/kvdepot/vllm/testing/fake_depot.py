@@ -85,6 +85,7 @@ class FakeClient:
         self.namespaces: list[tuple[bytes, dict[str, Any]]] = []
         self.open_namespaces: set[int] = set()
         self.namespaces_max = 1024
+        self.ops_max = 256                  # operations in flight or not released, as the client has it
         self._regions: list[tuple[int, int]] = []
         self._queue: list[Completion] = []
         self._next = 1
@@ -115,6 +116,8 @@ class FakeClient:
         self.calls.append(kind)
         if self.depot.down or self.knows["breaker_open"]:
             raise error("unavailable")
+        if len(self.ops) >= self.ops_max:
+            raise error("busy")
         op = self._next
         self._next += 1
         self.ops[op] = _Op(kind, args)

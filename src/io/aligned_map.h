@@ -1,0 +1,15 @@
+// Mapping a file on a boundary of huge pages, so that its memory can be mapped in huge pages where it consists of them.
+// Plain function, any thread.
+#pragma once
+
+#include <cstdint>
+
+namespace kvd::io {
+
+inline constexpr std::uint64_t kHugePageBytes = std::uint64_t{2} << 20;  // x86-64 and ARM64 with 4 KiB pages
+
+// Maps the first `bytes` of `fd`, shared, at a multiple of kHugePageBytes; `protection` as mmap() takes it. MAP_FAILED
+// with errno when it cannot be had; ends with munmap().
+void* map_aligned(int fd, std::uint64_t bytes, int protection);
+
+}  // namespace kvd::io

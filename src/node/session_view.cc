@@ -1,0 +1,52 @@
+// GETs of clients that read the pool through shared memory: which of them are answered so, and what is given back.
+#include <algorithm>
+#include <utility>
+
+#include "node/session.h"
+
+namespace kvd::node {
+
+// Behind the HELLO reply that agrees to it, before anything else.
+void Session::offer_memory() {
+  const wire::Memory memory{.bytes = context_.store.pool_bytes()};
+  connection_->send({.head = wire::frame({}, memory), .body = {}, .on_done = {}, .descriptor = context_.shared_fd});
+}
+
+Status Session::on_release(const wire::Header& header, Bytes meta) {
+  const Result<wire::Release> release = wire::decode<wire::Release>(header, meta);
+  if (!release) return fail(release.error());
+  return views_.release(release->views);
+}
+
+// Once, when its first message can be made: what all its views may hold is known then.
+void Session::decide_lending(RunningGet& get) {
+  if (std::exchange(get.lend_decided, true) || !shares_memory_) return;
+  const GetOp& op = *get.op;
+  const std::uint64_t bytes = op.share_bytes();
+  // Budgets grant any size to who comes first; this bound holds for that one, too.
+  const std::uint64_t bytes_max = std::min(lent_.bytes_max(), context_.lent.bytes_max());
+  const bool fits = bytes <= bytes_max && lent_.has_room(bytes) && context_.lent.has_room(bytes);
+  (fits ? context_.counters.gets_lent : context_.counters.gets_not_lent).add();
+  if (!fits) return;
+  get.lent = std::make_shared<LentShare>(
+      LentShare{.connection = lent_.take(bytes), .node = context_.lent.take(bytes), .keys = std::move(get.keys)});
+}
+
+// The next message of a GET, as bytes or as a view, which is added then. A message without slabs has nothing to lend.
+net::Outgoing Session::next_message(RunningGet& get, std::uint64_t& view) {
+  if (get.op->failed() == get.op->keys()) return get.op->next();
+  decide_lending(get);
+  if (get.lent == nullptr || !views_.has_room()) return get.op->next();
+  view = views_.next_id();
+  const std::uint32_t before = get.op->layers_left();
+  net::Outgoing message = get.op->next_view(view);
+  const Time now = context_.loop.now();
+  const Time until =
+      std::min(after(get.op->request().deadline, context_.limits.view_grace), after(now, context_.limits.stall_limit));
+  const std::uint64_t bytes = get.op->slab_bytes(before - get.op->layers_left());
+  lent_now_ += bytes;
+  views_.add(bytes, until, [unpin = std::exchange(message.on_done, nullptr), lent = get.lent]() mutable { unpin(); });
+  return message;
+}
+
+}  // namespace kvd::node
