@@ -344,7 +344,7 @@ def evictions_grow_with_requests(s: Study) -> Verdict:
 
 def doubling_requests_doubles(s: Study) -> Verdict:
     rows = [(k, how, s["fig9"][k][how]) for k in LENGTHS for how in STRATEGIES]
-    ratios = {f"{k} {how}": min(r[n + 1] / r[n] for n in range(2) if r[n] > 0) for k, how, r in rows}
+    ratios = {f"{k} {how}": min(r[n + 1] / r[n] for n in range(2) if r[n] > 0) for k, how, r in rows if r[1] > 0}
     return min(ratios.values()) >= 2, f"smallest ratio {min(ratios.values()):.2f} ({min(ratios, key=ratios.get)})"
 
 
@@ -469,7 +469,9 @@ def device_stays_full(s: Study, case: str) -> Verdict:
     ok, out = True, []
     for how in STRATEGIES:
         row = s["fig11"][case][how]
-        start = next(i for i, p in enumerate(row) if p[1] >= 95)
+        start = next((i for i, p in enumerate(row) if p[1] >= 95), None)
+        if start is None:
+            return False, f"{how} at most {max(p[1] for p in row):.0f} %"
         low = next((p for p in row[start:] if p[1] < 80), None)
         ok &= row[start][0] < 0.02 * row[-1][0] and low is None
         out.append(f"{how} 80 to 100 % from {row[start][0]:.1f} s " +
@@ -480,17 +482,19 @@ def device_stays_full(s: Study, case: str) -> Verdict:
 def host_bursts(s: Study, case: str, begin_s: float, paper: float) -> Verdict:
     row = s["fig11"][case]["swap"]
     top = max(row, key=lambda p: p[2])
-    empty = next(p for p in row if p[0] > top[0] and p[2] < 0.5)
-    return top[0] <= begin_s and abs(top[2] - paper) < paper / 3 and empty[0] <= 1.5 * begin_s, \
-        f"{top[2]:.1f} % at {top[0]:.1f} s, below 0.5 % at {empty[0]:.1f} s"
+    empty = next((p[0] for p in row if p[0] > top[0] and p[2] < 0.5), float("inf"))
+    return top[0] <= begin_s and abs(top[2] - paper) < paper / 3 and empty <= 1.5 * begin_s, \
+        f"{top[2]:.1f} % at {top[0]:.1f} s, below 0.5 % at {empty:.1f} s"
 
 
 def host_is_little_used_later(s: Study, case: str, begin_s: float, most: float) -> Verdict:
     row = s["fig11"][case]["swap"]
     later = max(p[2] for p in row if p[0] > begin_s)
-    burst = next(i for i, p in enumerate(row) if p[0] > max(row, key=lambda p: p[2])[0] and p[2] < 0.5)
-    return later <= most, f"up to {later:.1f} %; {max(p[2] for p in row[burst:]):.1f} % once the burst is over at " \
-                          f"{row[burst][0]:.1f} s"
+    top = max(row, key=lambda p: p[2])
+    burst = next((i for i, p in enumerate(row) if p[0] > top[0] and p[2] < 0.5), None)
+    over = "the burst is never over" if burst is None else \
+        f"{max(p[2] for p in row[burst:]):.1f} % once the burst is over at {row[burst][0]:.1f} s"
+    return later <= most, f"up to {later:.1f} %; {over}"
 
 
 def host_fills(row: list, begin_s: float, end_s: float) -> float:

@@ -1,8 +1,6 @@
 #include "cmd/plan.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -11,6 +9,7 @@
 #include "cmd/plan_talk.h"
 #include "cmd/plan_talk_runs.h"
 #include "cmd/progress_bar.h"
+#include "cmd/run_jobs.h"
 #include "cmd/text_file.h"
 
 namespace kvd::cmd {
@@ -170,8 +169,8 @@ OrComplaint<std::string> PlanVerb::plan() const {
 OrComplaint<std::string> PlanVerb::talk() const {
   const TalkRuns runs = [&] {
     ProgressBar bar("simulating");
-    const unsigned threads = std::max(1U, std::thread::hardware_concurrency());
-    return run_talk(talk_setups(), seeds_, threads, [&](std::size_t done, std::size_t all) { bar.show(done, all); });
+    return run_talk(talk_setups(), seeds_, threads_of_machine(),
+                    [&](std::size_t done, std::size_t all) { bar.show(done, all); });
   }();
   const auto figures = talk_figures(runs);
   if (!flags_.html.empty()) {

@@ -33,8 +33,8 @@ struct TalkFigure {
 
 // llama-70b-tp1 (the SLA figure), llama-70b-tp2 (prompts 100-3500), llama-70b-chat (2200/170, 15 turns), qwen3-14b.
 [[nodiscard]] std::vector<TalkSetup> talk_setups();
-// Closed forms as lines, `runs` as points.
 struct TalkRuns;
+// Closed forms as lines, `runs` as points.
 [[nodiscard]] std::vector<TalkFigure> talk_figures(const TalkRuns& runs);
 [[nodiscard]] std::string talk_table(const TalkRuns& runs);
 // The figures' points by figure and line, and under "runs" and "sla" what was simulated with its intervals.

@@ -1,10 +1,9 @@
 #include "cmd/plan_talk_runs.h"
 
 #include <algorithm>
-#include <atomic>
-#include <thread>
 
 #include "base/check.h"
+#include "cmd/run_jobs.h"
 
 namespace kvd::cmd {
 namespace {
@@ -65,22 +64,6 @@ TalkSla run_sla(const TalkSetup& setup, std::uint32_t prompt_tokens, bool memory
   return {prompt_tokens, memory, sim::interval(vanilla), sim::interval(depot)};
 }
 
-void run_all(const std::vector<std::function<void()>>& jobs, unsigned threads,
-             const std::function<void(std::size_t, std::size_t)>& progress) {
-  std::atomic<std::size_t> next{0};
-  std::atomic<std::size_t> done{0};
-  const auto work = [&](bool tells) {
-    for (std::size_t i = next++; i < jobs.size(); i = next++) {
-      jobs[i]();
-      ++done;
-      if (tells) progress(done.load(), jobs.size());
-    }
-  };
-  std::vector<std::jthread> others;
-  for (unsigned i = 1; i < threads; ++i) others.emplace_back(work, false);
-  work(true);
-}
-
 }  // namespace
 
 sim::TalkPoint simulate(const TalkSetup& setup, sim::TalkTraffic traffic, bool depot, double memory_bytes,
@@ -129,7 +112,7 @@ std::uint32_t clients_within(const TalkSetup& setup, std::uint32_t prompt_tokens
 
 TalkRuns run_talk(const std::vector<TalkSetup>& setups, unsigned seeds, unsigned threads,
                   const std::function<void(std::size_t done, std::size_t all)>& progress) {
-  KVD_CHECK(seeds > 0 && threads > 0 && !setups.empty());
+  KVD_CHECK(seeds > 0 && !setups.empty());
   TalkRuns runs{.seeds = seeds};
   for (const TalkSetup& setup : setups) {
     const std::vector<TalkClients> empty(kTalkClients.size());
@@ -152,7 +135,7 @@ TalkRuns run_talk(const std::vector<TalkSetup>& setups, unsigned seeds, unsigned
       runs.sla[i] = run_sla(setups.front(), kTalkPrompts.at(i / 2), i % 2 == 1, seeds);
     });
   }
-  run_all(jobs, threads, progress);
+  run_jobs(jobs.size(), threads, [&](std::size_t i) { jobs[i](); }, progress);
   return runs;
 }
 

@@ -166,8 +166,6 @@ void check_names(const toml::table& table, Keys& keys) {
   }
 }
 
-model::Picoseconds ps(double seconds) { return std::llround(seconds * model::kPicosecondsPerSecond); }
-
 // What the engine's other keys may replace.
 struct EngineBase {
   model::LinearPass pass;
@@ -227,7 +225,7 @@ void read_engine(Keys& keys, SimConfig& config) {
   model::LinearPass& pass = config.fleet.pass;
   pass = base.pass;
   const auto own = [&](const char* key, model::Picoseconds& value, double unit_s) {
-    if (keys.find(key) != nullptr) value = ps(keys.number(key, 0, 0) * unit_s);
+    if (keys.find(key) != nullptr) value = model::picoseconds(keys.number(key, 0, 0) * unit_s);
   };
   own("engine.base_ms", pass.base, 1e-3);
   own("engine.token_us", pass.token, 1e-6);

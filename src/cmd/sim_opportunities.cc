@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <map>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "cmd/complaint.h"
 #include "cmd/progress_bar.h"
+#include "cmd/run_jobs.h"
 #include "cmd/sim_calibrate.h"
 #include "cmd/text_file.h"
 
@@ -23,23 +22,13 @@ constexpr double kWorseAtMost = 1.02;  // than the better of both: what the adap
 std::vector<sim::OpportunityRow> simulate(const StudyFiles& files, std::uint32_t seeds) {
   const model::StudyFit fit = model::fit_study(files.tables);
   std::vector<std::vector<sim::OpportunityRow>> rows(sim::opportunity_settings());
-  std::atomic<std::size_t> next{0};
-  std::atomic<std::size_t> done{0};
   ProgressBar bar("opportunities");
-  const auto work = [&](bool shows) {
-    // The last settings have the most seeds and come first: threads end together.
-    for (std::size_t i = next++; i < rows.size(); i = next++) {
-      const std::size_t setting = rows.size() - 1 - i;
-      rows[setting] = sim::opportunities(fit, files.inputs, setting, seeds);
-      ++done;
-      if (shows) bar.show(done, rows.size());
-    }
+  // The last settings have the most seeds and come first: threads end together.
+  const auto job = [&](std::size_t i) {
+    const std::size_t setting = rows.size() - 1 - i;
+    rows[setting] = sim::opportunities(fit, files.inputs, setting, seeds);
   };
-  {
-    std::vector<std::jthread> threads;
-    for (unsigned t = 1; t < std::thread::hardware_concurrency(); ++t) threads.emplace_back(work, false);
-    work(true);
-  }
+  run_jobs(rows.size(), threads_of_machine(), job, [&](std::size_t done, std::size_t all) { bar.show(done, all); });
   std::vector<sim::OpportunityRow> all;
   for (const auto& setting : rows) all.insert(all.end(), setting.begin(), setting.end());
   return all;

@@ -46,7 +46,7 @@ TEST(SimOpportunities, ChartsShowWhatIsAboveTheBestArmOfEachSetting) {
   ASSERT_EQ(charts.size(), 4U);
   EXPECT_THAT(charts[0].categories, ElementsAre("1K"));
   EXPECT_THAT(charts[2].categories, ElementsAre(" 6G"));
-  const auto adaptive = std::ranges::find(charts[0].series, "adaptive", &ChartSeries::name);
+  const auto adaptive = std::ranges::find(charts[0].series, std::string("adaptive"), &ChartSeries::name);
   ASSERT_NE(adaptive, charts[0].series.end());
   EXPECT_THAT(adaptive->points, ElementsAre(Pair(0, testing::DoubleNear(10, 1e-9))));
   EXPECT_THAT(charts[2].series.front().points, ElementsAre(Pair(0, testing::DoubleNear(50, 1e-9))));

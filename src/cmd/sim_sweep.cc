@@ -1,15 +1,14 @@
 // `kvdepot sim sweep`: every combination of values, each with the same seeds, on all cores. Threads share traces, which
 // nobody changes, and write to results of their own; what is printed is in the order of arms and seeds.
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <optional>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "cmd/complaint.h"
 #include "cmd/progress_bar.h"
+#include "cmd/run_jobs.h"
 #include "cmd/sim_ablate.h"
 #include "cmd/sim_report.h"
 #include "cmd/sim_run.h"
@@ -146,30 +145,21 @@ std::string arm_name(const Sweep& sweep, const Arm& arm) {
 std::optional<std::string> simulate(Sweep& sweep, const TraceShelf& shelf, unsigned jobs) {
   const std::size_t runs = sweep.arms.size() * sweep.seeds;
   std::vector<std::string> faults(runs);
-  std::atomic<std::size_t> next{0};
-  std::atomic<std::size_t> done{0};
-  const auto work = [&](ProgressBar* bar) {
-    for (std::size_t i = next++; i < runs; i = next++) {
-      Arm& arm = sweep.arms[i / sweep.seeds];
-      SimConfig& config = arm.configs[i % sweep.seeds];
-      auto source = make_source(config, shelf);
-      if (source) {
-        sim::FleetResult& result = arm.results[i % sweep.seeds];
-        result = sim::run_fleet(config.fleet, **source);
-        if (const auto empty = nothing_counted(result, config)) faults[i] = arm_name(sweep, arm) + *empty;
-      } else {
-        faults[i] = arm_name(sweep, arm) + source.error();
-      }
-      ++done;
-      if (bar != nullptr) bar->show(done.load(), runs);
+  const auto job = [&](std::size_t i) {
+    Arm& arm = sweep.arms[i / sweep.seeds];
+    SimConfig& config = arm.configs[i % sweep.seeds];
+    auto source = make_source(config, shelf);
+    if (source) {
+      sim::FleetResult& result = arm.results[i % sweep.seeds];
+      result = sim::run_fleet(config.fleet, **source);
+      if (const auto empty = nothing_counted(result, config)) faults[i] = arm_name(sweep, arm) + *empty;
+    } else {
+      faults[i] = arm_name(sweep, arm) + source.error();
     }
   };
   {
-    std::vector<std::jthread> threads;
-    const std::size_t others = std::min<std::size_t>(jobs, runs) - 1;
-    for (std::size_t t = 0; t < others; ++t) threads.emplace_back(work, nullptr);
     ProgressBar bar("simulating");
-    work(&bar);
+    run_jobs(runs, jobs, job, [&](std::size_t done, std::size_t all) { bar.show(done, all); });
   }
   for (const std::string& fault : faults) {
     if (!fault.empty()) return fault;
@@ -293,8 +283,8 @@ int run_sim_sweep(const SimSweepFlags& flags) {
   for (const Arm& arm : sweep->arms) {
     if (const auto done = shelf.load(arm.configs[0]); !done) return complain(done.error());
   }
-  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  if (const auto fault = simulate(*sweep, shelf, flags.jobs > 0 ? flags.jobs : cores)) return complain(*fault);
+  const unsigned jobs = flags.jobs > 0 ? flags.jobs : threads_of_machine();
+  if (const auto fault = simulate(*sweep, shelf, jobs)) return complain(*fault);
   const std::string text = table(*sweep);
   std::string error = flags.out.empty() ? "" : write_text(flags.out, csv(*sweep));
   if (error.empty() && !flags.html.empty()) {
