@@ -1,31 +1,19 @@
 #include "cmd/sim_engine.h"
 
-#include <algorithm>
 #include <charconv>
-#include <vector>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/input.h"
 #include "cmd/plan_options.h"
-#include "cmd/text_file.h"
-#include "model/hf_config.h"
 
 namespace kvd::cmd {
 
 namespace {
 
-constexpr std::uint32_t kGpusMax = 1024;
-
 std::unexpected<EngineFault> fault(const char* key, std::string text) {
   return std::unexpected(EngineFault{key, std::move(text)});
-}
-
-std::string unknown(const std::string& name, const std::vector<std::string>& known, const char* how_to_add) {
-  const auto near = nearest_names(name, known);
-  return fmt::format("'{}' is not known; {}: {}. {}", name, near.empty() ? "known are" : "near",
-                     fmt::join(near.empty() ? known : near, ", "), how_to_add);
 }
 
 std::expected<model::Catalogue, EngineFault> read_entries(const EngineNames& names) {
@@ -33,22 +21,6 @@ std::expected<model::Catalogue, EngineFault> read_entries(const EngineNames& nam
   auto catalogue = read_catalogue({names.catalogue});
   if (!catalogue) return fault("engine.catalogue", catalogue.error());
   return std::move(*catalogue);
-}
-
-std::expected<const model::Transformer*, EngineFault> find_model(const std::string& name, model::Catalogue& catalogue) {
-  if (name.empty()) return fault("engine.gpu", "engine.model is expected, too");
-  if (name.ends_with(".json")) {
-    const auto text = read_text(name);
-    if (!text) return fault("engine.model", text.error());
-    auto read = model::read_hf_config(*text, name, name);
-    if (!read) return fault("engine.model", read.error().str());
-    catalogue.add_model(std::move(*read));
-  }
-  const model::Transformer* const found = catalogue.model(name);
-  if (found != nullptr) return found;
-  return fault("engine.model",
-               unknown(name, catalogue.model_names(),
-                       "Add one with engine.model = \"FOLDER/config.json\" or engine.catalogue = \"FILE\""));
 }
 
 std::expected<void, EngineFault> find_gpus(const std::string& typed, const model::Catalogue& catalogue,
@@ -67,13 +39,8 @@ std::expected<void, EngineFault> find_gpus(const std::string& typed, const model
   const std::string name = typed.substr(0, colon);
   q.device = catalogue.device(name);
   if (q.device != nullptr) return {};
-  return fault("engine.gpu", unknown(name, catalogue.device_names(), "Add one with engine.catalogue = \"FILE\""));
-}
-
-std::expected<double, EngineFault> bytes_of(const char* key, const std::string& precision) {
-  const double bytes = model::precision_bytes(precision);
-  if (bytes > 0) return bytes;
-  return fault(key, fmt::format("'{}': one of {} is expected", precision, fmt::join(model::precision_names(), ", ")));
+  return fault("engine.gpu",
+               unknown_name("GPU", name, catalogue.device_names(), "add one with engine.catalogue = \"FILE\""));
 }
 
 }  // namespace
@@ -81,20 +48,20 @@ std::expected<double, EngineFault> bytes_of(const char* key, const std::string& 
 std::expected<model::CatalogueEngine, EngineFault> find_engine(const EngineNames& names, std::uint32_t kv_tokens_min) {
   auto catalogue = read_entries(names);
   if (!catalogue) return std::unexpected(catalogue.error());
-  const auto found = find_model(names.model, *catalogue);
-  if (!found) return std::unexpected(found.error());
+  if (names.model.empty()) return fault("engine.gpu", "engine.model is expected, too");
+  const auto found =
+      find_model(*catalogue, names.model,
+                 "add one with engine.model = \"FOLDER/config.json\" or engine.catalogue = \"FILE\"");
+  if (!found) return fault("engine.model", found.error());
   model::Question q;
   q.model = *found;
   if (const auto done = find_gpus(names.gpu, *catalogue, q); !done) return std::unexpected(done.error());
-  q.precision = names.precision;
-  if (q.precision.empty()) q.precision = q.device->flops_per_s.contains("fp8") ? "fp8" : "bf16";
-  const auto weights = bytes_of("engine.precision", q.precision);
-  if (!weights) return std::unexpected(weights.error());
-  const auto kv = bytes_of("engine.kv_precision", names.kv_precision.empty() ? q.precision : names.kv_precision);
-  if (!kv) return std::unexpected(kv.error());
-  // Weights that are published smaller stay so.
-  q.weight_bytes_per_param = std::min(*weights, std::max(0.5, q.model->weight_bytes_per_param));
-  q.kv_bytes_per_element = *kv;
+  if (const auto done = set_precision(q, names.precision, names.kv_precision); !done) {
+    const bool weights = done.error() == "precision";
+    return fault(weights ? "engine.precision" : "engine.kv_precision",
+                 fmt::format("'{}': one of {} is expected", weights ? names.precision : names.kv_precision,
+                             fmt::join(model::precision_names(), ", ")));
+  }
   auto engine = model::catalogue_engine(q, kv_tokens_min);
   if (!engine) return fault("engine.gpu", engine.error());
   return *engine;
