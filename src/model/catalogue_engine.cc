@@ -14,8 +14,6 @@ namespace {
 constexpr std::array<std::string_view, 5> kPrecisions{"bf16", "fp16", "fp8", "int8", "fp32"};
 constexpr std::array<double, kPrecisions.size()> kPrecisionBytes{2, 2, 1, 1, 4};
 
-Picoseconds ps(double seconds) { return std::llround(seconds * kPicosecondsPerSecond); }
-
 double longest_window(const Transformer& model) {
   double longest = 1;
   for (const LayerGroup& group : model.groups) longest = std::max<double>(longest, group.window_tokens);
@@ -38,12 +36,12 @@ LinearPass pass_of(const Question& q, const Replica& replica, double copies) {
   const double each = (model.kv_bytes(2 * full, q.kv_bytes_per_element) - held) / full;
   const double fixed = held - each * full;
   LinearPass pass;
-  pass.base =
-      ps(model.params() * q.weight_bytes_per_param / bytes + q.device->layer_s * model.layers() + q.device->step_s);
-  pass.token = ps(token_flops / flops);
-  pass.pair = ps(pair_flops / flops);
-  pass.context = ps(each * copies / bytes);
-  pass.seq = ps(fixed * copies / bytes);
+  pass.base = picoseconds(model.params() * q.weight_bytes_per_param / bytes + q.device->layer_s * model.layers() +
+                          q.device->step_s);
+  pass.token = picoseconds(token_flops / flops);
+  pass.pair = picoseconds(pair_flops / flops);
+  pass.context = picoseconds(each * copies / bytes);
+  pass.seq = picoseconds(fixed * copies / bytes);
   return pass;
 }
 

@@ -1,7 +1,6 @@
 #include "sim/arrivals.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "base/check.h"

@@ -1,10 +1,11 @@
 // Traces as workloads: copies and repeats are whole, told apart, in order, and as many as were asked for.
 #include "sim/arrivals.h"
 
-#include <cmath>
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 

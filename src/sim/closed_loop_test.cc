@@ -17,8 +17,6 @@
 namespace kvd::sim {
 namespace {
 
-using model::Picoseconds;
-
 constexpr std::uint32_t kLayers = 80;
 constexpr std::uint32_t kPrompt = 2200;
 constexpr double kOutputMean = 170;
@@ -37,7 +35,6 @@ model::Replica talk_replica() {
 }
 double token_s(const model::Replica& r) { return r.token_flops / r.flops_per_s; }
 double pair_s(const model::Replica& r) { return r.attention.front().pair_flops / r.flops_per_s; }
-Picoseconds ps(double seconds) { return std::llround(seconds * model::kPicosecondsPerSecond); }
 
 // One engine that finds nothing in its own cache, with blocks of one token; its passes cost what the form counts,
 // without launches and without reading the weights.
@@ -45,8 +42,8 @@ FleetConfig one_engine(const model::Replica& replica, const model::StorePath& st
   FleetConfig config;
   config.engine = {100'000, 1, 1, 8192, 64};
   config.engine.prefix_caching = false;
-  config.pass.token = ps(token_s(replica));
-  config.pass.pair = ps(pair_s(replica));
+  config.pass.token = model::picoseconds(token_s(replica));
+  config.pass.pair = model::picoseconds(pair_s(replica));
   config.tiers.kv_bytes_per_token = replica.kv_token_bytes;
   config.tiers.layerwise = true;
   config.tiers.layers = kLayers;

@@ -1,7 +1,6 @@
 #include "sim/fleet.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "base/check.h"
@@ -42,14 +41,12 @@ class Fleet {
       : config_(config),
         source_(source),
         policy_(route::make_policy(config.policy, Random(~config.seed).next())),  // sources draw from the seed itself
-        metrics_age_(policy_ != nullptr && policy_->reads_engines()
-                         ? std::llround(config.metrics_age_s * kPicosecondsPerSecond)
-                         : 0),
+        metrics_age_(policy_ != nullptr && policy_->reads_engines() ? model::picoseconds(config.metrics_age_s) : 0),
         events_(config.instances),
         outstanding_(config.instances),
         waiting_(config.instances),
         kv_used_(config.instances),
-        series_(std::llround(config.sample_s * kPicosecondsPerSecond)),
+        series_(model::picoseconds(config.sample_s)),
         stats_(config) {
     KVD_CHECK(policy_ != nullptr);
     KVD_CHECK(config.engine.block_tokens * config.engine.unit_blocks == source.unit_tokens());

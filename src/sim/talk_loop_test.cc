@@ -91,31 +91,6 @@ TEST(TalkLoop, ClientsAreBusyWhileItCounts) {
   EXPECT_LT(point.little_error, 1e-9);
 }
 
-// What closed_loop_test.cc switches off to have the closed form's own assumptions.
-TEST(TalkLoop, AConstantContextIsThePrompt) {
-  TalkEngine engine = kEngine;
-  engine.constant_context = true;
-  EXPECT_NEAR(talk_loop(engine, kTraffic, 1).tpot_s, 0.020 + 2000 * 2e-8, 1e-12);
-}
-
-TEST(TalkLoop, ChunksOfAPromptPayForAStepEach) {
-  TalkEngine engine = kEngine;
-  engine.chunk_tokens = 500;
-  EXPECT_NEAR(talk_loop(engine, kTraffic, 1).ttft_s, 4 * 0.020 + 2000 * 70e-6, 1e-9);
-}
-
-TEST(TalkLoop, ClientsAreBusyWhileItCounts) {
-  TalkTraffic traffic = kTraffic;
-  traffic.clients = 64;
-  traffic.requests = 20 * traffic.clients;
-  const TalkPoint point = talk_loop(kEngine, traffic, 1);
-  // Little's law for clients that always have a request: were the end of the run counted, with ever fewer of them, the
-  // left side would be a fifth lower.
-  const double latency_s = point.ttft_s + (kTraffic.output_mean - 1) * point.tpot_s;
-  EXPECT_NEAR(point.requests_per_s * latency_s / traffic.clients, 1, 0.1);
-  EXPECT_LT(point.little_error, 1e-9);
-}
-
 TEST(TalkLoop, TheSameSeedGivesTheSameNumbers) {
   TalkTraffic traffic = kTraffic;
   traffic.prompt_min = 100;
