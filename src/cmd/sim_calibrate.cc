@@ -61,7 +61,11 @@ int deliver_device(const StudyFlags& flags, const model::PassFit& fit, std::size
                   model->name, errors.size(), 100 * percentile(errors, 0.5));
   const std::string entry =
       device_entry(fit, *model, flags.device, static_cast<double>(*memory), percentile(errors, 0.95), source);
-  if (entry.empty()) return complain(flags.passes + ": too little prefill or context in these passes for an entry");
+  if (entry.empty()) {
+    return complain(flags.passes +
+                    ": too little prefill or context in these passes for an entry: record prompts of several lengths, "
+                    "and decodes behind long and short ones");
+  }
   return deliver(entry, flags.out);
 }
 
