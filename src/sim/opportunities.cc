@@ -27,10 +27,8 @@ struct Setting {
 constexpr std::array<std::uint32_t, 3> kCounts = {32, 64, 128};
 constexpr std::array<std::uint32_t, 4> kFixedK = {1, 2, 4, 8};
 constexpr std::array<std::uint32_t, 6> kGib = {6, 10, 14, 18, 22, 24};
-constexpr std::array<model::StudyModelIndex, 3> kModels = {model::kYarn, model::kLlama, model::kOpt};
+constexpr std::array<model::StudyModelIndex, 3> kModelsOf10b = {model::kYarn, model::kLlama, model::kOpt};
 constexpr std::size_t kFixedSettings = kFixedK.size() * kCounts.size();
-constexpr std::uint32_t kBlocksPerGib = 128;  // of Yarn-Llama-2-7B: 8 MiB each
-constexpr double kGibBytes = 1024.0 * 1024 * 1024;
 
 // Figure 9 with fixed lengths, then with those of its list, then 10a, then 10b.
 Setting setting_at(const StudyInputs& inputs, std::size_t at) {
@@ -59,19 +57,18 @@ Setting setting_at(const StudyInputs& inputs, std::size_t at) {
     return {fmt::format("10a {} GiB", gib),
             fmt::format("{} GiB", gib),
             model::kYarn,
-            gib * kBlocksPerGib,
+            study_blocks(model::kYarn, gib),
             8192,
             false,
             shorter};
   }
   at -= kGib.size();
-  const model::StudyModelIndex m = kModels.at(at);
+  const model::StudyModelIndex m = kModelsOf10b.at(at);
   const model::StudyModel& shape = model::kStudyModelTable[m];
-  const auto blocks = static_cast<std::uint32_t>(10 * kGibBytes / (shape.kv_bytes_per_token() * 16));
   return {fmt::format("10b {}", shape.name),
           std::string(shape.name.substr(0, shape.name.find('-'))),
           m,
-          blocks,
+          study_blocks(m, 10),
           2048,
           false,
           shorter};
@@ -176,7 +173,9 @@ OpportunityRow row_of(const Outcomes& outcomes, std::size_t arm) {
 
 }  // namespace
 
-std::size_t opportunity_settings() noexcept { return kFixedSettings + kCounts.size() + kGib.size() + kModels.size(); }
+std::size_t opportunity_settings() noexcept {
+  return kFixedSettings + kCounts.size() + kGib.size() + kModelsOf10b.size();
+}
 
 std::vector<OpportunityRow> opportunities(const model::StudyFit& fit, const StudyInputs& inputs, std::size_t at,
                                           std::uint32_t seeds) {

@@ -16,7 +16,8 @@ using nlohmann::json;
 
 namespace {
 
-constexpr double kHostBytes = 64.0 * 1024 * 1024 * 1024;
+constexpr double kHostGib = 64;
+constexpr double kGibBytes = 1024.0 * 1024 * 1024;
 constexpr double kStudyBlockTokens = 16;
 
 // "prefill-8K" -> 8192, "prefill-16" -> 16, "4k" -> 4096, 512 -> 512; 0 when it is no length.
@@ -271,9 +272,11 @@ EngineCosts study_costs(const model::StudyFit& fit, model::StudyModelIndex m, bo
   return costs;
 }
 
-std::uint32_t study_host_blocks(model::StudyModelIndex m) noexcept {
+std::uint32_t study_blocks(model::StudyModelIndex m, double gib) noexcept {
   const double block_bytes = model::kStudyModelTable[m].kv_bytes_per_token() * kStudyBlockTokens;
-  return static_cast<std::uint32_t>(kHostBytes / block_bytes);
+  return static_cast<std::uint32_t>(gib * kGibBytes / block_bytes);
 }
+
+std::uint32_t study_host_blocks(model::StudyModelIndex m) noexcept { return study_blocks(m, kHostGib); }
 
 }  // namespace kvd::sim

@@ -55,7 +55,8 @@ std::vector<LeftOut> leave_one_out(const model::StudyTables& tables);
 // Costs of an engine of the study: model, pinned or pageable host memory.
 EngineCosts study_costs(const model::StudyFit& fit, model::StudyModelIndex m, bool pinned, std::uint32_t block_tokens);
 
-// The host's 64 GiB in blocks of 16 tokens of the model.
+// Blocks of 16 tokens of the model in so much memory, and in the host's 64 GiB.
+std::uint32_t study_blocks(model::StudyModelIndex m, double gib) noexcept;
 std::uint32_t study_host_blocks(model::StudyModelIndex m) noexcept;
 
 }  // namespace kvd::sim

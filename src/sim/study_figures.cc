@@ -1,6 +1,5 @@
 // Each figure of the study: which runs it is made of, and how they are laid out.
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -227,23 +226,19 @@ ordered_json runs_of_9(const Study& s, Value value) {
   return out;
 }
 
-constexpr std::uint32_t kBlocksPerGib = 128;  // of Yarn-Llama-2-7B: 8 MiB each
-
 ordered_json runs_of_10a(const Study& s, Value value) {
   ordered_json out;
   for (const bool swap : {false, true}) {
     for (const std::uint32_t gib : {6U, 10U, 14U, 18U, 22U, 24U}) {
-      out["zipf"][swap ? "swap" : "recompute"][std::to_string(gib)] = value(
-          evicting_run(s, kYarn, gib * kBlocksPerGib, 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5")));
+      out["zipf"][swap ? "swap" : "recompute"][std::to_string(gib)] = value(evicting_run(
+          s, kYarn, study_blocks(kYarn, gib), 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5")));
     }
   }
   return out;
 }
 
 EngineRun ten_gib_run(const Study& s, StudyModelIndex m, bool swap) {
-  const double block_bytes = kStudyModelTable[m].kv_bytes_per_token() * 16;
-  const auto blocks = static_cast<std::uint32_t>(10.0 * 1024 * 1024 * 1024 / block_bytes);
-  return evicting_run(s, m, blocks, 2048, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
+  return evicting_run(s, m, study_blocks(m, 10), 2048, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
 }
 
 ordered_json runs_of_10b(const Study& s, Value value) {
@@ -274,11 +269,10 @@ ordered_json fig11(const Study& s) {
     const char* const how = swap ? "swap" : "recompute";
     const EngineRun a = evicting_run(s, kYarn, 1064, 16384, swap, s.inputs.requests.at("fig11a"));
     out["a"][how] = use_over_time(a, 1064, study_host_blocks(kYarn));
-    const EngineRun b =
-        evicting_run(s, kYarn, 6 * kBlocksPerGib, 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
-    out["b"][how] = use_over_time(b, 6 * kBlocksPerGib, study_host_blocks(kYarn));
-    const double opt_blocks = 10.0 * 1024 * 1024 * 1024 / (kStudyModelTable[kOpt].kv_bytes_per_token() * 16);
-    out["c"][how] = use_over_time(ten_gib_run(s, kOpt, swap), std::floor(opt_blocks), study_host_blocks(kOpt));
+    const std::uint32_t six_gib = study_blocks(kYarn, 6);
+    const EngineRun b = evicting_run(s, kYarn, six_gib, 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
+    out["b"][how] = use_over_time(b, six_gib, study_host_blocks(kYarn));
+    out["c"][how] = use_over_time(ten_gib_run(s, kOpt, swap), study_blocks(kOpt, 10), study_host_blocks(kOpt));
   }
   return out;
 }
