@@ -137,9 +137,9 @@ void read_workload(const PlanFlags& flags, FlagReader& reader, Plan& plan) {
 void read_deployment(const PlanFlags& flags, FlagReader& reader, model::Question& q) {
   if (const auto done = set_precision(q, flags.precision, flags.kv_precision); !done) {
     const std::string& typed = done.error() == "precision" ? flags.precision : flags.kv_precision;
-    reader.complain(fmt::format("--{} is '{}': expected one of {}", done.error(), typed,
-                                fmt::join(model::precision_names(), ", ")),
-                    0);
+    reader.complain(
+        fmt::format("--{} is '{}': expected one of {}", done.error(), typed, fmt::join(model::precision_names(), ", ")),
+        0);
   }
   q.attention = reader.choice<model::Attention>(
       "attention", flags.attention, {{"causal", model::Attention::kCausal}, {"full", model::Attention::kFull}});

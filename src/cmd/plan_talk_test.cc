@@ -79,7 +79,8 @@ TEST(PlanTalk, TheSimulationFollowsTheFormWhileMemoryLasts) {
 }
 
 TEST(PlanTalk, ConversationsHaveTheTalksMeansAndFindAboutWhatItAssumes) {
-  for (const auto& [name, tokens, reuse] : {std::tuple{"llama-70b-chat", 2200.0, 0.9}, std::tuple{"qwen3-14b", 9600.0, 0.85}}) {
+  for (const auto& [name, tokens, reuse] :
+       {std::tuple{"llama-70b-chat", 2200.0, 0.9}, std::tuple{"qwen3-14b", 9600.0, 0.85}}) {
     const TalkRun& run = series(few_runs(), name, false).points.at(4).depot;  // 16 clients
     EXPECT_NEAR(run.prompt_mean / tokens, 1, 0.05) << name;
     EXPECT_NEAR(run.loaded_share, reuse, 0.06) << name;

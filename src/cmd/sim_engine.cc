@@ -49,9 +49,8 @@ std::expected<model::CatalogueEngine, EngineFault> find_engine(const EngineNames
   auto catalogue = read_entries(names);
   if (!catalogue) return std::unexpected(catalogue.error());
   if (names.model.empty()) return fault("engine.gpu", "engine.model is expected, too");
-  const auto found =
-      find_model(*catalogue, names.model,
-                 "add one with engine.model = \"FOLDER/config.json\" or engine.catalogue = \"FILE\"");
+  const auto found = find_model(*catalogue, names.model,
+                                "add one with engine.model = \"FOLDER/config.json\" or engine.catalogue = \"FILE\"");
   if (!found) return fault("engine.model", found.error());
   model::Question q;
   q.model = *found;
