@@ -74,7 +74,9 @@ TEST(PlanTalk, TheSimulationFollowsTheFormWhileMemoryLasts) {
     if (at.clients > 32) break;
     EXPECT_NEAR(at.vanilla.tpot_s.mean / vanilla.tpot_s(at.clients), 1, 0.1) << at.clients;
     EXPECT_NEAR(at.depot.tpot_s.mean / depot.tpot_s(at.clients), 1, 0.1) << at.clients;
-    if (at.clients == 32) EXPECT_GT(at.gain.mean, 1.8);
+    if (at.clients == 32) {
+      EXPECT_GT(at.gain.mean, 1.8);
+    }
   }
 }
 
