@@ -105,10 +105,11 @@ class Loop {
     return little_error;
   }
 
-  // More conversations than are needed, so that no client runs out of them before the end.
+  // So many conversations that no client runs out of them: of those that are begun, `requests` and what ends in the
+  // same pass as the last of these has been asked, and every client has one that goes on.
   void draw(std::uint64_t seed) {
     Random random(seed);
-    const std::size_t most = std::size_t{traffic_.requests} + std::size_t{traffic_.clients} * traffic_.turns_max;
+    const std::size_t most = traffic_.requests + std::size_t{traffic_.clients} * (std::size_t{traffic_.turns_max} + 1);
     while (requests_.size() < most) draw_conversation(random);
     units_.resize(requests_.size());
     for (std::uint32_t i = 0; i < requests_.size(); ++i) {
