@@ -42,8 +42,7 @@ bool grew(const std::vector<float>& unfinished, std::uint32_t instances) {
 
 }  // namespace
 
-FleetStats::FleetStats(const FleetConfig& config)
-    : config_(config), warmup_(model::picoseconds(config.warmup_s)) {}
+FleetStats::FleetStats(const FleetConfig& config) : config_(config), warmup_(model::picoseconds(config.warmup_s)) {}
 
 void FleetStats::move_to(model::Picoseconds time) {
   if (first_ < 0) first_ = last_ = time;
