@@ -204,7 +204,9 @@ class SimTest(unittest.TestCase):
         for example in sorted((ROOT / "examples/sim").glob("*.toml")):
             with self.subTest(example.name):
                 text = example.read_text(encoding="utf-8")
-                trace = ["--set", f"workload.trace={self.path / 'trace.jsonl'}"] if "\ntrace = " in text else []
+                # The trace here ends before these examples' warm-up does.
+                trace = ["--set", f"workload.trace={self.path / 'trace.jsonl'}", "--set", "fleet.warmup_s=0"] \
+                    if "\ntrace = " in text else []
                 done = self.sim("run", str(example), *trace, "--json")
                 self.assertEqual(done.returncode, 0, done.stderr)
 
