@@ -1,20 +1,22 @@
-// What a GPU achieves, as an entry for `kvdepot plan --catalogue`: FLOP/s by precision over a prefill's matrix
-// products, memory bandwidth, and host-device copies by size (pinned and pageable; contiguous, and gathered from slabs
-// as KV lies in an engine's memory).
+// What a GPU achieves, as entries for `kvdepot plan --catalogue`: FLOP/s by precision over a prefill's matrix products,
+// memory bandwidth, and host-device copies by size, both ways (pinned and pageable; contiguous, and slabs as KV lies in
+// an engine's memory: a copy for each, or gathered by a kernel).
 //
 //   nvcc -O3 -std=c++20 -o build/gpu_roofline bench/gpu_roofline.cu -ldl       # `make gpu-roofline` where nvcc is
 //   build/gpu_roofline NAME > h100-mine.toml
 //
-// The entry goes to standard output, a readable table to standard error. Matrix products come from cuBLAS, which is
-// loaded when the program runs: the toolkit's headers are not needed to build it. Precisions that cuBLAS's plain
-// interface has no type for (FP8) are not measured, and the entry leaves them out: add them from the data sheet with
-// measured = false. Each figure is the median of kRepeats timed runs after a warm-up; its spread is the entry's error.
+// The entries go to standard output, a readable table to standard error. Matrix products come from cuBLAS, those in FP8
+// from cuBLASLt; both are loaded when the program runs: their headers are not needed to build it. A precision that the
+// GPU or the library does not have is left out of the entry. What is not measured here stands in the entry's
+// data_sheet. Each figure is the median of kRepeats timed runs after a warm-up; its spread is the entry's error.
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,7 @@ constexpr int kTokens = 8192;  // rows of the products: one prefill chunk
 constexpr int kHidden = 8192;  // columns: a 70B model's projections
 constexpr std::size_t kMemoryBytes = std::size_t{2} << 30;
 constexpr std::size_t kGatherBytes = std::size_t{64} << 20;
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
 [[noreturn]] void fail(const char* what, const char* why) {
   std::fprintf(stderr, "gpu_roofline: error: %s: %s\n", what, why);
@@ -68,6 +71,14 @@ Measured rate(double work, const std::function<void()>& run) {
   return {median, (rates[kRepeats * 9 / 10] - rates[kRepeats / 10]) / 2 / median};
 }
 
+// The first of the libraries that is there; nullptr when none is.
+void* open_library(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (void* library = dlopen(name, RTLD_NOW | RTLD_GLOBAL)) return library;
+  }
+  return nullptr;
+}
+
 // The three cuBLAS functions that are needed, by their published C interface.
 struct Cublas {
   using Handle = void*;
@@ -77,11 +88,7 @@ struct Cublas {
   Handle handle = nullptr;
 
   Cublas() {
-    void* library = nullptr;
-    for (const char* name : {"libcublas.so", "libcublas.so.13", "libcublas.so.12", "libcublas.so.11"}) {
-      library = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
-      if (library != nullptr) break;
-    }
+    void* library = open_library({"libcublas.so", "libcublas.so.13", "libcublas.so.12", "libcublas.so.11"});
     if (library == nullptr) fail("cuBLAS", "libcublas.so is not found: install the CUDA toolkit's libraries");
     create = reinterpret_cast<decltype(create)>(dlsym(library, "cublasCreate_v2"));
     gemm = reinterpret_cast<decltype(gemm)>(dlsym(library, "cublasGemmEx"));
@@ -124,6 +131,118 @@ Measured product(const Cublas& cublas, const Precision& p, void* a, void* b, voi
   return rate(2.0 * kTokens * kHidden * kHidden, run);
 }
 
+// A product in FP8 (E4M3 in, bf16 out, sums in fp32), which only cuBLASLt has. Functions by their published C
+// interface: descriptors are opaque pointers, types and attributes the numbers of library_types.h and cublasLt.h.
+class CublasLt {
+ public:
+  CublasLt() {
+    void* library = open_library({"libcublasLt.so", "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"});
+    if (library == nullptr) return;
+    bool all = find(library, "cublasLtCreate", create_);
+    all &= find(library, "cublasLtMatmulDescCreate", desc_create_);
+    all &= find(library, "cublasLtMatmulDescSetAttribute", desc_set_);
+    all &= find(library, "cublasLtMatrixLayoutCreate", layout_create_);
+    all &= find(library, "cublasLtMatmulPreferenceCreate", preference_create_);
+    all &= find(library, "cublasLtMatmulPreferenceSetAttribute", preference_set_);
+    all &= find(library, "cublasLtMatmulAlgoGetHeuristic", heuristic_);
+    all &= find(library, "cublasLtMatmul", matmul_);
+    ready_ = all && create_(&handle_) == 0;
+  }
+
+  // FLOP/s of C[tokens, hidden] = A[tokens, hidden] * B[hidden, hidden]^T; nothing where FP8 is refused.
+  Measured fp8(const void* a, const void* b, void* c) {
+    if (!ready_) return {};
+    void* desc = nullptr;
+    void* weights = nullptr;
+    void* tokens = nullptr;
+    void* out = nullptr;
+    void* preference = nullptr;
+    const std::int32_t transposed = 1;
+    const std::int32_t plain = 0;
+    const std::int8_t fast = 1;  // accumulates as engines let it; an older library may not know it
+    const float one = 1;
+    const float zero = 0;
+    void* scale = nullptr;  // of both inputs, on the device
+    void* workspace = nullptr;
+    check(cudaMalloc(&scale, sizeof(one)), "memory");
+    check(cudaMemcpy(scale, &one, sizeof(one), cudaMemcpyHostToDevice), "copy");
+    check(cudaMalloc(&workspace, kWorkspaceBytes), "memory");
+    const std::uint64_t workspace_bytes = kWorkspaceBytes;
+    int status = desc_create_(&desc, kCompute32F, kReal32F);
+    status |= desc_set_(desc, kTransposeA, &transposed, sizeof(transposed));
+    status |= desc_set_(desc, kTransposeB, &plain, sizeof(plain));
+    status |= desc_set_(desc, kScaleA, &scale, sizeof(scale));
+    status |= desc_set_(desc, kScaleB, &scale, sizeof(scale));
+    (void)desc_set_(desc, kFastAccumulation, &fast, sizeof(fast));
+    // Columns first: a matrix of rows of kHidden is one of columns of kHidden, transposed.
+    status |= layout_create_(&weights, kReal8E4M3, kHidden, kHidden, kHidden);
+    status |= layout_create_(&tokens, kReal8E4M3, kHidden, kTokens, kHidden);
+    status |= layout_create_(&out, kReal16B, kHidden, kTokens, kHidden);
+    status |= preference_create_(&preference);
+    status |= preference_set_(preference, kWorkspaceMax, &workspace_bytes, sizeof(workspace_bytes));
+    Heuristic best{};
+    int found = 0;
+    if (status == 0) {
+      status = heuristic_(handle_, desc, weights, tokens, out, out, preference, 1, &best, &found);
+    }
+    Measured measured;
+    if (status == 0 && found > 0) {
+      const auto run = [&] {
+        status |= matmul_(handle_, desc, &one, b, weights, a, tokens, &zero, c, out, c, out, &best.algorithm, workspace,
+                          kWorkspaceBytes, nullptr);
+      };
+      run();
+      if (status == 0 && cudaDeviceSynchronize() == cudaSuccess) {
+        measured = rate(2.0 * kTokens * kHidden * kHidden, run);
+      }
+    }
+    check(cudaFree(scale), "memory");
+    check(cudaFree(workspace), "memory");
+    return status == 0 ? measured : Measured{};
+  }
+
+ private:
+  static constexpr int kReal32F = 0;
+  static constexpr int kReal16B = 14;
+  static constexpr int kReal8E4M3 = 28;
+  static constexpr int kCompute32F = 68;
+  static constexpr int kTransposeA = 3;
+  static constexpr int kTransposeB = 4;
+  static constexpr int kScaleA = 17;
+  static constexpr int kScaleB = 18;
+  static constexpr int kFastAccumulation = 25;
+  static constexpr int kWorkspaceMax = 1;
+
+  struct Algorithm {
+    std::uint64_t data[8];
+  };
+  struct Heuristic {
+    Algorithm algorithm;
+    std::size_t workspace_bytes;
+    int state;
+    float waves;
+    int reserved[4];
+  };
+
+  template <class Function>
+  static bool find(void* library, const char* name, Function& into) {
+    into = reinterpret_cast<Function>(dlsym(library, name));
+    return into != nullptr;
+  }
+
+  int (*create_)(void**) = nullptr;
+  int (*desc_create_)(void**, int, int) = nullptr;
+  int (*desc_set_)(void*, int, const void*, std::size_t) = nullptr;
+  int (*layout_create_)(void**, int, std::uint64_t, std::uint64_t, std::int64_t) = nullptr;
+  int (*preference_create_)(void**) = nullptr;
+  int (*preference_set_)(void*, int, const void*, std::size_t) = nullptr;
+  int (*heuristic_)(void*, void*, void*, void*, void*, void*, void*, int, Heuristic*, int*) = nullptr;
+  int (*matmul_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*,
+                 void*, void*, const Algorithm*, void*, std::size_t, cudaStream_t) = nullptr;
+  void* handle_ = nullptr;
+  bool ready_ = false;
+};
+
 __global__ void read_all(const float4* from, std::size_t count, float* sink) {
   float sum = 0;
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
@@ -144,11 +263,26 @@ __global__ void fill(unsigned short* words, std::size_t count) {
   }
 }
 
+// The same for FP8 (E4M3): bytes of either sign between 0.5 and 1.875, where the words above would hold NaNs.
+__global__ void fill_fp8(unsigned char* bytes, std::size_t count) {
+  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * blockDim.x) {
+    const auto hash = static_cast<unsigned>(i * 2654435761u) ^ static_cast<unsigned>(i >> 13);
+    bytes[i] = static_cast<unsigned char>(0x30u | (hash >> 7 & 0x0Fu) | (hash >> 8 & 0x80u));
+  }
+}
+
 // Moves slabs between scattered places in device memory and one contiguous range, one block of threads for each.
-__global__ void gather(const char* const* slabs, std::size_t slab_bytes, char* to) {
-  const auto* from = reinterpret_cast<const uint4*>(slabs[blockIdx.x]);
-  auto* into = reinterpret_cast<uint4*>(to + blockIdx.x * slab_bytes);
-  for (std::size_t i = threadIdx.x; i < slab_bytes / sizeof(uint4); i += blockDim.x) into[i] = from[i];
+__device__ void move_slab(const char* from, char* to, std::size_t slab_bytes) {
+  const auto* source = reinterpret_cast<const uint4*>(from);
+  auto* into = reinterpret_cast<uint4*>(to);
+  for (std::size_t i = threadIdx.x; i < slab_bytes / sizeof(uint4); i += blockDim.x) into[i] = source[i];
+}
+__global__ void gather(char* const* slabs, std::size_t slab_bytes, char* to) {
+  move_slab(slabs[blockIdx.x], to + blockIdx.x * slab_bytes, slab_bytes);
+}
+__global__ void scatter(char* const* slabs, std::size_t slab_bytes, const char* from) {
+  move_slab(from + blockIdx.x * slab_bytes, slabs[blockIdx.x], slab_bytes);
 }
 
 struct Copies {
@@ -157,51 +291,78 @@ struct Copies {
   void* pageable = nullptr;
 };
 
-void print_copy(const char* what, std::size_t bytes, const Measured& m) {
-  std::fprintf(stderr, "  %-42s %9zu B %8.2f GB/s (spread %.0f %%)\n", what, bytes, m.median * 1e-9, m.spread * 100);
-}
+// The points of a [[link]]: bytes/s by size of a request.
+struct Points {
+  const char* suffix;  // of the entry's name
+  const char* what;
+  std::string text{};
 
-// Host to device by size. Returns the pinned rates as the points of a [[link]].
-std::string copies_by_size(const Copies& at) {
-  std::string points;
+  void add(std::size_t bytes, const Measured& m) {
+    char point[64];
+    std::snprintf(point, sizeof(point), "%s[%zu, %.3e]", text.empty() ? "" : ", ", bytes, m.median);
+    text += point;
+    std::fprintf(stderr, "  %-46s %9zu B %8.2f GB/s (spread %.0f %%)\n", what, bytes, m.median * 1e-9, m.spread * 100);
+  }
+};
+
+// Contiguous copies by size.
+std::vector<Points> copies_by_size(const Copies& at) {
+  Points in{"host", "host to device, pinned"};
+  Points out{"host-out", "device to host, pinned"};
+  Points pageable_in{"host-pageable", "host to device, pageable"};
+  Points pageable_out{"host-pageable-out", "device to host, pageable"};
   for (std::size_t bytes = 16 << 10; bytes <= kGatherBytes; bytes *= 4) {
     const auto copy = [&](void* to, const void* from, cudaMemcpyKind kind) {
       return rate(static_cast<double>(bytes), [=] { check(cudaMemcpyAsync(to, from, bytes, kind), "copy"); });
     };
-    const Measured in = copy(at.device, at.pinned, cudaMemcpyHostToDevice);
-    print_copy("host to device, pinned", bytes, in);
-    print_copy("device to host, pinned", bytes, copy(at.pinned, at.device, cudaMemcpyDeviceToHost));
-    print_copy("host to device, pageable", bytes, copy(at.device, at.pageable, cudaMemcpyHostToDevice));
-    char point[64];
-    std::snprintf(point, sizeof(point), "%s[%zu, %.3e]", points.empty() ? "" : ", ", bytes, in.median);
-    points += point;
+    in.add(bytes, copy(at.device, at.pinned, cudaMemcpyHostToDevice));
+    out.add(bytes, copy(at.pinned, at.device, cudaMemcpyDeviceToHost));
+    pageable_in.add(bytes, copy(at.device, at.pageable, cudaMemcpyHostToDevice));
+    pageable_out.add(bytes, copy(at.pageable, at.device, cudaMemcpyDeviceToHost));
   }
-  return points;
+  return {in, out, pageable_in, pageable_out};
 }
 
-// 64 MiB as slabs: a copy for each, against one kernel that gathers them and one copy.
-void copies_of_slabs(const Copies& at, void* staging) {
+// Some 32 MiB as slabs that lie scattered in device memory, from and to pinned memory: a copy for each, against one
+// copy and a kernel that gathers or scatters them.
+std::vector<Points> copies_of_slabs(const Copies& at, char* staging) {
+  Points in{"host-slabs", "host to device, a copy for each slab"};
+  Points out{"host-slabs-out", "device to host, a copy for each slab"};
+  Points scattered{"host-gathered", "host to device, scattered by a kernel"};
+  Points gathered{"host-gathered-out", "device to host, gathered by a kernel"};
   for (std::size_t slab = 32 << 10; slab <= std::size_t{96} << 10; slab += 32 << 10) {
     const std::size_t count = kGatherBytes / 2 / slab;
-    std::vector<const char*> slabs(count);
+    const auto blocks = static_cast<unsigned>(count);
+    std::vector<char*> slabs(count);
     for (std::size_t i = 0; i < count; ++i) slabs[i] = static_cast<char*>(at.device) + (i * 7919 % count) * slab;
-    const char** list = nullptr;
+    char** list = nullptr;
     check(cudaMalloc(&list, count * sizeof(char*)), "memory");
     check(cudaMemcpy(list, slabs.data(), count * sizeof(char*), cudaMemcpyHostToDevice), "copy");
+    auto* const host = static_cast<char*>(at.pinned);
     const auto bytes = static_cast<double>(count * slab);
-    print_copy(
-        "device to host, a copy for each slab", slab, rate(bytes, [&] {
-          for (std::size_t i = 0; i < count; ++i) {
-            check(cudaMemcpyAsync(static_cast<char*>(at.pinned) + i * slab, slabs[i], slab, cudaMemcpyDeviceToHost),
-                  "copy");
-          }
-        }));
-    print_copy("device to host, gathered by a kernel", slab, rate(bytes, [&] {
-                 gather<<<static_cast<unsigned>(count), 256>>>(list, slab, static_cast<char*>(staging));
-                 check(cudaMemcpyAsync(at.pinned, staging, count * slab, cudaMemcpyDeviceToHost), "copy");
-               }));
+    const auto each = [&](bool to_device) {
+      return rate(bytes, [&] {
+        for (std::size_t i = 0; i < count; ++i) {
+          char* const there = host + i * slab;
+          check(to_device ? cudaMemcpyAsync(slabs[i], there, slab, cudaMemcpyHostToDevice)
+                          : cudaMemcpyAsync(there, slabs[i], slab, cudaMemcpyDeviceToHost),
+                "copy");
+        }
+      });
+    };
+    in.add(slab, each(true));
+    out.add(slab, each(false));
+    scattered.add(slab, rate(bytes, [&] {
+                    check(cudaMemcpyAsync(staging, host, count * slab, cudaMemcpyHostToDevice), "copy");
+                    scatter<<<blocks, 256>>>(list, slab, staging);
+                  }));
+    gathered.add(slab, rate(bytes, [&] {
+                   gather<<<blocks, 256>>>(list, slab, staging);
+                   check(cudaMemcpyAsync(host, staging, count * slab, cudaMemcpyDeviceToHost), "copy");
+                 }));
     check(cudaFree(list), "memory");
   }
+  return {in, out, scattered, gathered};
 }
 
 // Peak bytes/s by the device's own clock and bus: what the achieved share is of.
@@ -211,6 +372,37 @@ double peak_memory(int device) {
   check(cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, device), "attribute");
   check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device), "attribute");
   return 2.0 * khz * 1e3 * bits / 8;
+}
+
+// FLOP/s by precision, as the entry's inline table; `error` grows to the widest spread.
+std::string flops_by_precision(void* a, void* b, void* c, double& error) {
+  std::string flops;
+  const auto add = [&](const char* name, const Measured& m) {
+    std::fprintf(stderr, "  %-46s %8.1f TFLOP/s (spread %.0f %%)\n", name, m.median * 1e-12, m.spread * 100);
+    if (m.median <= 0 || std::string(name) == "fp16") return;  // the catalogue counts fp16 as bf16
+    char entry[64];
+    std::snprintf(entry, sizeof(entry), "%s%s = %.4e", flops.empty() ? "" : ", ", name, m.median);
+    flops += entry;
+    error = std::max(error, m.spread);
+  };
+  const Cublas cublas;
+  for (const Precision& p : kPrecisions) add(p.name, product(cublas, p, a, b, c));
+  fill_fp8<<<1024, 256>>>(static_cast<unsigned char*>(a), std::size_t{kTokens} * kHidden);
+  fill_fp8<<<1024, 256>>>(static_cast<unsigned char*>(b), std::size_t{kHidden} * kHidden);
+  check(cudaDeviceSynchronize(), "fill");
+  CublasLt lt;
+  add("fp8", lt.fp8(a, b, c));
+  (void)cudaGetLastError();  // a refusal of FP8 is no error of what follows
+  return flops;
+}
+
+Copies host_memory(void* device) {
+  Copies at{device, nullptr, std::malloc(kGatherBytes)};
+  if (at.pageable == nullptr) fail("memory", "64 MiB on the host");
+  std::fill_n(static_cast<char*>(at.pageable), kGatherBytes, 1);
+  check(cudaMallocHost(&at.pinned, kGatherBytes), "pinned memory");
+  std::fill_n(static_cast<char*>(at.pinned), kGatherBytes, 1);
+  return at;
 }
 
 }  // namespace
@@ -233,32 +425,19 @@ int main(int argc, char** argv) {
   fill<<<1024, 256>>>(static_cast<unsigned short*>(b), std::size_t{2} * kHidden * kHidden);
   check(cudaDeviceSynchronize(), "fill");
 
-  const Cublas cublas;
-  std::string flops;
   double error = 0.02;  // at least: what runs of this program differ by
-  for (const Precision& p : kPrecisions) {
-    const Measured m = product(cublas, p, a, b, c);
-    std::fprintf(stderr, "  %-42s %8.1f TFLOP/s (spread %.0f %%)\n", p.name, m.median * 1e-12, m.spread * 100);
-    if (m.median <= 0 || std::string(p.name) == "fp16") continue;  // the catalogue counts fp16 as bf16
-    char entry[64];
-    std::snprintf(entry, sizeof(entry), "%s%s = %.4e", flops.empty() ? "" : ", ", p.name, m.median);
-    flops += entry;
-    error = std::max(error, m.spread);
-  }
+  const std::string flops = flops_by_precision(a, b, c, error);
   const Measured memory = rate(static_cast<double>(kMemoryBytes), [&] {
     read_all<<<static_cast<unsigned>(properties.multiProcessorCount) * 16, 512>>>(
         static_cast<const float4*>(a), kMemoryBytes / sizeof(float4), static_cast<float*>(c));
   });
-  std::fprintf(stderr, "  %-42s %8.1f GB/s (spread %.0f %%)\n", "memory, read", memory.median * 1e-9,
+  std::fprintf(stderr, "  %-46s %8.1f GB/s (spread %.0f %%)\n", "memory, read", memory.median * 1e-9,
                memory.spread * 100);
   error = std::max(error, memory.spread);
 
-  Copies at{a, nullptr, std::malloc(kGatherBytes)};
-  if (at.pageable == nullptr) fail("memory", "64 MiB on the host");
-  std::fill_n(static_cast<char*>(at.pageable), kGatherBytes, 1);
-  check(cudaMallocHost(&at.pinned, kGatherBytes), "pinned memory");
-  const std::string points = copies_by_size(at);
-  copies_of_slabs(at, static_cast<char*>(a) + kMemoryBytes / 2);
+  const Copies at = host_memory(a);
+  std::vector<Points> links = copies_by_size(at);
+  for (Points& points : copies_of_slabs(at, static_cast<char*>(a) + kMemoryBytes / 2)) links.push_back(points);
   check(cudaGetLastError(), "kernel");
 
   const double peak = std::max(peak_memory(device), memory.median);
@@ -266,12 +445,16 @@ int main(int argc, char** argv) {
               argv[1], static_cast<double>(properties.totalGlobalMem), peak, flops.c_str());
   std::printf(
       "compute_efficiency = 1.0  # the FLOP/s above are achieved ones\nmemory_efficiency = %.3f\nerror = %.3f\n"
-      "layer_s = 32.1e-6  # not measured here: inference-sim's fit\nstep_s = 126e-6\nmeasured = true\n"
-      "source = \"bench/gpu_roofline.cu on %s: products of %d x %d x %d\"\n\n",
+      "layer_s = 32.1e-6  # inference-sim's fit\nstep_s = 126e-6\nmeasured = true\n"
+      "data_sheet = [\"memory_bytes_per_s\", \"layer_s\", \"step_s\"]\n"
+      "source = \"bench/gpu_roofline.cu on %s: products of %d x %d x %d; memory_bytes_per_s is the peak by its "
+      "clock and bus\"\n",
       memory.median / peak, error, properties.name, kTokens, kHidden, kHidden);
-  std::printf(
-      "[[link]]\nname = \"%s-host\"\nbytes_per_s = [%s]\nmeasured = true\nsource = \"bench/gpu_roofline.cu on %s: "
-      "pinned copies to the device\"\n",
-      argv[1], points.c_str(), properties.name);
+  for (const Points& points : links) {
+    std::printf(
+        "\n[[link]]\nname = \"%s-%s\"\nbytes_per_s = [%s]\nmeasured = true\nsource = \"bench/gpu_roofline.cu on %s: "
+        "%s\"\n",
+        argv[1], points.suffix, points.text.c_str(), properties.name, points.what);
+  }
   return 0;
 }

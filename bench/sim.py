@@ -11,14 +11,13 @@ checks (tokens and blocks conserved, Little's law) must hold. docs/sim.md explai
 from __future__ import annotations
 
 import json
-import lzma
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 from bench import harness
-from bench.sim_rows import MOONCAKE, Simulator, weak_fleet
+from bench.sim_rows import MOONCAKE, Simulator, hour_fleet, ns_a_pass, unpack_trace
 
 STUDY = "study"
 MEDIAN_ERROR = "given_tables_median_error"
@@ -29,15 +28,12 @@ EVENTS = "events_per_s"
 MEMORY = "events_peak_gib"
 SCALING = "weak_scaling_4096"
 LENGTH = "long_run_64"
-HALF_LOAD = 0.5         # see long_run()
 POLICIES = ("least-request", "prefix-affinity")
 
 
-def unpack_trace(bench: harness.Bench) -> str:
-    path = bench.work / "conversation_trace.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(lzma.decompress((harness.ROOT / "data/mooncake/conversation_trace.jsonl.xz").read_bytes()))
-    return str(path)
+def typed(fleet: dict[str, object]) -> str:
+    settings = " ".join(f"--set {key}={value}" for key, value in fleet.items())
+    return f"kvdepot sim run examples/sim/mooncake.toml --no-skip {settings}"
 
 
 def study(bench: harness.Bench, program: str) -> None:
@@ -63,7 +59,7 @@ def speed(bench: harness.Bench, sim: Simulator, block: int) -> None:
     """The slower of both policies, median of the rounds."""
     name, goal = SPEED[block]
     arms = {policy: lambda _, policy=policy: sim.run(MOONCAKE, {"engine.block_tokens": block,
-                                                                "fleet.policy": policy})["wall_s"]
+                                                                "fleet.policy": policy})["process_s"]
             for policy in POLICIES}
     times = harness.alternate(arms, bench.rounds(15, 5))
     slow = max(POLICIES, key=lambda policy: statistics.median(times[policy]))
@@ -88,10 +84,9 @@ def identity(bench: harness.Bench, sim: Simulator) -> None:
 
 def events(bench: harness.Bench, sim: Simulator) -> None:
     requests = 200_000 if bench.quick else 1_000_000
-    fleet = {"fleet.instances": 1000, "workload.copies": 84, "workload.requests_max": requests}
+    fleet = hour_fleet(1000, requests)
     run = sim.run(MOONCAKE, fleet, "--no-skip")
-    typed = " ".join(f"--set {key}={value}" for key, value in fleet.items())
-    command = f"kvdepot sim run examples/sim/mooncake.toml --no-skip {typed}"
+    command = typed(fleet)
     bench.value(EVENTS, run["events_per_s"], "1/s", better="higher", goal=5e6, command=command,
                 passes_executed=run["passes_executed"], requests=run["requests"])
     bench.value(MEMORY, run["peak_mib"] / 1024, "GiB", better="lower", goal=4, command=command,
@@ -102,42 +97,36 @@ def scaling(bench: harness.Bench, sim: Simulator) -> None:
     """Time per pass with 2,000 requests an instance, over that of one instance. --quick stops at 1,024 instances."""
     per_pass = {}
     for instances in (1, 1024 if bench.quick else 4096):
-        fleet = weak_fleet(instances, instances * 2000)
+        fleet = hour_fleet(instances, instances * 2000)
         runs = [sim.run(MOONCAKE, fleet, "--no-skip") for _ in range(5 if instances == 1 else 1)]
-        per_pass[instances] = statistics.median(run["simulate_s"] / run["passes"] for run in runs)
+        per_pass[instances] = statistics.median(map(ns_a_pass, runs))
     most = max(per_pass)
     name = SCALING if most == 4096 else f"weak_scaling_{most}"
     bench.value(name, per_pass[most] / per_pass[1], "ratio", better="lower", goal=4,
-                command="kvdepot sim run examples/sim/mooncake.toml --no-skip, 2,000 requests an instance",
-                ns_a_pass={str(k): 1e9 * v for k, v in per_pass.items()})
+                command=typed(hour_fleet(most, most * 2000)), ns_a_pass={str(k): v for k, v in per_pass.items()})
 
 
 def long_run(bench: harness.Bench, sim: Simulator) -> None:
-    """Time per pass of 64 instances with 10 million requests, over that with 100 thousand.
-
-    All copies of the hour run side by side, stretched: in 104 hours what was a burst of a minute lasts for hours. At
-    the hour's own load instances then run out of memory again and again, and passes that preempt are other work. Half
-    of it keeps both in one regime. --quick stops at 1 million.
-    """
+    """Time per pass of 64 instances with 10 million requests, over that with 100 thousand: eight copies of the hour
+    side by side, once and 104 times one after the other, so that both have its load and its bursts.
+    --quick stops at 1 million."""
     few, many = 100_000, 1_000_000 if bench.quick else 10_000_000
     per_pass, preempted = {}, {}
     for requests in (few, many):
-        runs = [sim.run(MOONCAKE, weak_fleet(64, requests, HALF_LOAD), "--no-skip")
-                for _ in range(5 if requests == few else 1)]
-        per_pass[requests] = statistics.median(run["simulate_s"] / run["passes"] for run in runs)
+        runs = [sim.run(MOONCAKE, hour_fleet(64, requests), "--no-skip") for _ in range(5 if requests == few else 1)]
+        per_pass[requests] = statistics.median(map(ns_a_pass, runs))
         preempted[requests] = runs[0]["preemptions"] / runs[0]["passes"]
     name = LENGTH if many == 10_000_000 else f"{LENGTH}_1m"
     bench.value(name, per_pass[many] / per_pass[few], "ratio", better="lower", goal=1.3,
-                command="kvdepot sim run examples/sim/mooncake.toml --no-skip, 64 instances at half load",
-                preemptions_a_pass={str(k): v for k, v in preempted.items()},
-                ns_a_pass={str(k): 1e9 * v for k, v in per_pass.items()})
+                command=typed(hour_fleet(64, many)), preemptions_a_pass={str(k): v for k, v in preempted.items()},
+                ns_a_pass={str(k): v for k, v in per_pass.items()})
 
 
 def run(bench: harness.Bench) -> None:
     program = str(bench.build / "release" / "bin" / "kvdepot")
     if not Path(program).exists():
         raise harness.BenchError(f"{program} is not there: make build PRESET=release")
-    sim = Simulator(program, unpack_trace(bench))
+    sim = Simulator(program, unpack_trace(bench.work / "conversation_trace.jsonl"))
     if bench.wants(STUDY):
         study(bench, program)
     if bench.wants(MEDIAN_ERROR, HIGH_ERROR):

@@ -7,6 +7,9 @@
 
 #include "cmd/plan_report.h"
 #include "cmd/plan_talk.h"
+#include "cmd/plan_talk_runs.h"
+#include "cmd/progress_bar.h"
+#include "cmd/run_jobs.h"
 #include "cmd/text_file.h"
 
 namespace kvd::cmd {
@@ -56,6 +59,9 @@ void add_flags(CLI::App& plan, PlanFlags& flags) {
   add("price-dram", flags.price_dram, "$", "A TB of DRAM for a month");
   add("price-flash", flags.price_flash, "$", "A TB of NVMe for a month");
   add("price-fs", flags.price_fs, "$", "A TB of the shared file system for a month");
+  plan.add_option("--price", flags.prices, "A TB of any storage of the catalogue for a month; repeatable")
+      ->type_name("NAME=$")
+      ->allow_extra_args(false);
 }
 
 void add_outputs(CLI::App& app, PlanFlags& flags) {
@@ -78,7 +84,7 @@ std::string device_lines(const model::Catalogue& catalogue) {
         fmt::format("  {:<12} {:>4.0f} GB {:>6.3g} TB/s ", d.name, d.memory_bytes * 1e-9, d.memory_bytes_per_s * 1e-12);
     for (const auto& [precision, flops] : d.flops_per_s) out += fmt::format(" {} {:.4g}T", precision, flops * 1e-12);
     out += fmt::format(";  {:.2g}, {:.3g}, {:.0f} %  {}: {}\n", d.compute_efficiency, d.memory_efficiency,
-                       d.error * 100, d.origin.measured ? "measured" : "data sheet", d.origin.source);
+                       d.error * 100, d.origin.kind(), d.origin.source);
   }
   return out;
 }
@@ -108,12 +114,12 @@ std::string class_lines(const model::Catalogue& catalogue) {
       out += fmt::format("       {}: read {:.3g} GB/s, write {:.3g} GB/s, {:.3g} us, {:.3g} TB  {}: {}\n", s->name,
                          model::bandwidth_at(s->read_bytes_per_s, c.request_bytes) * 1e-9,
                          model::bandwidth_at(s->write_bytes_per_s, c.request_bytes) * 1e-9, s->latency_s * 1e6,
-                         s->capacity_bytes * 1e-12, s->origin.measured ? "measured" : "data sheet", s->origin.source);
+                         s->capacity_bytes * 1e-12, s->origin.kind(), s->origin.source);
     }
     if (const model::Link* l = catalogue.link(c.link)) {
       out += fmt::format("       {}: {:.3g} GB/s, {:.3g} us  {}: {}\n", l->name,
                          model::bandwidth_at(l->bytes_per_s, c.request_bytes) * 1e-9, l->latency_s * 1e6,
-                         l->origin.measured ? "measured" : "data sheet", l->origin.source);
+                         l->origin.kind(), l->origin.source);
     }
   }
   return out;
@@ -129,6 +135,9 @@ PlanVerb::PlanVerb(CLI::App& program) {
   plan_->footer(kFooter);
   talk_ = plan_->add_subcommand("talk", "The SDC'25 talk's example and figures, with its settings");
   talk_->add_flag("--json", flags_.json, "Print the figures' points as one JSON object");
+  talk_->add_option("--seeds", seeds_, "Runs of each simulated point, the same seeds without and with the depot [10]")
+      ->type_name("N")
+      ->check(CLI::Range(1U, 1000U));
   talk_->add_option("--html", flags_.html, "Write the figures as a page")->type_name("FILE")->take_last();
   talk_->footer("Example:\n  kvdepot plan talk --html talk.html");
   list_ = plan_->add_subcommand("catalogue", "Models, devices and classes that are known, with their sources");
@@ -158,14 +167,19 @@ OrComplaint<std::string> PlanVerb::plan() const {
 }
 
 OrComplaint<std::string> PlanVerb::talk() const {
-  const auto figures = talk_figures();
+  const TalkRuns runs = [&] {
+    ProgressBar bar("simulating");
+    return run_talk(talk_setups(), seeds_, threads_of_machine(),
+                    [&](std::size_t done, std::size_t all) { bar.show(done, all); });
+  }();
+  const auto figures = talk_figures(runs);
   if (!flags_.html.empty()) {
     std::vector<Chart> charts;
     for (const TalkFigure& figure : figures) charts.push_back(figure.chart);
-    const std::string fault = write_text(flags_.html, page("kvdepot plan talk", talk_table(), charts));
+    const std::string fault = write_text(flags_.html, page("kvdepot plan talk", talk_table(runs), charts));
     if (!fault.empty()) return std::unexpected(fault);
   }
-  return flags_.json ? talk_json(figures) : talk_table();
+  return flags_.json ? talk_json(figures, runs) : talk_table(runs);
 }
 
 OrComplaint<std::string> PlanVerb::list() const {

@@ -26,6 +26,7 @@ class PlanVerb {
   [[nodiscard]] OrComplaint<std::string> list() const;
 
   PlanFlags flags_;
+  unsigned seeds_ = 10;  // of the talk's simulations
   CLI::App* plan_ = nullptr;
   CLI::App* talk_ = nullptr;
   CLI::App* list_ = nullptr;

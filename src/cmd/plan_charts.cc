@@ -46,7 +46,7 @@ Chart batch_chart(const Plan& plan, const model::Answer& answer) {
       model::Workload workload{n_max * i / 60, q.workload.output_tokens, c.hit};
       const double ttft = model::prefill(answer.replica, workload, c.path).ttft_depot_s;
       const auto batch = model::batch_within(model::batching(answer.replica, workload, ttft, q.growing), q.sla);
-      const double request = (workload.prompt_tokens + workload.output_tokens) * answer.replica.kv_token_bytes;
+      const double request = answer.replica.context_bytes(workload.prompt_tokens + workload.output_tokens);
       series.points.emplace_back(workload.prompt_tokens,
                                  std::min(static_cast<double>(batch), answer.kv_memory_bytes / request));
     }

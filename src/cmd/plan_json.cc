@@ -59,6 +59,7 @@ ordered_json class_json(const model::ClassAnswer& c, const model::ClassAnswer& v
           {"speedup_with_a_tenth_fewer_misses", finite(c.speedup_more_hits)},
           {"worth_it", c.hit >= 0.001 && c.prefill.speedup >= 1.02},
           {"dollars_per_million_tokens", positive(c.cost_per_million)},
+          {"storage_without_price", c.unpriced.empty() ? ordered_json(nullptr) : ordered_json(c.unpriced)},
           {"sizing",
            {{"capacity_bytes", s.capacity_bytes},
             {"capacity_for_90_percent_of_hits_bytes", finite(s.capacity_90_bytes)},
@@ -72,7 +73,16 @@ ordered_json class_json(const model::ClassAnswer& c, const model::ClassAnswer& v
           {"ranges",
            {{"ttft_s", range(c.ttft_range)},
             {"speedup", range(c.speedup_range)},
+            {"tpot_at_batch_s", range(c.tpot_range)},
+            {"batch", range(c.batch_range)},
             {"requests_per_s_per_replica", range(c.requests_range)},
+            {"gpus_for_rate", range(c.gpus_range)},
+            {"break_even_bytes_per_s", range(c.break_even_range)},
+            {"saturating_bytes_per_s", range(c.saturating_range)},
+            {"shortest_prompt_worth_storing", range(c.shortest_prompt_range)},
+            {"drive_life_years", range(c.drive_life_range)},
+            {"drives_per_gpu", range(c.drives_range)},
+            {"links_per_gpu", range(c.links_range)},
             {"dollars_per_million_tokens", range(c.cost_range)}}}};
 }
 
@@ -129,13 +139,16 @@ std::string plan_json(const Plan& plan, const model::Answer& answer) {
                    {"flops_per_s", answer.replica.flops_per_s},
                    {"memory_bytes_per_s", answer.replica.memory_bytes_per_s},
                    {"tpot_one_s", answer.replica.tpot_one_s},
+                   {"tpot_one_range_s", range(answer.tpot_one_range)},
                    {"error", q.device->error},
                    {"measured", q.device->origin.measured},
+                   {"data_sheet", q.device->origin.data_sheet},
                    {"source", q.device->origin.source}};
   out["workload"] = {{"prompt_tokens", q.workload.prompt_tokens},
                      {"output_tokens", q.workload.output_tokens},
                      {"reuse", q.workload.reuse},
                      {"requests_per_s", answer.requests_per_s},
+                     {"requests_per_s_range", range(answer.rate_range)},
                      {"replicas", q.replicas},
                      {"sla_ttft_s", q.sla.ttft_s},
                      {"sla_tpot_s", q.sla.tpot_s},
@@ -152,7 +165,10 @@ std::string plan_csv(const model::Answer& answer) {
   std::string out =
       "class,hit_rate,read_bytes_per_s,ttft_s,ttft_low_s,ttft_high_s,speedup,speedup_low,speedup_high,batch,tpot_s,"
       "requests_per_s_per_replica,gpus_for_rate,break_even_bytes_per_s,saturating_bytes_per_s,shortest_prompt,"
-      "capacity_bytes,written_bytes_per_s,drive_life_years,dollars_per_million_tokens\n";
+      "capacity_bytes,written_bytes_per_s,drive_life_years,dollars_per_million_tokens,batch_low,batch_high,"
+      "tpot_low_s,tpot_high_s,requests_per_s_low,requests_per_s_high,gpus_low,gpus_high,break_even_low,"
+      "break_even_high,saturating_low,saturating_high,shortest_prompt_low,shortest_prompt_high,drive_life_low_years,"
+      "drive_life_high_years,dollars_low,dollars_high\n";
   const auto cell = [](double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : std::string(); };
   const auto row = [&](const model::ClassAnswer& c) {
     out += c.name;
@@ -163,6 +179,10 @@ std::string plan_csv(const model::Answer& answer) {
           static_cast<double>(c.shortest_prompt), c.sizing.capacity_bytes, c.sizing.write_bytes_per_s,
           c.sizing.drive_life_years, c.cost_per_million}) {
       out += "," + cell(value);
+    }
+    for (const model::Range& r : {c.batch_range, c.tpot_range, c.requests_range, c.gpus_range, c.break_even_range,
+                                  c.saturating_range, c.shortest_prompt_range, c.drive_life_range, c.cost_range}) {
+      out += "," + cell(r.low) + "," + cell(r.high);
     }
     out += "\n";
   };

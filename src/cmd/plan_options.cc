@@ -4,18 +4,19 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 
 #include <fmt/format.h>
 
 #include "base/sizes.h"
 #include "cmd/text_file.h"
+#include "model/catalogue_engine.h"
 #include "model/hf_config.h"
 
 namespace kvd::cmd {
 namespace {
 
-constexpr std::uint32_t kGpusMax = 1024;
 constexpr std::uint32_t kReplicasMax = 4096;
 
 std::optional<double> number_of(const std::string& text) {
@@ -93,32 +94,15 @@ class FlagReader {
   std::string complaint_;
 };
 
-const std::vector<std::pair<std::string, double>> kPrecisions{
-    {"bf16", 2}, {"fp16", 2}, {"fp8", 1}, {"int8", 1}, {"fp32", 4}};
-
-std::string unknown_name(const char* what, const std::string& name, const std::vector<std::string>& known,
-                         const char* how_to_add) {
-  const auto near = nearest_names(name, known);
-  return fmt::format("no {} '{}' is known; {} {}: {}", what, name,
-                     near.empty() ? "known are" : "nearest:", fmt::join(near.empty() ? known : near, ", "), how_to_add);
-}
-
-OrComplaint<void> find_model(const std::string& name, Plan& plan) {
+OrComplaint<void> take_model(const std::string& name, Plan& plan) {
   if (name.empty()) {
     return std::unexpected(fmt::format("say which model: --model NAME or --model FOLDER/config.json; known are {}",
                                        fmt::join(plan.catalogue.model_names(), ", ")));
   }
-  if (name.ends_with(".json")) {
-    const auto text = read_text(name);
-    if (!text) return std::unexpected(text.error());
-    auto model = model::read_hf_config(*text, name, name);
-    if (!model) return std::unexpected(model.error().str());
-    plan.catalogue.add_model(std::move(*model));
-  }
-  plan.question.model = plan.catalogue.model(name);
-  if (plan.question.model != nullptr) return {};
-  return std::unexpected(unknown_name("model", name, plan.catalogue.model_names(),
-                                      "add one with --model FOLDER/config.json or --catalogue FILE"));
+  const auto found = find_model(plan.catalogue, name, "add one with --model FOLDER/config.json or --catalogue FILE");
+  if (!found) return std::unexpected(found.error());
+  plan.question.model = *found;
+  return {};
 }
 
 OrComplaint<void> find_device(const std::string& text, Plan& plan, FlagReader& reader) {
@@ -151,13 +135,12 @@ void read_workload(const PlanFlags& flags, FlagReader& reader, Plan& plan) {
 }
 
 void read_deployment(const PlanFlags& flags, FlagReader& reader, model::Question& q) {
-  const bool has_fp8 = q.device->flops_per_s.contains("fp8");
-  q.precision = flags.precision.empty() ? (has_fp8 ? "fp8" : "bf16") : flags.precision;
-  q.weight_bytes_per_param = reader.choice("precision", q.precision, kPrecisions);
-  // Weights that are published smaller stay so.
-  q.weight_bytes_per_param = std::min(q.weight_bytes_per_param, std::max(0.5, q.model->weight_bytes_per_param));
-  q.kv_bytes_per_element =
-      reader.choice("kv-precision", flags.kv_precision.empty() ? q.precision : flags.kv_precision, kPrecisions);
+  if (const auto done = set_precision(q, flags.precision, flags.kv_precision); !done) {
+    const std::string& typed = done.error() == "precision" ? flags.precision : flags.kv_precision;
+    reader.complain(
+        fmt::format("--{} is '{}': expected one of {}", done.error(), typed, fmt::join(model::precision_names(), ", ")),
+        0);
+  }
   q.attention = reader.choice<model::Attention>(
       "attention", flags.attention, {{"causal", model::Attention::kCausal}, {"full", model::Attention::kFull}});
   q.affinity = reader.choice<bool>("routing", flags.routing, {{"affinity", true}, {"any", false}});
@@ -169,11 +152,36 @@ void read_deployment(const PlanFlags& flags, FlagReader& reader, model::Question
   q.compute_efficiency = reader.number("efficiency", flags.efficiency, 0.001, 1, 0);
   q.requests_per_s = reader.number("rate", flags.rate, 1e-9, 1e9, 0);
   q.idle_s = reader.seconds("idle", flags.idle, 120);
-  q.prices.gpu_hour = reader.number("price-gpu", flags.price_gpu, 0, 1e6, 0);
-  const double dram = reader.number("price-dram", flags.price_dram, 0, 1e9, 0);
-  const double flash = reader.number("price-flash", flags.price_flash, 0, 1e9, 0);
-  const double shared = reader.number("price-fs", flags.price_fs, 0, 1e9, 0);
-  q.prices.terabyte_month = {{"dram", dram}, {"nvme-gen4", flash}, {"nvme-gen5", flash}, {"shared-fs", shared}};
+}
+
+// A storage without a price gets no cost: what nobody said is not free.
+void read_prices(const PlanFlags& flags, FlagReader& reader, Plan& plan) {
+  model::Prices& prices = plan.question.prices;
+  prices.gpu_hour = reader.number("price-gpu", flags.price_gpu, 0, 1e6, 0);
+  const auto set = [&](const char* flag, const std::string& text, std::initializer_list<const char*> storage) {
+    if (text.empty()) return;
+    for (const char* name : storage) prices.terabyte_month[name] = reader.number(flag, text, 0, 1e9, 0);
+  };
+  set("price-dram", flags.price_dram, {"dram"});
+  set("price-flash", flags.price_flash, {"nvme-gen4", "nvme-gen5"});
+  set("price-fs", flags.price_fs, {"shared-fs"});
+  for (const std::string& text : flags.prices) {
+    const std::size_t equals = text.find('=');
+    const std::string name = text.substr(0, equals);
+    const model::Storage* storage = plan.catalogue.storage(name);
+    if (equals == std::string::npos || equals + 1 == text.size()) {
+      reader.complain(fmt::format("--price is '{}': expected NAME=DOLLARS for a TB and month, as in dram=150", text),
+                      0);
+    } else if (storage == nullptr) {
+      reader.complain(
+          "--price: " + unknown_name("storage", name, plan.catalogue.storage_names(), "add one with --catalogue FILE"),
+          0);
+    } else {
+      prices.terabyte_month[storage->name] = reader.number("price", text.substr(equals + 1), 0, 1e9, 0);
+    }
+  }
+  const bool any = !prices.terabyte_month.empty();
+  if (any && flags.price_gpu.empty()) reader.complain("say what a GPU costs, too: --price-gpu DOLLARS an hour", 0);
 }
 
 OrComplaint<std::shared_ptr<PlanTrace>> read_plan_trace(const PlanFlags& flags, std::uint32_t replicas,
@@ -220,6 +228,39 @@ double trace_hit(const PlanTrace& trace, double tokens, bool shared) {
 
 }  // namespace
 
+std::string unknown_name(const char* what, const std::string& name, const std::vector<std::string>& known,
+                         const char* how_to_add) {
+  const auto near = nearest_names(name, known);
+  return fmt::format("no {} '{}' is known; {} {}: {}", what, name,
+                     near.empty() ? "known are" : "nearest:", fmt::join(near.empty() ? known : near, ", "), how_to_add);
+}
+
+OrComplaint<const model::Transformer*> find_model(model::Catalogue& catalogue, const std::string& name,
+                                                  const char* how_to_add) {
+  if (name.ends_with(".json")) {
+    const auto text = read_text(name);
+    if (!text) return std::unexpected(text.error());
+    auto model = model::read_hf_config(*text, name, name);
+    if (!model) return std::unexpected(model.error().str());
+    catalogue.add_model(std::move(*model));
+  }
+  const model::Transformer* const found = catalogue.model(name);
+  if (found != nullptr) return found;
+  return std::unexpected(unknown_name("model", name, catalogue.model_names(), how_to_add));
+}
+
+OrComplaint<void> set_precision(model::Question& question, const std::string& precision,
+                                const std::string& kv_precision) {
+  question.precision = precision;
+  if (precision.empty()) question.precision = question.device->flops_per_s.contains("fp8") ? "fp8" : "bf16";
+  const double weights = model::precision_bytes(question.precision);
+  if (weights == 0) return std::unexpected("precision");
+  question.weight_bytes_per_param = std::min(weights, std::max(0.5, question.model->weight_bytes_per_param));
+  question.kv_bytes_per_element = model::precision_bytes(kv_precision.empty() ? question.precision : kv_precision);
+  if (question.kv_bytes_per_element == 0) return std::unexpected("kv-precision");
+  return {};
+}
+
 double private_ideal_hit_rate(const PlanTrace& trace) {
   return trace_hit(trace, std::numeric_limits<double>::infinity(), false);
 }
@@ -240,7 +281,7 @@ OrComplaint<Plan> make_plan(const PlanFlags& flags) {
   Plan plan;
   plan.catalogue = std::move(*catalogue);
   FlagReader reader;
-  if (auto found = find_model(flags.model, plan); !found) return std::unexpected(found.error());
+  if (auto found = take_model(flags.model, plan); !found) return std::unexpected(found.error());
   if (auto found = find_device(flags.gpu, plan, reader); !found) return std::unexpected(found.error());
   plan.question.replicas = reader.count("replicas", flags.replicas, kReplicasMax, 1);
   const std::uint32_t block_tokens = reader.count("block-tokens", flags.block_tokens, 1U << 20, 512);
@@ -263,6 +304,7 @@ OrComplaint<Plan> make_plan(const PlanFlags& flags) {
   }
   read_workload(flags, reader, plan);
   read_deployment(flags, reader, plan.question);
+  read_prices(flags, reader, plan);
   if (plan.trace != nullptr && plan.trace->trace.timed && flags.rate.empty() && plan.trace->trace.span_s() > 0) {
     plan.question.requests_per_s = static_cast<double>(plan.trace->trace.requests.size()) / plan.trace->trace.span_s();
   }

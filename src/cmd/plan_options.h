@@ -1,6 +1,7 @@
 // What `kvdepot plan` was told, and the question it makes. Reads catalogue, model and trace files.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,7 @@ struct PlanFlags {
   std::string price_dram;
   std::string price_flash;
   std::string price_fs;
+  std::vector<std::string> prices;  // "storage=dollars"
   std::string trace;
   std::string context;
   std::string block_tokens = "512";
@@ -68,5 +70,19 @@ struct Plan {
 OrComplaint<Plan> make_plan(const PlanFlags& flags);
 // The catalogue with the user's files added.
 OrComplaint<model::Catalogue> read_catalogue(const std::vector<std::string>& files);
+
+// What other verbs that take names of the catalogue share.
+inline constexpr std::uint32_t kGpusMax = 1024;  // of one replica
+// "no GPU 'h10' is known; nearest: h100: add one with ...".
+[[nodiscard]] std::string unknown_name(const char* what, const std::string& name, const std::vector<std::string>& known,
+                                       const char* how_to_add);
+// The model of that name, in the catalogue; a path that ends in .json is read as a Hugging Face config.json and added.
+OrComplaint<const model::Transformer*> find_model(model::Catalogue& catalogue, const std::string& name,
+                                                  const char* how_to_add);
+// Precision, weights and KV of the question's model on its device; "" = fp8 where the device has it, else bf16, and KV
+// as the weights. Weights that are published smaller stay so. A complaint is the flag that is wrong: "precision" or
+// "kv-precision".
+OrComplaint<void> set_precision(model::Question& question, const std::string& precision,
+                                const std::string& kv_precision);
 
 }  // namespace kvd::cmd

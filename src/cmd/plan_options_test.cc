@@ -90,6 +90,32 @@ TEST(PlanOptions, UnitsAreAskedFor) {
   EXPECT_EQ(complaint(&PlanFlags::io, "40GB/s"), "");
 }
 
+TEST(PlanOptions, AnyStorageMayHaveAPrice) {
+  const TemporaryFile file("mine.toml",
+                           "[[storage]]\nname = \"our-flash\"\nsource = \"x\"\ncapacity_bytes = 1e12\n"
+                           "read_bytes_per_s = [[4096, 1e9]]\nwrite_bytes_per_s = [[4096, 1e9]]\n");
+  PlanFlags flags = chat();
+  flags.catalogue = {file.path()};
+  flags.price_gpu = "2.5";
+  flags.price_flash = "20";
+  flags.prices = {"our-flash=35", "nvme-gen5=25"};
+  const auto plan = make_plan(flags);
+  ASSERT_TRUE(plan.has_value()) << plan.error();
+  const std::map<std::string, double> expected{{"our-flash", 35}, {"nvme-gen4", 20}, {"nvme-gen5", 25}};
+  EXPECT_EQ(plan->question.prices.terabyte_month, expected);
+  flags.prices = {"our-flush=35"};
+  EXPECT_THAT(complaint(flags), HasSubstr("no storage 'our-flush' is known; nearest: our-flash"));
+  for (const char* bad : {"dram", "dram="}) {
+    flags.prices = {bad};
+    EXPECT_THAT(complaint(flags), HasSubstr("expected NAME=DOLLARS"));
+  }
+  flags.prices = {"dram=cheap"};
+  EXPECT_THAT(complaint(flags), HasSubstr("--price is 'cheap': expected a number"));
+  flags.prices.clear();
+  flags.price_gpu = "";
+  EXPECT_THAT(complaint(flags), HasSubstr("--price-gpu"));
+}
+
 TEST(PlanOptions, AConfigJsonIsAModelToo) {
   const TemporaryFile file("config.json", R"({"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256})");

@@ -73,6 +73,7 @@ TEST(PlanReport, CostsAppearWithPrices) {
   const model::ClassAnswer& s3 = w.answer.classes.back();
   const double hour = 2 * 2.5 + 4 * 7.68 * 20 / 730;
   EXPECT_NEAR(s3.cost_per_million, hour / (s3.requests_per_s * 3600 * 2370) * 1e6, 1e-9);
+  EXPECT_THAT(plan_table(w.plan, w.answer), HasSubstr("no cost for S1a, S2a: dram has no price"));
   EXPECT_LT(s3.cost_range.low, s3.cost_per_million);
   EXPECT_GT(s3.cost_range.high, s3.cost_per_million);
 }

@@ -1,7 +1,9 @@
 // The table for people. Times in ms, bandwidths in GB/s (1e9), capacities in GB or TB.
 #include <cmath>
+#include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cmd/plan_report.h"
 
@@ -30,9 +32,18 @@ std::string digits(double value) {
   return value >= 999.5 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
 }
 
+// "3.1 (2.2-4)"; one number where the ends are the same, "3.1 (2.2..)" where there is no upper end.
 std::string range(const model::Range& r, double factor) {
-  if (!std::isfinite(r.high)) return digits(r.low * factor) + "..";
-  return fmt::format("{} ({}-{})", digits(r.mid * factor), digits(r.low * factor), digits(r.high * factor));
+  const std::string low = digits(r.low * factor);
+  const std::string mid = std::isfinite(r.mid) ? digits(r.mid * factor) : "-";
+  if (!std::isfinite(r.high)) return std::isfinite(r.low) ? fmt::format("{} ({}..)", mid, low) : mid;
+  const std::string high = digits(r.high * factor);
+  return low == high ? mid : fmt::format("{} ({}-{})", mid, low, high);
+}
+
+std::string gb_range(const model::Range& r) {
+  const bool small = r.mid < 1e8;
+  return std::isfinite(r.mid) ? range(r, small ? 1e-6 : 1e-9) + (small ? " MB/s" : " GB/s") : "-";
 }
 
 const char* bound_name(model::Bound bound) {
@@ -52,18 +63,17 @@ std::string heading(const Plan& plan, const model::Answer& answer) {
                                 q.gpus, d.name, q.precision, bytes(answer.weight_bytes), answer.kv_token_bytes,
                                 bytes(answer.kv_memory_bytes));
   out += fmt::format(
-      "prompt {:.0f}, output {:.0f}, reuse {:.4g}; SLA: first token {} ms, each further {} ms; {:.4g} requests/s "
+      "prompt {:.0f}, output {:.0f}, reuse {:.4g}; SLA: first token {} ms, each further {} ms; {} requests/s "
       "over {} replica{}\n",
       q.workload.prompt_tokens, q.workload.output_tokens, q.workload.reuse, ms(q.sla.ttft_s), ms(q.sla.tpot_s),
-      answer.requests_per_s, q.replicas, q.replicas == 1 ? "" : "s");
+      range(answer.rate_range, 1), q.replicas, q.replicas == 1 ? "" : "s");
   out += fmt::format(
       "{:.4g} TFLOP/s ({:.2g} of peak), {:.3g} TB/s of memory ({:.2g} of peak), one request alone decodes "
       "a token in {} ms\n",
       answer.replica.flops_per_s * 1e-12, efficiency, answer.replica.memory_bytes_per_s * 1e-12, d.memory_efficiency,
-      ms(answer.replica.tpot_one_s));
-  return out + fmt::format("({}: {}; ranges: {:.0f} % on these, {})\n\n", d.origin.measured ? "measured" : "data sheet",
-                           d.origin.source, d.error * 100,
-                           "10 % on a measured bandwidth, 30 % on one from a data sheet");
+      range(answer.tpot_one_range, 1e3));
+  return out + fmt::format("({}: {}; ranges: {:.0f} % on these, {})\n\n", d.origin.kind(), d.origin.source,
+                           d.error * 100, "10 % on a measured bandwidth, 30 % on one from a data sheet");
 }
 
 std::string attention_note(const Plan& plan) {
@@ -74,23 +84,23 @@ std::string attention_note(const Plan& plan) {
 
 std::string class_row(const ClassAnswer& c, std::uint32_t gpus) {
   const bool serves = c.batch > 0;
-  return fmt::format("{:<8}{:<30} {:>5.1f} {:>11} {:>20} {:>18} {:>8} {:>7}{} {:>7} {:>18} {:>9} {:>6}\n", c.name,
-                     c.title, c.hit * 100, gb_per_s(c.path.read_bytes_per_s), range(c.ttft_range, 1e3),
-                     range(c.speedup_range, 1), bound_name(c.prefill.bound), c.batch, c.memory_binds ? "m" : " ",
-                     serves ? ms(c.tpot_s) : "-", serves ? range(c.requests_range, 1.0 / gpus) : "-",
-                     serves ? fmt::format("{:.4g}", 1 / c.tpot_s) : "-",
-                     c.gpus_needed > 0 ? fmt::format("{:.0f}", c.gpus_needed) : "-");
+  return fmt::format(
+      "{:<8}{:<30} {:>5.1f} {:>11} {:>20} {:>18} {:>8} {:>14}{} {:>18} {:>20} {:>9} {:>14}\n", c.name, c.title,
+      c.hit * 100, gb_per_s(c.path.read_bytes_per_s), range(c.ttft_range, 1e3), range(c.speedup_range, 1),
+      bound_name(c.prefill.bound), range(c.batch_range, 1), c.memory_binds ? "m" : " ",
+      serves ? range(c.tpot_range, 1e3) : "-", serves ? range(c.requests_range, 1.0 / gpus) : "-",
+      serves ? fmt::format("{:.4g}", 1 / c.tpot_s) : "-", c.gpus_needed > 0 ? range(c.gpus_range, 1) : "-");
 }
 
 std::string classes_table(const Plan& plan, const model::Answer& answer) {
-  std::string out = fmt::format("{:<8}{:<30} {:>5} {:>11} {:>20} {:>18} {:>8} {:>7}  {:>7} {:>18} {:>9} {:>6}\n",
+  std::string out = fmt::format("{:<8}{:<30} {:>5} {:>11} {:>20} {:>18} {:>8} {:>14}  {:>18} {:>20} {:>9} {:>14}\n",
                                 "class", "", "hit %", "reads at", "first token ms", "prefill speed-up", "bound by",
                                 "batch", "TPOT ms", "requests/s/GPU", "tok/s/user", "GPUs");
   out += class_row(answer.vanilla, plan.question.gpus);
   for (const ClassAnswer& c : answer.classes) out += class_row(c, plan.question.gpus);
   return out +
          "batch: largest within the SLA (m: memory for KV binds; 0: not even one request is); GPUs: for the rate "
-         "above\n\n";
+         "above,\nwith as many stores as they have\n\n";
 }
 
 // One sentence on whether a class is worth having.
@@ -120,12 +130,12 @@ std::string verdict(const ClassAnswer& c) {
 
 std::string worth_table(const model::Answer& answer) {
   std::string out =
-      fmt::format("{:<8}{:>15} {:>15} {:>12}  {}\n", "class", "break-even", "enough at", "from tokens", "");
+      fmt::format("{:<8}{:>24} {:>24} {:>16}  {}\n", "class", "break-even", "enough at", "from tokens", "");
   for (const ClassAnswer& c : answer.classes) {
     const bool nothing = c.hit < 0.001;
-    out += fmt::format("{:<8}{:>15} {:>15} {:>12}  {}\n", c.name, nothing ? "-" : gb_per_s(c.break_even_bytes_per_s),
-                       nothing ? "-" : gb_per_s(c.saturating_bytes_per_s),
-                       c.shortest_prompt > 0 ? fmt::format("{}", c.shortest_prompt) : "never", verdict(c));
+    out += fmt::format("{:<8}{:>24} {:>24} {:>16}  {}\n", c.name, nothing ? "-" : gb_range(c.break_even_range),
+                       nothing ? "-" : gb_range(c.saturating_range),
+                       c.shortest_prompt > 0 ? range(c.shortest_prompt_range, 1) : "never", verdict(c));
   }
   return out +
          "break-even: slower reads lose against computing; enough: faster ones gain nothing; from tokens: shortest\n"
@@ -133,23 +143,36 @@ std::string worth_table(const model::Answer& answer) {
 }
 
 std::string sizing_table(const model::Answer& answer) {
-  std::string out = fmt::format("{:<8}{:>11} {:>13} {:>13} {:>12} {:>12} {:>12} {:>12} {:>11} {:>10}\n", "class",
+  std::string out = fmt::format("{:<8}{:>11} {:>13} {:>13} {:>12} {:>12} {:>12} {:>22} {:>15} {:>16}\n", "class",
                                 "capacity", "for 90 % hits", "for 99 % hits", "reads", "writes", "write budget",
                                 "drive life", "drives/GPU", "links/GPU");
   for (const ClassAnswer& c : answer.classes) {
     const model::Sizing& s = c.sizing;
-    out += fmt::format("{:<8}{:>11} {:>13} {:>13} {:>12} {:>12} {:>12} {:>12} {:>11} {:>10}\n", c.name,
-                       bytes(s.capacity_bytes), bytes(s.capacity_90_bytes), bytes(s.capacity_99_bytes),
-                       gb_per_s(s.read_bytes_per_s), gb_per_s(s.write_bytes_per_s),
-                       s.write_budget_bytes_per_s > 0 ? gb_per_s(s.write_budget_bytes_per_s) : "-",
-                       s.drive_life_years > 0 ? fmt::format("{:.3g} years", s.drive_life_years) : "-",
-                       s.drives_per_gpu > 0 ? fmt::format("{:.2g}", s.drives_per_gpu) : "-",
-                       s.links_per_gpu > 0 ? fmt::format("{:.2g}", s.links_per_gpu) : "-");
+    out += fmt::format(
+        "{:<8}{:>11} {:>13} {:>13} {:>12} {:>12} {:>12} {:>22} {:>15} {:>16}\n", c.name, bytes(s.capacity_bytes),
+        bytes(s.capacity_90_bytes), bytes(s.capacity_99_bytes), gb_per_s(s.read_bytes_per_s),
+        gb_per_s(s.write_bytes_per_s), s.write_budget_bytes_per_s > 0 ? gb_per_s(s.write_budget_bytes_per_s) : "-",
+        s.drive_life_years > 0 ? range(c.drive_life_range, 1) + " years" : "-",
+        s.drives_per_gpu > 0 ? range(c.drives_range, 1) : "-", s.links_per_gpu > 0 ? range(c.links_range, 1) : "-");
   }
   return out +
          "for the rate above, all replicas; write budget: what the drives' endurance allows over five years; drives: "
          "the\n"
          "most of reads, writes, endurance and 99 % of the hits; links: to read as fast as gains anything\n";
+}
+
+// Which classes have no cost because their storage has no price, and how to give it.
+std::string unpriced_lines(const model::Answer& answer) {
+  std::map<std::string, std::vector<std::string>> classes;
+  for (const ClassAnswer& c : answer.classes) {
+    if (!c.unpriced.empty()) classes[c.unpriced].push_back(c.name);
+  }
+  std::string out;
+  for (const auto& [storage, names] : classes) {
+    out += fmt::format("no cost for {}: {} has no price; give it with --price {}=DOLLARS for a TB and month\n",
+                       fmt::join(names, ", "), storage, storage);
+  }
+  return out;
 }
 
 std::string cost_lines(const Plan& plan, const model::Answer& answer) {
@@ -160,7 +183,7 @@ std::string cost_lines(const Plan& plan, const model::Answer& answer) {
   };
   one(answer.vanilla);
   for (const ClassAnswer& c : answer.classes) one(c);
-  return out + "\n";
+  return out + "\n" + unpriced_lines(answer);
 }
 
 std::string talk_lines(const model::Answer& answer) {

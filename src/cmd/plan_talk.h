@@ -1,5 +1,5 @@
 // `kvdepot plan talk`: the SDC'25 talk's example and figures from the closed forms, with its own settings, and beside
-// them the same set-ups simulated (sim/talk_loop.h). Pure; some tenths of a second for the simulations.
+// them the same set-ups simulated (plan_talk_runs.h). Pure.
 #pragma once
 
 #include <string>
@@ -18,9 +18,9 @@ struct TalkSetup {
   std::string assumed;
   model::Replica replica;  // attention counted in full, as the talk does
   std::uint32_t gpus = 1;
-  model::Workload workload;      // its mean prompt, output and reuse
-  std::uint32_t prompt_min = 1;  // prompts are uniform between these two where they are simulated
-  std::uint32_t prompt_max = 1;
+  model::Workload workload;  // its mean prompt, output and reuse
+  sim::TalkTraffic traffic;  // what is simulated, of that mean; clients and requests are set for each run
+  std::uint32_t layers = 1;
   model::StorePath store;
   double memory_for_kv_bytes = 0;
 };
@@ -33,10 +33,11 @@ struct TalkFigure {
 
 // llama-70b-tp1 (the SLA figure), llama-70b-tp2 (prompts 100-3500), llama-70b-chat (2200/170, 15 turns), qwen3-14b.
 [[nodiscard]] std::vector<TalkSetup> talk_setups();
-// A set-up simulated with so many clients in a closed loop; memory as it is, 50 requests a client but 400 at least.
-[[nodiscard]] sim::TalkPoint simulate(const TalkSetup& setup, bool depot, std::uint32_t clients);
-[[nodiscard]] std::vector<TalkFigure> talk_figures();
-[[nodiscard]] std::string talk_table();
-[[nodiscard]] std::string talk_json(const std::vector<TalkFigure>& figures);
+struct TalkRuns;
+// Closed forms as lines, `runs` as points.
+[[nodiscard]] std::vector<TalkFigure> talk_figures(const TalkRuns& runs);
+[[nodiscard]] std::string talk_table(const TalkRuns& runs);
+// The figures' points by figure and line, and under "runs" and "sla" what was simulated with its intervals.
+[[nodiscard]] std::string talk_json(const std::vector<TalkFigure>& figures, const TalkRuns& runs);
 
 }  // namespace kvd::cmd

@@ -2,16 +2,33 @@
 #include "cmd/plan_talk.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "cmd/plan_talk_runs.h"
 
 namespace kvd::cmd {
 namespace {
 
 const TalkSetup& setup(const std::vector<TalkSetup>& setups, const std::string& name) {
   return *std::ranges::find(setups, name, &TalkSetup::name);
+}
+
+// Two seeds: what is tested here does not hang on the intervals.
+const TalkRuns& few_runs() {
+  static const TalkRuns runs = run_talk(talk_setups(), 2, 2, [](std::size_t, std::size_t) {});
+  return runs;
+}
+
+const TalkSeries& series(const TalkRuns& runs, const std::string& setup, bool plain) {
+  for (const TalkSeries& s : runs.series) {
+    if (s.setup == setup && s.plain == plain) return s;
+  }
+  ADD_FAILURE() << setup;
+  return runs.series.front();
 }
 
 TEST(PlanTalk, ItsSetUpsAreThoseOfTheCheckVectors) {
@@ -28,8 +45,8 @@ TEST(PlanTalk, ItsSetUpsAreThoseOfTheCheckVectors) {
 }
 
 TEST(PlanTalk, TheExampleRisesToTenAtNineTenths) {
-  const auto figures = talk_figures();
-  ASSERT_EQ(figures.size(), 5U);
+  const auto figures = talk_figures(few_runs());
+  ASSERT_EQ(figures.size(), 6U);
   const auto& line = figures[0].chart.series[0].points;
   const auto top = std::ranges::max_element(line, {}, [](const auto& point) { return point.second; });
   EXPECT_NEAR(top->first, 0.9, 1e-9);
@@ -38,7 +55,7 @@ TEST(PlanTalk, TheExampleRisesToTenAtNineTenths) {
 }
 
 TEST(PlanTalk, TheDepotServesLargerBatchesAtEveryPromptLength) {
-  const auto figures = talk_figures();
+  const auto figures = talk_figures(few_runs());
   const auto& vanilla = figures[1].chart.series[0].points;
   const auto& depot = figures[1].chart.series[1].points;
   ASSERT_EQ(vanilla.size(), depot.size());
@@ -53,18 +70,57 @@ TEST(PlanTalk, TheSimulationFollowsTheFormWhileMemoryLasts) {
   const model::Prefill p = model::prefill(chat.replica, chat.workload, chat.store);
   const model::Batching vanilla = model::batching(chat.replica, chat.workload, p.ttft_vanilla_s);
   const model::Batching depot = model::batching(chat.replica, chat.workload, p.ttft_depot_s);
-  for (const std::uint32_t clients : {1U, 8U, 32U}) {
-    EXPECT_NEAR(simulate(chat, false, clients).tpot_s / vanilla.tpot_s(clients), 1, 0.1) << clients;
-    EXPECT_NEAR(simulate(chat, true, clients).tpot_s / depot.tpot_s(clients), 1, 0.1) << clients;
+  for (const TalkClients& at : series(few_runs(), "llama-70b-chat", true).points) {
+    if (at.clients > 32) break;
+    EXPECT_NEAR(at.vanilla.tpot_s.mean / vanilla.tpot_s(at.clients), 1, 0.1) << at.clients;
+    EXPECT_NEAR(at.depot.tpot_s.mean / depot.tpot_s(at.clients), 1, 0.1) << at.clients;
+    if (at.clients == 32) {
+      EXPECT_GT(at.gain.mean, 1.8);
+    }
   }
-  EXPECT_GT(simulate(chat, true, 32).requests_per_s, 1.8 * simulate(chat, false, 32).requests_per_s);
+}
+
+TEST(PlanTalk, ConversationsHaveTheTalksMeansAndFindAboutWhatItAssumes) {
+  for (const auto& [name, tokens, reuse] :
+       {std::tuple{"llama-70b-chat", 2200.0, 0.9}, std::tuple{"qwen3-14b", 9600.0, 0.85}}) {
+    const TalkRun& run = series(few_runs(), name, false).points.at(4).depot;  // 16 clients
+    EXPECT_NEAR(run.prompt_mean / tokens, 1, 0.05) << name;
+    EXPECT_NEAR(run.loaded_share, reuse, 0.06) << name;
+    EXPECT_EQ(series(few_runs(), name, false).points.at(4).vanilla.loaded_share, 0);
+  }
+}
+
+TEST(PlanTalk, TheSimulatedSlaFollowsTheFormWhereMemoryIsAmpleAndMemoryBindsWhereItIsNot) {
+  const auto figures = talk_figures(few_runs());
+  for (const TalkSla& point : few_runs().sla) {
+    // Lines have a point each hundred tokens, from 100.
+    const double form = figures[1].chart.series[1].points.at(point.prompt_tokens / 100 - 1).second;
+    if (point.memory) {
+      EXPECT_LE(point.depot.mean, 1.5 * figures[1].chart.series[2].points.at(point.prompt_tokens / 100 - 1).second + 1);
+    } else {
+      EXPECT_GT(point.depot.mean, 0.5 * form) << point.prompt_tokens;
+      EXPECT_LT(point.depot.mean, 2 * form) << point.prompt_tokens;
+    }
+  }
+}
+
+TEST(PlanTalk, TheNumberOfThreadsChangesNothing) {
+  const std::vector<TalkSetup> one{setup(talk_setups(), "llama-70b-tp1")};
+  const auto told = [](std::size_t, std::size_t) {};
+  const TalkRuns alone = run_talk(one, 1, 1, told);
+  const TalkRuns shared = run_talk(one, 1, 3, told);
+  EXPECT_EQ(talk_json({}, alone), talk_json({}, shared));
 }
 
 TEST(PlanTalk, PointsComeAsJson) {
-  const auto json = nlohmann::json::parse(talk_json(talk_figures()));
+  const auto json = nlohmann::json::parse(talk_json(talk_figures(few_runs()), few_runs()));
   EXPECT_TRUE(json.contains("efficiency-llama-70b-chat"));
   EXPECT_EQ(json["example"].size(), 3U);
-  EXPECT_THAT(talk_table(), testing::HasSubstr("llama-70b-tp1"));
+  EXPECT_EQ(json["seeds"], 2);
+  EXPECT_EQ(json["runs"]["qwen3-14b"]["talk"].size(), kTalkClients.size());
+  EXPECT_GT(json["runs"]["qwen3-14b"]["plain"][3]["depot"]["ttft_s"]["half"].get<double>(), 0);
+  EXPECT_EQ(json["sla"].size(), 2 * kTalkPrompts.size());
+  EXPECT_THAT(talk_table(few_runs()), testing::HasSubstr("llama-70b-tp1"));
 }
 
 }  // namespace

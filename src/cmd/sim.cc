@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cmd/sim_ablate.h"
+#include "cmd/sim_opportunities.h"
 #include "cmd/sim_run.h"
 #include "cmd/sim_study.h"
 
@@ -80,7 +81,8 @@ std::function<int()> add_sim(CLI::App& app) {
   CLI::App* const study = sim->add_subcommand("study", "Predict the figures of the IPDPS'25 study");
   study
       ->add_option("--figure", flags->study.figures,
-                   "3a 3b 3c 4a 4b 4c 4c_fixed 5 8a 8b 9 10a 10b 11; repeatable [all]")
+                   "3a 3b 3c 4a 4b 4c 4c_fixed 5 8a 8b 9 10a 10b 11, or evictions (how many in 9 and 10); repeatable "
+                   "[all figures]")
       ->type_name("N")
       ->allow_extra_args(false);
   add_common(*study, flags->study);
@@ -114,7 +116,10 @@ std::function<int()> add_sim(CLI::App& app) {
       sim->add_subcommand("opportunities", "The study's open opportunities against recomputation and swapping");
   add_common(*opportunities, flags->opportunities);
   opportunities->add_option("--seeds", flags->opportunities.seeds, "Orders of the requests [30]")->type_name("N");
-  opportunities->footer("Example:\n  kvdepot sim opportunities --seeds 30 --out opportunities.json");
+  opportunities->add_option("--html", flags->opportunities.html, "Write a page with the figures and the table")
+      ->type_name("FILE");
+  opportunities->add_option("--svg", flags->opportunities.svg, "Write the figures alone")->type_name("FILE");
+  opportunities->footer("Example:\n  kvdepot sim opportunities --out table.md --svg figures.svg");
 
   CLI::App* const run = sim->add_subcommand("run", "Simulate a fleet: engines, caches, tiers, routing, a shared depot");
   add_run(*run, flags->run);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -33,7 +34,7 @@ std::string device_entry(const model::PassFit& fit, const model::Transformer& mo
   constexpr double kElementBytes = 2;
   if (fit.token_s <= 0 || fit.context_s <= 0 || fit.floor_s <= 0) return {};
   const double weights = model.params() * kElementBytes;
-  const double one_s = fit.floor_s + fit.seq_s;  // a pass with one decode
+  const double one_s = fit.floor_s + fit.decode_s(1);  // a pass with one decode
   const double bytes_per_s = std::max(model.kv_token_bytes(kElementBytes) / fit.context_s, weights / one_s);
   return fmt::format(
       "[[device]]\nname = \"{}\"\nmemory_bytes = {:.4g}\nmemory_bytes_per_s = {:.4g}\n"
@@ -60,8 +61,63 @@ int deliver_device(const StudyFlags& flags, const model::PassFit& fit, std::size
                   model->name, errors.size(), 100 * percentile(errors, 0.5));
   const std::string entry =
       device_entry(fit, *model, flags.device, static_cast<double>(*memory), percentile(errors, 0.95), source);
-  if (entry.empty()) return complain(flags.passes + ": too little prefill or context in these passes for an entry");
+  if (entry.empty()) {
+    return complain(flags.passes +
+                    ": too little prefill or context in these passes for an entry: record prompts of several lengths, "
+                    "and decodes behind long and short ones");
+  }
   return deliver(entry, flags.out);
+}
+
+// Predicted against measured, of passes that the fit has not seen.
+struct LeftOut {
+  std::vector<double> errors{};  // relative
+  double measured_s = 0;
+  double predicted_s = 0;
+
+  void add(double measured, double predicted) {
+    errors.push_back(std::fabs(predicted / measured - 1));
+    measured_s += measured;
+    predicted_s += predicted;
+  }
+};
+
+const char* kind_of(const model::MeasuredPass& pass) {
+  if (pass.prefill_tokens <= 0) return "decode";
+  return pass.decodes > 0 ? "mixed" : "prefill";
+}
+
+nlohmann::ordered_json fit_json(const model::PassFit& fit) {
+  const bool bent = std::isfinite(fit.knee_decodes);
+  return {{"floor_s", fit.floor_s},
+          {"token_s", fit.token_s},
+          {"pair_s", fit.pair_s},
+          {"seq_s", fit.seq_s},
+          {"context_s", fit.context_s},
+          {"knee_decodes", bent ? nlohmann::ordered_json(fit.knee_decodes) : nlohmann::ordered_json(nullptr)},
+          {"seq_beyond_s", fit.seq_beyond_s},
+          {"first_share", fit.first_share},
+          {"first_max_s", fit.first_max_s}};
+}
+
+// The fit, and its error on passes left out: of all, and by what they held.
+nlohmann::ordered_json report(const model::PassFit& fit, std::size_t fitted, const LeftOut& all,
+                              const std::map<std::string, LeftOut>& kinds) {
+  nlohmann::ordered_json out = fit_json(fit);
+  out["passes_fitted"] = fitted;
+  out["passes_left_out"] = all.errors.size();
+  const auto add = [&](const std::string& name, const LeftOut& part) {
+    out[name + "_median_error"] = percentile(part.errors, 0.5);
+    out[name + "_p95_error"] = percentile(part.errors, 0.95);
+    out[name + "_measured_s"] = part.measured_s;
+    out[name + "_predicted_s"] = part.predicted_s;
+  };
+  add("left_out", all);
+  for (const auto& [kind, part] : kinds) {
+    out["left_out_" + kind + "_passes"] = part.errors.size();
+    add("left_out_" + kind, part);
+  }
+  return out;
 }
 
 }  // namespace
@@ -71,42 +127,32 @@ int run_calibrate_on_passes(const StudyFlags& flags) {
   if (!text) return complain(text.error());
   const auto passes = model::read_passes(*text, flags.passes);
   if (!passes) return complain(passes.error().str());
-  std::vector<model::MeasuredPass> fitted;
-  std::vector<model::MeasuredPass> tested;
-  if (flags.test.empty()) {
-    for (std::size_t i = 0; i < passes->size(); ++i) (i % 2 == 0 ? fitted : tested).push_back((*passes)[i]);
-  } else {
+  // Passes of one process are predicted in order, those that were fitted to included: its first ones may be slower.
+  const std::size_t step = flags.test.empty() ? 2 : 1;
+  std::vector<model::MeasuredPass> tested = *passes;
+  if (!flags.test.empty()) {
     const auto test_text = read_text(flags.test);
     if (!test_text) return complain(test_text.error());
     auto others = model::read_passes(*test_text, flags.test);
     if (!others) return complain(others.error().str());
-    fitted = *passes;
     tested = std::move(*others);
   }
-  const model::PassFit fit = model::fit_passes(fitted);
-  std::vector<double> errors;
-  double measured_s = 0;
-  double predicted_s = 0;
-  for (const model::MeasuredPass& p : tested) {
-    errors.push_back(std::fabs(fit.seconds(p) / p.seconds - 1));
-    measured_s += p.seconds;
-    predicted_s += fit.seconds(p);
+  const model::PassFit fit = model::fit_passes(*passes, step);
+  const std::vector<double> predicted = model::predict_passes(fit, tested);
+  LeftOut all;
+  std::map<std::string, LeftOut> kinds;
+  for (std::size_t i = step - 1; i < tested.size(); i += step) {
+    all.add(tested[i].seconds, predicted[i]);
+    kinds[kind_of(tested[i])].add(tested[i].seconds, predicted[i]);
   }
-  if (!flags.device.empty()) return deliver_device(flags, fit, fitted.size(), errors);
-  const nlohmann::ordered_json out = {{"floor_s", fit.floor_s},
-                                      {"token_s", fit.token_s},
-                                      {"pair_s", fit.pair_s},
-                                      {"seq_s", fit.seq_s},
-                                      {"context_s", fit.context_s},
-                                      {"passes_fitted", fitted.size()},
-                                      {"passes_left_out", tested.size()},
-                                      {"left_out_median_error", percentile(errors, 0.5)},
-                                      {"left_out_p95_error", percentile(errors, 0.95)},
-                                      {"left_out_measured_s", measured_s},
-                                      {"left_out_predicted_s", predicted_s}};
+  const std::size_t fitted = (passes->size() + step - 1) / step;
+  if (!flags.device.empty()) return deliver_device(flags, fit, fitted, all.errors);
+  const nlohmann::ordered_json out = report(fit, fitted, all, kinds);
   if (flags.json) return deliver(out.dump(1) + "\n", flags.out);
   std::string lines;
-  for (const auto& [name, value] : out.items()) lines += fmt::format("{:<24}{:.6g}\n", name, value.get<double>());
+  for (const auto& [name, value] : out.items()) {
+    if (!value.is_null()) lines += fmt::format("{:<32}{:.6g}\n", name, value.get<double>());
+  }
   return deliver(lines, flags.out);
 }
 

@@ -4,7 +4,9 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <filesystem>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -12,19 +14,20 @@
 #include <toml++/toml.h>
 
 #include "base/sizes.h"
+#include "cmd/sim_engine.h"
 #include "route/policy.h"
 
 namespace kvd::cmd {
 
 namespace {
 
-// Keys of [workload], by what it comes from. Every source has speed.
+// Keys of [workload], by what it comes from. Every source has speed and in_flight_max.
 struct SourceKeys {
   std::string_view name;
   std::vector<std::string> keys;
 };
 const std::vector<SourceKeys> kSources = {
-    {"trace", {"trace", "copies", "jitter_s", "requests_max"}},
+    {"trace", {"trace", "copies", "repeats", "jitter_s", "requests_max"}},
     {"shared-prefix",
      {"groups", "prompts", "shared_tokens", "own_tokens", "output_tokens", "stages", "rate", "duration_s", "gap_s"}},
     {"poisson", {"prompt_tokens", "output_tokens", "zipf_theta", "stages", "rate", "duration_s", "gap_s", "at_once"}},
@@ -39,7 +42,13 @@ const std::vector<std::string>& known_keys() {
                                     "fleet.policy",
                                     "fleet.seed",
                                     "fleet.warmup_s",
+                                    "fleet.metrics_age_ms",
                                     "engine.preset",
+                                    "engine.model",
+                                    "engine.gpu",
+                                    "engine.precision",
+                                    "engine.kv_precision",
+                                    "engine.catalogue",
                                     "engine.kv_tokens",
                                     "engine.block_tokens",
                                     "engine.chunk_tokens",
@@ -55,6 +64,7 @@ const std::vector<std::string>& known_keys() {
                                     "engine.layers",
                                     "workload.generator",
                                     "workload.speed",
+                                    "workload.in_flight_max",
                                     "depot.tokens_max",
                                     "depot.total_bandwidth",
                                     "depot.total_write_bandwidth",
@@ -77,17 +87,19 @@ const std::vector<std::string>& known_keys() {
 
 constexpr std::string_view kPreset = "qwen3-32b-h100x2";
 
-// Reads single keys of the parsed file and remembers the first fault.
+// Reads single keys of the parsed file and remembers the first fault. `typed` are keys that --set replaced.
 class Keys {
  public:
-  Keys(const toml::table& table, std::string_view file) : table_(table), file_(file) {}
+  Keys(const toml::table& table, std::string_view file, std::set<std::string> typed)
+      : table_(table), file_(file), typed_(std::move(typed)) {}
 
   [[nodiscard]] const toml::node* find(const std::string& key) const { return table_.at_path(key).node(); }
   void complain(const std::string& key, std::string text) {
     if (fault) return;
     const toml::node* const node = find(key);
-    const std::size_t line = node == nullptr ? 0 : node->source().begin.line;
-    fault = InputFault{std::string(file_), line, fmt::format("{}: {}", key, text)};
+    const bool typed = typed_.contains(key);
+    const std::size_t line = node == nullptr || typed ? 0 : node->source().begin.line;
+    fault = InputFault{typed ? "--set" : std::string(file_), line, fmt::format("{}: {}", key, text)};
   }
   double number(const std::string& key, double fallback, double low, double high = 1e18) {
     const toml::node* const node = find(key);
@@ -111,13 +123,30 @@ class Keys {
     if (!value) complain(key, "a text in quotes is expected");
     return value.value_or(fallback);
   }
+  // A file: what the configuration says is seen from its folder, what --set says from where the command runs.
+  std::string path(const std::string& key) {
+    const std::string named = text(key, "");
+    if (named.empty() || typed_.contains(key)) return named;
+    return (std::filesystem::path(file_).parent_path() / named).lexically_normal().string();
+  }
 
   std::optional<InputFault> fault;
 
  private:
   const toml::table& table_;
   std::string_view file_;
+  std::set<std::string> typed_;
 };
+
+// What a section may hold, for a key that resembles none; the sections where there is no such one.
+std::string keys_of_section(const std::string& section) {
+  std::vector<std::string> found;
+  for (const std::string& key : known_keys()) {
+    if (key.starts_with(section + ".")) found.push_back(key.substr(section.size() + 1));
+  }
+  return found.empty() ? "the sections are fleet, engine, workload, dram, flash, depot and sla"
+                       : fmt::format("[{}] has {}", section, fmt::join(found, ", "));
+}
 
 void check_names(const toml::table& table, Keys& keys) {
   for (const auto& [section, node] : table) {
@@ -131,39 +160,87 @@ void check_names(const toml::table& table, Keys& keys) {
       const std::string full = fmt::format("{}.{}", name, std::string_view(key.str()));
       if (std::ranges::find(known_keys(), full) != known_keys().end()) continue;
       const auto near = nearest_names(full, known_keys());
-      keys.complain(full, near.empty() ? "there is no such key, see docs/sim.md"
+      keys.complain(full, near.empty() ? fmt::format("there is no such key; {}", keys_of_section(name))
                                        : fmt::format("there is no such key; near: {}", fmt::join(near, ", ")));
     }
   }
 }
 
-model::Picoseconds ps(double seconds) { return std::llround(seconds * model::kPicosecondsPerSecond); }
+// What the engine's other keys may replace.
+struct EngineBase {
+  model::LinearPass pass;
+  double kv_token_bytes = 0;
+  std::uint32_t layers = 0;
+  std::uint32_t kv_tokens = 0;
+  std::uint32_t context_tokens = 131'072;
+};
 
-void read_engine(Keys& keys, SimConfig& config) {
+EngineBase preset_engine(Keys& keys) {
   const std::string preset = keys.text("engine.preset", std::string(kPreset));
   if (preset != kPreset) keys.complain("engine.preset", fmt::format("the presets are: {}", kPreset));
+  for (const char* const key : {"engine.precision", "engine.kv_precision", "engine.catalogue"}) {
+    if (keys.find(key) != nullptr) keys.complain(key, "engine.model and engine.gpu are expected, too");
+  }
   const model::RooflineInput roofline = model::qwen3_32b_h100x2();
+  EngineBase base{model::roofline(roofline), roofline.kv_bytes_per_token};
+  base.layers = static_cast<std::uint32_t>(roofline.layers);
+  base.kv_tokens = 307'328;  // what vLLM had in llm-d's run
+  return base;
+}
+
+EngineBase catalogue_engine(Keys& keys, std::uint32_t block_tokens) {
+  if (keys.find("engine.preset") != nullptr) keys.complain("engine.preset", "engine.model is there, too");
+  EngineNames names;
+  names.model = keys.text("engine.model", "");
+  if (names.model.ends_with(".json")) names.model = keys.path("engine.model");
+  names.gpu = keys.text("engine.gpu", "");
+  names.precision = keys.text("engine.precision", "");
+  names.kv_precision = keys.text("engine.kv_precision", "");
+  names.catalogue = keys.path("engine.catalogue");
+  if (keys.fault) return {};
+  const auto found = find_engine(names, block_tokens);
+  if (!found) {
+    keys.complain(found.error().key, found.error().text);
+    return {};
+  }
+  constexpr std::uint64_t kMost = 4'000'000'000;
+  EngineBase base{found->pass, found->kv_token_bytes, found->layers};
+  base.kv_tokens = static_cast<std::uint32_t>(std::min(found->kv_tokens, kMost));
+  const std::uint64_t context = std::min(found->context_tokens, kMost);
+  if (context > 0) base.context_tokens = static_cast<std::uint32_t>(context);
+  const double asked = keys.count("engine.kv_tokens", base.kv_tokens) * found->kv_token_memory;
+  if (asked > found->kv_memory_bytes_most) {
+    keys.complain("engine.kv_tokens",
+                  fmt::format("{:.1f} GB of KV at {:.0f} B a token, but the weights leave {:.1f} GB", asked * 1e-9,
+                              found->kv_token_memory, found->kv_memory_bytes_most * 1e-9));
+  }
+  return base;
+}
+
+void read_engine(Keys& keys, SimConfig& config) {
+  sched::V1Config& engine = config.fleet.engine;
+  engine.block_tokens = keys.count("engine.block_tokens", 16);
+  const bool named = keys.find("engine.model") != nullptr || keys.find("engine.gpu") != nullptr;
+  const EngineBase base = named ? catalogue_engine(keys, engine.block_tokens) : preset_engine(keys);
   model::LinearPass& pass = config.fleet.pass;
-  pass = model::roofline(roofline);
+  pass = base.pass;
   const auto own = [&](const char* key, model::Picoseconds& value, double unit_s) {
-    if (keys.find(key) != nullptr) value = ps(keys.number(key, 0, 0) * unit_s);
+    if (keys.find(key) != nullptr) value = model::picoseconds(keys.number(key, 0, 0) * unit_s);
   };
   own("engine.base_ms", pass.base, 1e-3);
   own("engine.token_us", pass.token, 1e-6);
   own("engine.pair_ns", pass.pair, 1e-9);
   own("engine.seq_us", pass.seq, 1e-6);
   own("engine.context_ns", pass.context, 1e-9);
-  sched::V1Config& engine = config.fleet.engine;
-  engine.block_tokens = keys.count("engine.block_tokens", 16);
   engine.chunk_tokens = keys.count("engine.chunk_tokens", 8192);
   engine.seqs_max = keys.count("engine.seqs_max", 1024);
-  config.kv_tokens = keys.count("engine.kv_tokens", 307'328);
-  config.context_tokens_max = keys.count("engine.context_tokens", 131'072);
+  config.kv_tokens = keys.count("engine.kv_tokens", base.kv_tokens);
+  config.context_tokens_max = keys.count("engine.context_tokens", base.context_tokens);
   engine.blocks = config.kv_tokens / engine.block_tokens;
   if (engine.blocks == 0) keys.complain("engine.kv_tokens", "less than one block");
   sim::TiersConfig& tiers = config.fleet.tiers;
-  tiers.kv_bytes_per_token = keys.number("engine.kv_token_bytes", roofline.kv_bytes_per_token, 1);
-  tiers.layers = keys.count("engine.layers", static_cast<std::uint32_t>(roofline.layers));
+  tiers.kv_bytes_per_token = keys.number("engine.kv_token_bytes", base.kv_token_bytes, 1);
+  tiers.layers = keys.count("engine.layers", base.layers);
   const std::string loads = keys.text("engine.loads", "ahead");
   if (loads != "ahead" && loads != "layerwise") {
     keys.complain(
@@ -275,12 +352,14 @@ void read_generator(const toml::table& table, Keys& keys, SimConfig& config) {
 }
 
 void read_workload(const toml::table& table, Keys& keys, SimConfig& config) {
-  config.trace_path = keys.text("workload.trace", "");
+  config.trace_path = keys.path("workload.trace");
   const std::string generator = keys.text("workload.generator", "");
   config.trace.copies = keys.count("workload.copies", 1);
+  config.trace.repeats = keys.count("workload.repeats", 1);
   config.trace.speed = keys.number("workload.speed", 1, 1e-6);
   config.trace.jitter_s = keys.number("workload.jitter_s", 0, 0);
   config.trace.requests_max = keys.count("workload.requests_max", 0, 0);
+  config.fleet.in_flight_max = keys.count("workload.in_flight_max", 0, 0);
   config.trace.seed = config.shared_prefix.seed = config.poisson.seed = config.sessions.seed = config.fleet.seed;
   if (generator.empty() == config.trace_path.empty()) {
     keys.complain("workload", "either trace or generator is expected");
@@ -294,7 +373,8 @@ void read_workload(const toml::table& table, Keys& keys, SimConfig& config) {
   }
   for (const auto& [key, node] : *table["workload"].as_table()) {
     const std::string name(key.str());
-    if (name == "generator" || name == "speed" || std::ranges::find(source->keys, name) != source->keys.end()) continue;
+    const bool always = name == "generator" || name == "speed" || name == "in_flight_max";
+    if (always || std::ranges::find(source->keys, name) != source->keys.end()) continue;
     keys.complain("workload." + name,
                   fmt::format("is not a key of {}, which has {}", config.source, fmt::join(source->keys, ", ")));
   }
@@ -380,12 +460,14 @@ FromInput<SimConfig> read_sim_config(std::string_view text, std::string_view fil
   } catch (const toml::parse_error& error) {
     return std::unexpected(InputFault{std::string(file), error.source().begin.line, std::string(error.description())});
   }
+  std::set<std::string> typed_keys;
   for (const std::string& typed : overrides) {
+    typed_keys.insert(typed.substr(0, typed.find('=')));
     if (override_key(table, typed)) continue;
     return std::unexpected(InputFault{"--set " + typed, 0, "section.key=value is expected, as in fleet.seed=2"});
   }
   SimConfig config;
-  Keys keys(table, file);
+  Keys keys(table, file, std::move(typed_keys));
   check_names(table, keys);
   config.fleet.instances = keys.count("fleet.instances", 1);
   config.fleet.policy = keys.text("fleet.policy", "least-request");
@@ -394,6 +476,7 @@ FromInput<SimConfig> read_sim_config(std::string_view text, std::string_view fil
   }
   config.fleet.seed = keys.count("fleet.seed", 1, 0);
   config.fleet.warmup_s = keys.number("fleet.warmup_s", 0, 0);
+  config.fleet.metrics_age_s = keys.number("fleet.metrics_age_ms", 0, 0) * 1e-3;
   config.fleet.sla_ttft_s = keys.number("sla.ttft_s", 5, 0);
   config.fleet.sla_tpot_s = keys.number("sla.tpot_s", 0.05, 0);
   read_engine(keys, config);

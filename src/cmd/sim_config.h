@@ -16,7 +16,7 @@ namespace kvd::cmd {
 struct SimConfig {
   sim::FleetConfig fleet;
   std::string source;      // "trace", "shared-prefix", "poisson" or "multi-turn"
-  std::string trace_path;  // of source "trace"
+  std::string trace_path;  // of source "trace", as this process finds it
   std::uint64_t context_tokens_max = 0;
   std::uint32_t kv_tokens = 0;  // of an instance; engine.blocks follows with the block size
   sim::TraceOptions trace;
@@ -26,9 +26,10 @@ struct SimConfig {
   std::string text;  // the configuration as it was taken, one "key = value" a line
 };
 
-// Reads `text`, with `overrides` ("fleet.policy=random") on top. Faults: syntax, keys that don't exist (with the
-// nearest one that does) or belong to another workload, values of the wrong kind or out of range, missing units, no
-// workload or two, requests longer than the context, an unknown policy or engine.
+// Reads `text`, with `overrides` ("fleet.policy=random") on top. Paths in `text` are seen from the folder of `file`,
+// paths in `overrides` from where the process runs. Faults: syntax, keys that don't exist (with the nearest one that
+// does) or belong to another workload, values of the wrong kind or out of range, missing units, no workload or two,
+// requests longer than the context, an unknown policy or engine, a model that does not fit its GPUs.
 FromInput<SimConfig> read_sim_config(std::string_view text, std::string_view file,
                                      const std::vector<std::string>& overrides);
 

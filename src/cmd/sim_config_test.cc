@@ -10,6 +10,7 @@ namespace kvd::cmd {
 namespace {
 
 using sim::Tier;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -106,6 +107,79 @@ TEST(SimConfig, ReadsSessions) {
   EXPECT_EQ(config->sessions.turns.high, 8U);
   EXPECT_EQ(config->sessions.stages.size(), 2U);
   EXPECT_EQ(config->sessions.context_tokens, 131072U);
+}
+
+constexpr const char* kNamedText = R"([engine]
+model = "llama-3-70b"
+gpu = "h100:2"
+[workload]
+generator = "poisson"
+rate = 1
+duration_s = 10
+)";
+
+TEST(SimConfig, MakesAnEngineOfTheCatalogue) {
+  const auto config = read_sim_config(kNamedText, "fleet.toml", {});
+  ASSERT_TRUE(config) << config.error().str();
+  EXPECT_EQ(config->fleet.tiers.kv_bytes_per_token, 163'840) << "fp8, since the GPU has it";
+  EXPECT_EQ(config->fleet.tiers.layers, 80U);
+  EXPECT_EQ(config->context_tokens_max, 8192U) << "the model's";
+  EXPECT_NEAR(config->kv_tokens, (160e9 * 0.9 - 70.6e9) / 163'840, 2000);
+  EXPECT_EQ(config->fleet.engine.blocks, config->kv_tokens / 16);
+  const auto slow = read_sim_config(kNamedText, "fleet.toml", {"engine.precision=bf16", "engine.gpu=h100:4"});
+  ASSERT_TRUE(slow) << slow.error().str();
+  EXPECT_EQ(slow->fleet.tiers.kv_bytes_per_token, 2 * 163'840);
+  EXPECT_NEAR(static_cast<double>(slow->fleet.pass.token) / static_cast<double>(config->fleet.pass.token), 1, 1e-3)
+      << "twice the GPUs at half the speed";
+  const auto own = read_sim_config(kNamedText, "fleet.toml",
+                                   {"engine.kv_precision=bf16", "engine.base_ms=7", "engine.context_tokens=100000"});
+  ASSERT_TRUE(own) << own.error().str();
+  EXPECT_EQ(own->fleet.tiers.kv_bytes_per_token, 2 * 163'840);
+  EXPECT_EQ(own->fleet.pass.base, 7'000'000'000);
+  EXPECT_EQ(own->context_tokens_max, 100'000U);
+}
+
+TEST(SimConfig, NamesWhatTheCatalogueHasAndWhatDoesNotFit) {
+  const std::string text = kNamedText;
+  EXPECT_THAT(fault(text, {"engine.gpu=h100:1", "engine.precision=bf16"}),
+              AllOf(HasSubstr("does not fit 1 x h100"), HasSubstr("72.0 GB. Use at least 2 GPUs")));
+  EXPECT_THAT(fault(text, {"engine.kv_tokens=600000"}), HasSubstr("98.3 GB of KV at 163840 B a token"));
+  EXPECT_THAT(fault(text, {"engine.model=lama-3-70b"}), AllOf(HasSubstr("llama-3-70b"), HasSubstr("config.json")));
+  EXPECT_THAT(fault(text, {"engine.gpu=h10:2"}), AllOf(HasSubstr("h100"), HasSubstr("engine.catalogue")));
+  EXPECT_THAT(fault(text, {"engine.gpu=h100:0"}), HasSubstr("NAME:COUNT"));
+  EXPECT_THAT(fault(text, {"engine.precision=bf17"}), HasSubstr("bf16, fp16, fp8, int8, fp32"));
+  EXPECT_THAT(fault(text, {"engine.preset=qwen3-32b-h100x2"}), HasSubstr("engine.model is there, too"));
+  EXPECT_THAT(fault(text, {"engine.catalogue=nowhere.toml"}), HasSubstr("nowhere.toml"));
+  EXPECT_THAT(fault("[engine]\nmodel = \"opt-13b\"\n" + text.substr(text.find("[workload]"))),
+              StartsWith("fleet.toml:2: engine.model: engine.gpu is expected, too"));
+  EXPECT_THAT(fault("[engine]\nprecision = \"fp8\"\n" + text.substr(text.find("[workload]"))),
+              StartsWith("fleet.toml:2: engine.precision: engine.model and engine.gpu"));
+}
+
+TEST(SimConfig, SeesPathsFromTheFileThatNamesThem) {
+  const std::string text = "[workload]\ntrace = \"traces/t.jsonl\"\n";
+  const auto path = [&](const std::string& file, const std::vector<std::string>& set) {
+    const auto config = read_sim_config(text, file, set);
+    return config ? config->trace_path : config.error().str();
+  };
+  EXPECT_EQ(path("fleet.toml", {}), "traces/t.jsonl");
+  EXPECT_EQ(path("examples/sim/fleet.toml", {}), "examples/sim/traces/t.jsonl");
+  EXPECT_EQ(path("examples/fleet.toml", {"workload.trace=t.jsonl"}), "t.jsonl") << "typed where the command runs";
+  EXPECT_EQ(path("examples/fleet.toml", {"workload.trace=/there/t.jsonl"}), "/there/t.jsonl");
+}
+
+TEST(SimConfig, SaysThatAValueWasTyped) {
+  EXPECT_THAT(fault(kTiersText, {"fleet.policy=best"}), StartsWith("--set: fleet.policy: the policies are"));
+}
+
+TEST(SimConfig, BoundsWhatIsInFlightForEverySource) {
+  for (const std::string text : {kTiersText, "[workload]\ntrace = \"t\"\nrepeats = 3\n"}) {
+    const auto config = read_sim_config(text, "fleet.toml", {"workload.in_flight_max=400", "fleet.metrics_age_ms=50"});
+    ASSERT_TRUE(config) << config.error().str();
+    EXPECT_EQ(config->fleet.in_flight_max, 400U);
+    EXPECT_EQ(config->fleet.metrics_age_s, 0.05);
+    EXPECT_EQ(config->trace.repeats, text == kTiersText ? 1U : 3U);
+  }
 }
 
 TEST(Ablations, EachChangesTheConfigurationOnceAndForAll) {

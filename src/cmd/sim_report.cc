@@ -11,8 +11,17 @@ using nlohmann::ordered_json;
 
 namespace {
 
-ordered_json percentiles(const sim::Percentiles& p) {
+ordered_json percentiles(const sim::Percentiles& p, bool unstable) {
+  if (unstable || p.count == 0) return nullptr;
   return {{"mean", p.mean}, {"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}};
+}
+
+std::string percentiles_line(const char* name, const sim::Percentiles& p, bool unstable, double unit,
+                             const char* what) {
+  if (unstable) return fmt::format("{:<10} unstable\n", name);
+  if (p.count == 0) return fmt::format("{:<10} -\n", name);
+  return fmt::format("{:<10} mean {:>9.3f}  p50 {:>9.3f}  p90 {:>9.3f}  p99 {:>9.3f} {}\n", name, p.mean * unit,
+                     p.p50 * unit, p.p90 * unit, p.p99 * unit, what);
 }
 
 std::string time(model::Picoseconds t) {
@@ -59,9 +68,12 @@ bool sound(const sim::FleetResult& r) {
 ordered_json fleet_json(const sim::FleetResult& r, const SimConfig& config) {
   ordered_json out = {{"requests", r.requests},
                       {"rejected", r.rejected},
+                      {"warmup_s", config.fleet.warmup_s},
+                      {"warmup_requests", r.warmup_requests},
+                      {"unfinished", r.unfinished},
                       {"seconds", r.seconds},
-                      {"ttft_s", percentiles(r.ttft)},
-                      {"tpot_s", percentiles(r.tpot)},
+                      {"ttft_s", percentiles(r.ttft, r.unstable)},
+                      {"tpot_s", percentiles(r.tpot, r.unstable)},
                       {"output_tokens_per_s", r.output_tokens_per_s},
                       {"hit_share", r.hit_share},
                       {"loaded_share", r.loaded_share},
@@ -71,6 +83,7 @@ ordered_json fleet_json(const sim::FleetResult& r, const SimConfig& config) {
                       {"preemptions", r.preemptions},
                       {"passes", r.passes},
                       {"passes_executed", r.passes_executed}};
+  if (config.fleet.in_flight_max > 0) out["ttft_from_schedule_s"] = percentiles(r.ttft_scheduled, r.unstable);
   for (std::size_t t = 0; t < sim::kTiers; ++t) {
     if (!config.fleet.tiers.tier.at(t).on) continue;
     const sim::TierTraffic& traffic = r.traffic.at(t);
@@ -86,13 +99,16 @@ ordered_json fleet_json(const sim::FleetResult& r, const SimConfig& config) {
 }
 
 std::string fleet_text(const sim::FleetResult& r, const SimConfig& config) {
-  const auto line = [](const char* name, const sim::Percentiles& p, double unit, const char* what) {
-    return fmt::format("{:<10} mean {:>9.3f}  p50 {:>9.3f}  p90 {:>9.3f}  p99 {:>9.3f} {}\n", name, p.mean * unit,
-                       p.p50 * unit, p.p90 * unit, p.p99 * unit, what);
-  };
   std::string out = fmt::format("requests   {} in {:.1f} s simulated, {} rejected{}\n", r.requests, r.seconds,
                                 r.rejected, r.unstable ? "; UNSTABLE: queues grew to the end of the arrivals" : "");
-  out += line("TTFT", r.ttft, 1, "s") + line("TPOT", r.tpot, 1e3, "ms");
+  out += fmt::format(
+      "warm-up    {} requests of the first {:g} s are simulated and not counted; {} unfinished at the end\n",
+      r.warmup_requests, config.fleet.warmup_s, r.unfinished);
+  out += percentiles_line("TTFT", r.ttft, r.unstable, 1, "s");
+  if (config.fleet.in_flight_max > 0) {
+    out += percentiles_line("scheduled", r.ttft_scheduled, r.unstable, 1, "s: TTFT and the wait in the load generator");
+  }
+  out += percentiles_line("TPOT", r.tpot, r.unstable, 1e3, "ms");
   out += fmt::format("output     {:.0f} tokens/s; goodput {:.3f} requests/s within the SLA\n", r.output_tokens_per_s,
                      r.goodput);
   out += fmt::format("prompts    {:.2f} % from the own cache, {:.2f} % from tiers behind it\n", 100 * r.hit_share,
@@ -119,11 +135,13 @@ std::string cost_text(const sim::FleetResult& r, const SimCost& cost) {
 }
 
 std::string requests_csv(const sim::FleetResult& result) {
-  std::string text = "arrival_s,first_token_s,finish_s,instance,prompt,output,hit_tokens,loaded_tokens,preemptions\n";
-  text.reserve(result.records.size() * 80);
+  std::string text =
+      "arrival_s,first_token_s,finish_s,instance,prompt,output,hit_tokens,loaded_tokens,preemptions,scheduled_s\n";
+  text.reserve(result.records.size() * 100);
   for (const sim::RequestRecord& r : result.records) {
-    text += fmt::format("{},{},{},{},{},{},{},{},{}\n", time(r.arrival), time(r.first_token), time(r.finish),
-                        r.instance, r.prompt, r.output, r.hit_tokens, r.loaded_tokens, r.preemptions);
+    text +=
+        fmt::format("{},{},{},{},{},{},{},{},{},{}\n", time(r.arrival), time(r.first_token), time(r.finish), r.instance,
+                    r.prompt, r.output, r.hit_tokens, r.loaded_tokens, r.preemptions, time(r.scheduled));
   }
   return text;
 }

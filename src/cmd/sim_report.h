@@ -18,7 +18,8 @@ struct SimCost {
   double peak_mib = 0;
 };
 
-// Figures of the simulated fleet only: the same bytes for the same run.
+// Figures of the simulated fleet only: the same bytes for the same run. Times are null, in the text "unstable" or "-",
+// where queues grew to the end of the arrivals (they would be of the run's length) and where no request has them.
 [[nodiscard]] nlohmann::ordered_json fleet_json(const sim::FleetResult& result, const SimConfig& config);
 [[nodiscard]] std::string fleet_text(const sim::FleetResult& result, const SimConfig& config);
 [[nodiscard]] std::string cost_text(const sim::FleetResult& result, const SimCost& cost);

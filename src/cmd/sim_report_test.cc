@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +11,7 @@ namespace kvd::cmd {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 constexpr const char* kText = R"([fleet]
@@ -29,8 +31,8 @@ struct Ran {
   sim::FleetResult result;
 };
 
-Ran run() {
-  Ran ran{*read_sim_config(kText, "fleet.toml", {}), {}};
+Ran run(const std::string& set = "fleet.seed=1") {
+  Ran ran{*read_sim_config(kText, "fleet.toml", {set}), {}};
   ran.config.fleet.engine.unit_blocks = 4;
   ran.config.fleet.keep_records = ran.config.fleet.keep_passes = true;
   ran.config.fleet.sample_s = 1;
@@ -64,6 +66,48 @@ TEST(FleetReport, SaysWhatTiersMovedAndWhetherItsChecksHold) {
   ran.result.loads_conserved = false;
   EXPECT_FALSE(sound(ran.result));
   EXPECT_THAT(fleet_text(ran.result, ran.config), HasSubstr("loads LOST"));
+}
+
+TEST(FleetReport, HasNoTimesOfQueuesThatGrew) {
+  Ran ran = run();
+  EXPECT_TRUE(fleet_json(ran.result, ran.config)["ttft_s"].contains("p90"));
+  EXPECT_THAT(fleet_text(ran.result, ran.config), Not(HasSubstr("unstable")));
+  ran.result.unstable = true;
+  const auto json = fleet_json(ran.result, ran.config);
+  EXPECT_TRUE(json["unstable"].get<bool>());
+  EXPECT_TRUE(json["ttft_s"].is_null());
+  EXPECT_TRUE(json["tpot_s"].is_null());
+  const std::string text = fleet_text(ran.result, ran.config);
+  EXPECT_THAT(text, HasSubstr("TTFT       unstable\n"));
+  EXPECT_THAT(text, HasSubstr("TPOT       unstable\n"));
+  EXPECT_THAT(text, Not(HasSubstr("mean")));
+}
+
+TEST(FleetReport, HasNoTimesOfNoRequests) {
+  Ran ran = run();
+  ran.result.tpot = {};
+  EXPECT_TRUE(fleet_json(ran.result, ran.config)["tpot_s"].is_null());
+  EXPECT_THAT(fleet_text(ran.result, ran.config), HasSubstr("TPOT       -\n"));
+}
+
+TEST(FleetReport, StatesWarmUpAndUnfinishedRequests) {
+  const Ran ran = run("fleet.warmup_s=100");
+  ASSERT_GT(ran.result.warmup_requests, 20U);
+  const auto json = fleet_json(ran.result, ran.config);
+  EXPECT_EQ(json["warmup_s"], 100);
+  EXPECT_EQ(json["warmup_requests"], ran.result.warmup_requests);
+  EXPECT_EQ(json["unfinished"], 0);
+  EXPECT_THAT(fleet_text(ran.result, ran.config),
+              HasSubstr(fmt::format("warm-up    {} requests of the first 100 s", ran.result.warmup_requests)));
+}
+
+TEST(FleetReport, CountsTheWaitInTheLoadGeneratorApart) {
+  EXPECT_FALSE(fleet_json(run().result, run().config).contains("ttft_from_schedule_s"));
+  const Ran ran = run("workload.in_flight_max=2");
+  const auto json = fleet_json(ran.result, ran.config);
+  EXPECT_TRUE(json.contains("ttft_from_schedule_s"));
+  EXPECT_THAT(fleet_text(ran.result, ran.config), HasSubstr("scheduled  "));
+  EXPECT_THAT(requests_csv(ran.result), HasSubstr(",scheduled_s\n"));
 }
 
 TEST(FleetReport, DrawsSharesBetweenNoneAndAll) {

@@ -29,6 +29,11 @@ double peak_mib() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
+sim::FleetResult simulate(const sim::FleetConfig& config, sim::ArrivalSource& source) {
+  WatchedSource watched(source, "simulating");
+  return sim::run_fleet(config, watched);
+}
+
 // Writes the files that were asked for; one line when one of them cannot be written.
 std::string write_files(const SimRunFlags& flags, const SimConfig& config, const sim::FleetResult& result,
                         const std::string& text) {
@@ -62,9 +67,10 @@ int run_sim_run(const SimRunFlags& flags) {
   auto source = make_source(*config, shelf);
   if (!source) return complain(source.error());
   const auto simulating = std::chrono::steady_clock::now();
-  const sim::FleetResult result = sim::run_fleet(config->fleet, **source);
+  const sim::FleetResult result = simulate(config->fleet, **source);
   SimCost cost;
   cost.simulate_s = since(simulating);
+  if (const auto empty = nothing_counted(result, *config)) return complain(*empty);
   const std::string summary = fleet_text(result, *config);
   const std::string error = write_files(flags, *config, result, summary);
   if (!error.empty()) return complain(error);

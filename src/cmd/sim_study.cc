@@ -11,12 +11,12 @@
 #include "cmd/sim_calibrate.h"
 #include "cmd/sim_charts.h"
 #include "cmd/text_file.h"
-#include "sim/opportunities.h"
-#include "sim/study.h"
 
 namespace kvd::cmd {
 
 namespace {
+
+constexpr const char* kEvictions = "evictions";  // what --figure takes besides the figures
 
 std::expected<nlohmann::json, std::string> read_json(const std::string& path) {
   const auto text = read_text(path);
@@ -28,12 +28,9 @@ std::expected<nlohmann::json, std::string> read_json(const std::string& path) {
   }
 }
 
-struct Loaded {
-  model::StudyTables tables;
-  sim::StudyInputs inputs;
-};
+}  // namespace
 
-std::expected<Loaded, std::string> load(const std::string& data) {
+std::expected<StudyFiles, std::string> load_study(const std::string& data) {
   const std::string calibration_path = data + "/calibration.json";
   const std::string workloads_path = data + "/workloads.json";
   const auto calibration = read_json(calibration_path);
@@ -44,8 +41,10 @@ std::expected<Loaded, std::string> load(const std::string& data) {
   if (!tables) return std::unexpected(fmt::format("{}: {}", calibration_path, tables.error()));
   auto inputs = sim::read_inputs(*workloads);
   if (!inputs) return std::unexpected(fmt::format("{}: {}", workloads_path, inputs.error()));
-  return Loaded{std::move(*tables), std::move(*inputs)};
+  return StudyFiles{std::move(*tables), std::move(*inputs)};
 }
+
+namespace {
 
 nlohmann::ordered_json constants(const model::StudyFit& fit) {
   nlohmann::ordered_json out;
@@ -115,16 +114,20 @@ std::string errors_text(const std::vector<sim::LeftOut>& points) {
 int run_study(const StudyFlags& flags) {
   const auto& known = sim::study_figures();
   for (const std::string& figure : flags.figures) {
-    if (std::ranges::find(known, figure) == known.end()) {
-      return complain(fmt::format("--figure {}: the study has {}", figure, fmt::join(known, ", ")));
+    if (figure != kEvictions && std::ranges::find(known, figure) == known.end()) {
+      return complain(fmt::format("--figure {}: the study has {}, and {}", figure, fmt::join(known, ", "), kEvictions));
     }
   }
-  const auto loaded = load(flags.data);
+  const auto loaded = load_study(flags.data);
   if (!loaded) return complain(loaded.error());
   const model::StudyFit fit = model::fit_study(loaded->tables);
   nlohmann::ordered_json out;
   for (const std::string& figure : flags.figures.empty() ? known : flags.figures) {
-    out["fig" + figure] = sim::study_figure(figure, fit, loaded->inputs);
+    if (figure == kEvictions) {
+      out[kEvictions] = sim::study_evictions(fit, loaded->inputs);
+    } else {
+      out["fig" + figure] = sim::study_figure(figure, fit, loaded->inputs);
+    }
   }
   if (!flags.html.empty()) {
     const std::string text = constants_text(fit) + "\nLines are predicted, dots were measured and are fitted to.";
@@ -139,7 +142,7 @@ int run_study(const StudyFlags& flags) {
 int run_calibrate(const StudyFlags& flags) {
   if (!flags.passes.empty()) return run_calibrate_on_passes(flags);
   if (!flags.device.empty()) return complain("--device: a CSV of the device's passes is expected");
-  const auto loaded = load(flags.data);
+  const auto loaded = load_study(flags.data);
   if (!loaded) return complain(loaded.error());
   const model::StudyFit fit = model::fit_study(loaded->tables);
   const std::vector<sim::LeftOut> left_out = sim::leave_one_out(loaded->tables);
@@ -154,26 +157,6 @@ int run_calibrate(const StudyFlags& flags) {
                                {"predicted_s", p.predicted}});
   }
   return deliver(out.dump(1) + "\n", flags.out);
-}
-
-int run_opportunities(const StudyFlags& flags) {
-  if (flags.seeds < 2) return complain("--seeds: at least 2 are needed for an interval");
-  const auto loaded = load(flags.data);
-  if (!loaded) return complain(loaded.error());
-  const auto rows = sim::opportunities(model::fit_study(loaded->tables), loaded->inputs, flags.seeds);
-  std::string text = fmt::format(
-      "Gains are over the better of recompute and swap with the same seed; {} seeds, 95 % intervals.\n\n"
-      "| setting | arm | makespan s | gain % | worst / better of both | ITL p99 ms | gain % |\n"
-      "|---|---|---|---|---|---|---|\n",
-      flags.seeds);
-  for (const sim::OpportunityRow& r : rows) {
-    text +=
-        fmt::format("| {} | {} | {:.2f} ± {:.2f} | {:+.2f} ± {:.2f} | {:.4f} | {:.1f} ± {:.1f} | {:+.1f} ± {:.1f} |\n",
-                    r.setting, r.arm, r.makespan_s.mean, r.makespan_s.half, 100 * r.makespan_gain.mean,
-                    100 * r.makespan_gain.half, r.worst_makespan, 1e3 * r.itl_p99_s.mean, 1e3 * r.itl_p99_s.half,
-                    100 * r.itl_p99_gain.mean, 100 * r.itl_p99_gain.half);
-  }
-  return deliver(text, flags.out);
 }
 
 }  // namespace kvd::cmd

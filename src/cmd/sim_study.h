@@ -1,8 +1,12 @@
-// `kvdepot sim study`, `calibrate` and `opportunities`: the figures of the IPDPS'25 study from its calibration tables.
+// `kvdepot sim study` and `calibrate`: the figures of the IPDPS'25 study from its calibration tables.
 #pragma once
 
+#include <expected>
 #include <string>
 #include <vector>
+
+#include "model/step_fit.h"
+#include "sim/study.h"
 
 namespace kvd::cmd {
 
@@ -11,6 +15,7 @@ struct StudyFlags {
   std::string data = "data/ipdps25";
   std::string out;   // a file; empty = stdout
   std::string html;  // a page with the figures; empty = none
+  std::string svg;   // the figures alone, of opportunities; empty = none
   bool json = false;
   std::string passes;   // CSV of measured passes, for calibrate; empty = the study's tables
   std::string test;     // CSV of passes that the fit must not see; empty = every second one of `passes`
@@ -20,10 +25,16 @@ struct StudyFlags {
   unsigned seeds = 30;  // of the comparison of opportunities
 };
 
-// All print to stdout or write `out`, complain on stderr, and return the exit status.
+// calibration.json and workloads.json.
+struct StudyFiles {
+  model::StudyTables tables;
+  sim::StudyInputs inputs;
+};
+// Reads both from the folder `data`, or says in one line what is wrong.
+std::expected<StudyFiles, std::string> load_study(const std::string& data);
+
+// Both print to stdout or write `out`, complain on stderr, and return the exit status.
 int run_study(const StudyFlags& flags);
 int run_calibrate(const StudyFlags& flags);
-// The study's open opportunities against recomputation and swapping.
-int run_opportunities(const StudyFlags& flags);
 
 }  // namespace kvd::cmd

@@ -1,16 +1,14 @@
 // `kvdepot sim sweep`: every combination of values, each with the same seeds, on all cores. Threads share traces, which
 // nobody changes, and write to results of their own; what is printed is in the order of arms and seeds.
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <optional>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "cmd/complaint.h"
+#include "cmd/progress_bar.h"
+#include "cmd/run_jobs.h"
 #include "cmd/sim_ablate.h"
 #include "cmd/sim_report.h"
 #include "cmd/sim_run.h"
@@ -134,39 +132,43 @@ std::expected<Sweep, std::string> plan_sweep(const SimSweepFlags& flags) {
   return sweep;
 }
 
-// Runs everything; a line when a workload does not fit its engine.
+// "fleet.policy=random, workload.speed=2: ", to say where something is wrong; empty for the only arm.
+std::string arm_name(const Sweep& sweep, const Arm& arm) {
+  std::string name;
+  for (std::size_t i = 0; i < sweep.axes.size(); ++i) {
+    name += fmt::format("{}{}={}", i == 0 ? "" : ", ", sweep.axes[i].key, arm.values[i]);
+  }
+  return name.empty() ? name : name + ": ";
+}
+
+// Runs everything; a line when a workload does not fit its engine, or leaves nothing to count.
 std::optional<std::string> simulate(Sweep& sweep, const TraceShelf& shelf, unsigned jobs) {
   const std::size_t runs = sweep.arms.size() * sweep.seeds;
   std::vector<std::string> faults(runs);
-  std::atomic<std::size_t> next{0};
-  std::atomic<std::size_t> done{0};
-  const bool progress = isatty(STDERR_FILENO) == 1;
-  const auto work = [&](bool shows) {
-    for (std::size_t i = next++; i < runs; i = next++) {
-      Arm& arm = sweep.arms[i / sweep.seeds];
-      SimConfig& config = arm.configs[i % sweep.seeds];
-      auto source = make_source(config, shelf);
-      if (source) {
-        arm.results[i % sweep.seeds] = sim::run_fleet(config.fleet, **source);
-      } else {
-        faults[i] = source.error();
-      }
-      ++done;
-      if (progress && shows) fmt::print(stderr, "\r{} of {} runs ", done.load(), runs);
+  const auto job = [&](std::size_t i) {
+    Arm& arm = sweep.arms[i / sweep.seeds];
+    SimConfig& config = arm.configs[i % sweep.seeds];
+    auto source = make_source(config, shelf);
+    if (source) {
+      sim::FleetResult& result = arm.results[i % sweep.seeds];
+      result = sim::run_fleet(config.fleet, **source);
+      if (const auto empty = nothing_counted(result, config)) faults[i] = arm_name(sweep, arm) + *empty;
+    } else {
+      faults[i] = arm_name(sweep, arm) + source.error();
     }
   };
   {
-    std::vector<std::jthread> threads;
-    const std::size_t others = std::min<std::size_t>(jobs, runs) - 1;
-    for (std::size_t t = 0; t < others; ++t) threads.emplace_back(work, false);
-    work(true);
+    ProgressBar bar("simulating");
+    run_jobs(runs, jobs, job, [&](std::size_t done, std::size_t all) { bar.show(done, all); });
   }
-  if (progress) fmt::print(stderr, "\r{:30}\r", "");
   for (const std::string& fault : faults) {
     if (!fault.empty()) return fault;
   }
   return std::nullopt;
 }
+
+// A field and its comma; empty where there is no such time: of an unstable queue, of no request.
+std::string time_field(double time, bool known) { return known ? fmt::format("{:.9g},", time) : ","; }
 
 std::string csv(const Sweep& sweep) {
   std::string text;
@@ -178,11 +180,12 @@ std::string csv(const Sweep& sweep) {
     for (unsigned s = 0; s < sweep.seeds; ++s) {
       const sim::FleetResult& r = arm.results[s];
       for (const std::string& value : arm.values) text += value + ",";
-      text +=
-          fmt::format("{},{},{},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{},{}\n",
-                      s + 1, r.requests, r.rejected, r.ttft.mean, r.ttft.p50, r.ttft.p90, r.ttft.p99, r.tpot.mean,
-                      r.tpot.p90, r.output_tokens_per_s, r.goodput, r.hit_share, r.loaded_share, r.busy_share,
-                      r.preemptions, r.unstable ? 1 : 0);
+      text += fmt::format("{},{},{},", s + 1, r.requests, r.rejected);
+      const bool known = !r.unstable && r.ttft.count > 0;
+      for (const double time : {r.ttft.mean, r.ttft.p50, r.ttft.p90, r.ttft.p99}) text += time_field(time, known);
+      for (const double time : {r.tpot.mean, r.tpot.p90}) text += time_field(time, known && r.tpot.count > 0);
+      text += fmt::format("{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{},{}\n", r.output_tokens_per_s, r.goodput, r.hit_share,
+                          r.loaded_share, r.busy_share, r.preemptions, r.unstable ? 1 : 0);
     }
   }
   return text;
@@ -280,8 +283,8 @@ int run_sim_sweep(const SimSweepFlags& flags) {
   for (const Arm& arm : sweep->arms) {
     if (const auto done = shelf.load(arm.configs[0]); !done) return complain(done.error());
   }
-  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  if (const auto fault = simulate(*sweep, shelf, flags.jobs > 0 ? flags.jobs : cores)) return complain(*fault);
+  const unsigned jobs = flags.jobs > 0 ? flags.jobs : threads_of_machine();
+  if (const auto fault = simulate(*sweep, shelf, jobs)) return complain(*fault);
   const std::string text = table(*sweep);
   std::string error = flags.out.empty() ? "" : write_text(flags.out, csv(*sweep));
   if (error.empty() && !flags.html.empty()) {

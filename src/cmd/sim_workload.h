@@ -4,9 +4,11 @@
 #include <expected>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "cmd/progress_bar.h"
 #include "cmd/sim_config.h"
 
 namespace kvd::cmd {
@@ -25,7 +27,26 @@ class TraceShelf {
 };
 
 // The configuration's requests; `shelf` has its trace and outlives them. Sets what the engine has to know of them; one
-// line when its blocks do not fit.
+// line when its blocks do not fit, or when there are more prompts than can be told apart.
 std::expected<std::unique_ptr<sim::ArrivalSource>, std::string> make_source(SimConfig& config, const TraceShelf& shelf);
+
+// Why a run has nothing to report, with the arithmetic: no request fits, or all came in the warm-up. Nothing if it has.
+[[nodiscard]] std::optional<std::string> nothing_counted(const sim::FleetResult& result, const SimConfig& config);
+
+// Passes requests on and shows on a terminal how many have come. The source outlives it.
+class WatchedSource final : public sim::ArrivalSource {
+ public:
+  WatchedSource(sim::ArrivalSource& source, std::string label);
+
+  bool next(sim::Arrival& out) override;
+  std::uint32_t unit_tokens() const override { return source_.unit_tokens(); }
+  double expected() const override { return source_.expected(); }
+
+ private:
+  sim::ArrivalSource& source_;
+  std::uint64_t expected_;
+  std::uint64_t sent_ = 0;
+  ProgressBar bar_;
+};
 
 }  // namespace kvd::cmd

@@ -204,6 +204,18 @@ std::string draw(const Chart& chart) {
   return out;
 }
 
+std::string draw_all(const std::vector<Chart>& charts) {
+  std::string out = fmt::format(
+      "<svg xmlns='http://www.w3.org/2000/svg' width='{0:.0f}' height='{1:.0f}' viewBox='0 0 {0:.0f} {1:.0f}'>\n",
+      kWidth, kHeight * static_cast<double>(charts.size()));
+  double y = 0;
+  for (const Chart& chart : charts) {
+    out += fmt::format("<g transform='translate(0 {:.0f})'>\n{}</g>\n", y, draw(chart));
+    y += kHeight;
+  }
+  return out + "</svg>\n";
+}
+
 std::string page(const std::string& heading, const std::string& text, const std::vector<Chart>& charts) {
   std::string out = fmt::format(
       "<!doctype html>\n<html lang='en'><head><meta "

@@ -27,6 +27,8 @@ struct Chart {
 
 // One <svg> element of fixed size. Labels are escaped. A chart without points says so.
 [[nodiscard]] std::string draw(const Chart& chart);
+// One <svg> element with all charts, one below the other: a file by itself.
+[[nodiscard]] std::string draw_all(const std::vector<Chart>& charts);
 // A page with a heading, a preformatted text (escaped) and charts; opens without a network.
 [[nodiscard]] std::string page(const std::string& heading, const std::string& text, const std::vector<Chart>& charts);
 [[nodiscard]] std::string escape_html(const std::string& text);

@@ -29,6 +29,15 @@ TEST(SvgChart, LeavesOutWhatCannotBeDrawn) {
   EXPECT_THAT(draw({.title = "t"}), HasSubstr("nothing to draw"));
 }
 
+TEST(SvgChart, StacksChartsInOneFile) {
+  const Chart chart{.title = "t", .series = {{.name = "s", .points = {{0, 1}, {1, 2}}}}};
+  const std::string svg = draw_all({chart, chart});
+  EXPECT_THAT(svg, testing::StartsWith("<svg "));
+  EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
+  EXPECT_THAT(svg, HasSubstr("height='800'"));
+  EXPECT_THAT(svg, HasSubstr("<g transform='translate(0 400)'>\n" + draw(chart) + "</g>\n"));
+}
+
 TEST(SvgChart, EscapesNames) {
   const Chart chart{.title = "<b>&", .series = {{.name = "'q'", .points = {{0, 1}, {1, 2}}}}};
   EXPECT_THAT(draw(chart), HasSubstr("&lt;b&gt;&amp;"));

@@ -4,6 +4,9 @@
 #include <cctype>
 #include <cmath>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "base/check.h"
 #include "model/catalogue_text.h"
 
@@ -43,6 +46,15 @@ std::vector<std::string> names_of(const std::map<std::string, T>& entries,
 
 }  // namespace
 
+bool Origin::measured_value(std::string_view key) const {
+  return measured && std::ranges::find(data_sheet, key) == data_sheet.end();
+}
+
+std::string Origin::kind() const {
+  if (!measured) return "data sheet";
+  return data_sheet.empty() ? "measured" : fmt::format("measured but for {}", fmt::join(data_sheet, ", "));
+}
+
 double Device::peak_flops_per_s(std::string_view precision) const {
   const auto found = flops_per_s.find(std::string(precision == "fp16" ? "bf16" : precision));
   if (found != flops_per_s.end()) return found->second;
@@ -80,5 +92,6 @@ const Link* Catalogue::link(std::string_view name) const { return find(links_, k
 const Storage* Catalogue::storage(std::string_view name) const { return find(storage_, kNoAliases, name); }
 std::vector<std::string> Catalogue::model_names() const { return names_of(models_, model_aliases_); }
 std::vector<std::string> Catalogue::device_names() const { return names_of(devices_, device_aliases_); }
+std::vector<std::string> Catalogue::storage_names() const { return names_of(storage_, kNoAliases); }
 
 }  // namespace kvd::model

@@ -18,7 +18,14 @@ namespace kvd::model {
 // Where an entry comes from, and how far to trust it.
 struct Origin {
   std::string source;
-  bool measured = false;  // false: a data sheet's value or an assumption
+  bool measured = false;  // false: data sheets' values or assumptions
+  // Of a measured entry, the keys (or precisions) whose values are not: from a data sheet, another's fit, assumed.
+  std::vector<std::string> data_sheet{};
+
+  // Whether the value of this key was measured.
+  [[nodiscard]] bool measured_value(std::string_view key) const;
+  // "measured", "data sheet", or "measured but for fp8, latency_s".
+  [[nodiscard]] std::string kind() const;
 };
 
 struct Device {
@@ -94,6 +101,7 @@ class Catalogue {
   // All names of a kind, sorted, for lists and for the nearest one.
   [[nodiscard]] std::vector<std::string> model_names() const;
   [[nodiscard]] std::vector<std::string> device_names() const;
+  [[nodiscard]] std::vector<std::string> storage_names() const;
 
  private:
   friend class CatalogueReader;

@@ -92,7 +92,25 @@ class CatalogueReader {
     if (!value) complain(*table.get(key), fmt::format("expected {} = true or false", key));
     return value.value_or(fallback);
   }
-  Origin origin(const toml::table& table) { return {text(table, "source"), flag(table, "measured", false)}; }
+  // `more`: what an entry's data_sheet may name besides its own keys.
+  Origin origin(const toml::table& table, const Names& more = {}) {
+    Origin made{text(table, "source"), flag(table, "measured", false)};
+    if (!table.contains("data_sheet")) return made;
+    Names known = more;
+    for (const auto& [key, node] : table) known.emplace_back(key.str());
+    const auto* list = table["data_sheet"].as_array();
+    if (list == nullptr) complain(*table.get("data_sheet"), "expected data_sheet = [\"key\", ...]");
+    for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+      const std::string name = (*list)[i].value<std::string>().value_or("");
+      if (std::ranges::find(known, name) == known.end()) {
+        complain((*list)[i], fmt::format("data_sheet: '{}' is no key of this entry; expected some of {}", name,
+                                         fmt::join(known, ", ")));
+      }
+      made.data_sheet.push_back(name);
+    }
+    if (!made.measured) complain(*table.get("data_sheet"), "data_sheet: expected beside measured = true only");
+    return made;
+  }
 
   Bandwidth bandwidth(const toml::table& table, const char* key) {
     Bandwidth points;
@@ -138,11 +156,11 @@ class CatalogueReader {
   }
 
   void read_device(const toml::table& table) {
-    check_keys(table, {"name", "aliases", "source", "measured", "memory_bytes", "memory_bytes_per_s", "flops_per_s",
-                       "compute_efficiency", "memory_efficiency", "error", "layer_s", "step_s"});
+    check_keys(table, {"name", "aliases", "source", "measured", "data_sheet", "memory_bytes", "memory_bytes_per_s",
+                       "flops_per_s", "compute_efficiency", "memory_efficiency", "error", "layer_s", "step_s"});
     Device device;
     device.name = text(table, "name");
-    device.origin = origin(table);
+    device.origin = origin(table, kPrecisionNames);
     device.memory_bytes = number(table, "memory_bytes");
     device.memory_bytes_per_s = number(table, "memory_bytes_per_s");
     device.compute_efficiency = number(table, "compute_efficiency");
@@ -153,7 +171,7 @@ class CatalogueReader {
     if (!(device.error < 1)) complain(table, "error: expected a share below 1");
     const auto* flops = table["flops_per_s"].as_table();
     if (flops == nullptr || !flops->contains("bf16")) return complain(table, "expected flops_per_s = {bf16 = ...}");
-    check_keys(*flops, {"bf16", "fp8", "int8", "fp4", "fp32"});
+    check_keys(*flops, kPrecisionNames);
     for (const auto& [precision, value] : *flops) {
       device.flops_per_s[std::string(precision.str())] = number(*flops, std::string(precision.str()).c_str());
     }
@@ -163,13 +181,13 @@ class CatalogueReader {
   }
 
   void read_link(const toml::table& table) {
-    check_keys(table, {"name", "source", "measured", "latency_s", "bytes_per_s"});
+    check_keys(table, {"name", "source", "measured", "data_sheet", "latency_s", "bytes_per_s"});
     Link link{text(table, "name"), number(table, "latency_s", 0), bandwidth(table, "bytes_per_s"), origin(table)};
     if (!fault_) into_.links_.insert_or_assign(link.name, link);
   }
 
   void read_storage(const toml::table& table) {
-    check_keys(table, {"name", "source", "measured", "latency_s", "read_bytes_per_s", "write_bytes_per_s",
+    check_keys(table, {"name", "source", "measured", "data_sheet", "latency_s", "read_bytes_per_s", "write_bytes_per_s",
                        "capacity_bytes", "drive_writes_per_day", "service"});
     Storage storage{text(table, "name"),
                     number(table, "latency_s", 0),
@@ -211,6 +229,8 @@ class CatalogueReader {
       into_.classes_.push_back(made);
     }
   }
+
+  inline static const Names kPrecisionNames{"bf16", "fp8", "int8", "fp4", "fp32"};
 
   Catalogue& into_;
   std::string file_;

@@ -80,6 +80,31 @@ source = "x"
   EXPECT_EQ(catalogue.classes().back().storage, "mine-nvme");
 }
 
+TEST(Catalogue, SingleNumbersOfAMeasuredEntryMayComeFromADataSheet) {
+  Catalogue catalogue = Catalogue::built_in();
+  const std::string measured = kLink + "bytes_per_s = [[4096, 1e9]]\nlatency_s = 1e-5\nmeasured = true\n";
+  ASSERT_TRUE(catalogue.add(measured + "data_sheet = [\"latency_s\"]\n", "f").has_value());
+  const Origin& origin = catalogue.link("l")->origin;
+  EXPECT_TRUE(origin.measured_value("bytes_per_s"));
+  EXPECT_FALSE(origin.measured_value("latency_s"));
+  EXPECT_EQ(origin.kind(), "measured but for latency_s");
+  EXPECT_EQ(catalogue.device("h100")->origin.kind(), "data sheet");
+  EXPECT_FALSE(catalogue.device("h100")->origin.measured_value("memory_bytes"));
+  EXPECT_THAT(complaint(measured + "data_sheet = [\"latency\"]\n"),
+              HasSubstr("mine.toml:7: data_sheet: 'latency' is no key of this entry"));
+  EXPECT_THAT(complaint(measured + "data_sheet = true\n"), HasSubstr("expected data_sheet = ["));
+  EXPECT_THAT(complaint(kLink + "bytes_per_s = [[4096, 1e9]]\ndata_sheet = [\"latency_s\"]\nlatency_s = 1\n"),
+              HasSubstr("beside measured = true"));
+}
+
+TEST(Catalogue, CopiesOverPcieFollowTheFitTheyAreTakenFrom) {
+  for (const auto& [name, bytes_per_s] : {std::pair{"pcie-gen4-x16", 24e9}, {"pcie-gen5-x16", 50e9}}) {
+    for (const auto& [bytes, rate] : Catalogue::built_in().link(name)->bytes_per_s) {
+      EXPECT_NEAR(rate / (bytes / (2.4e-6 + bytes / bytes_per_s)), 1, 0.005) << name << " " << bytes;
+    }
+  }
+}
+
 TEST(Catalogue, ABadFileAddsNothing) {
   Catalogue catalogue = Catalogue::built_in();
   const std::string good = kLink + "bytes_per_s = [[4096, 1e9]]\n";

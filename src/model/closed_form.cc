@@ -59,6 +59,12 @@ DepotTime depot_time(const Replica& replica, const Workload& workload, const Sto
 
 }  // namespace
 
+double Replica::context_bytes(double tokens) const noexcept {
+  double bytes = tokens * kv_token_bytes + state_bytes;
+  for (const WindowPart& part : windows) bytes -= std::max(0.0, tokens - part.window_tokens) * part.token_bytes;
+  return bytes;
+}
+
 Prefill prefill(const Replica& replica, const Workload& workload, const StorePath& store) {
   KVD_CHECK(workload.prompt_tokens > 0 && replica.flops_per_s > 0);
   const double n = workload.prompt_tokens;
@@ -81,7 +87,15 @@ Prefill prefill(const Replica& replica, const Workload& workload, const StorePat
 
 double Batching::ttft_s(double batch) const { return (1 + (batch - 1) / output_tokens) * ttft_one_s; }
 
-double Batching::tpot_s(double batch) const { return tpot_one_s + (batch - 1) * (prefill_s + context_s); }
+double Batching::experts_s(double batch) const {
+  double seconds = 0;
+  for (const Experts& part : experts) seconds += part.read_s * (1 - part.share - std::pow(1 - part.share, batch));
+  return seconds;
+}
+
+double Batching::tpot_s(double batch) const {
+  return tpot_one_s + (batch - 1) * (prefill_s + context_s) + experts_s(batch);
+}
 
 double Batching::requests_per_s(double batch) const {
   return batch / (ttft_s(batch) + (output_tokens - 1) * tpot_s(batch));
@@ -95,7 +109,10 @@ Batching batching(const Replica& replica, const Workload& workload, double ttft_
   result.output_tokens = workload.output_tokens;
   result.prefill_s = ttft_one_s / workload.output_tokens;
   const double context = workload.prompt_tokens + (growing ? workload.output_tokens / 2 : 0);
-  result.context_s = context * replica.kv_token_bytes / replica.memory_bytes_per_s;
+  result.context_s = replica.context_bytes(context) / replica.memory_bytes_per_s;
+  for (const ExpertPart& part : replica.experts) {
+    result.experts.push_back({part.bytes / replica.memory_bytes_per_s, part.share});
+  }
   return result;
 }
 
@@ -155,7 +172,7 @@ std::uint64_t shortest_prompt(const Replica& replica, const Workload& workload, 
 }
 
 double split_tpot_s(const Batching& batching, double batch) {
-  return batching.tpot_one_s + (batch - 1) * batching.context_s;
+  return batching.tpot_one_s + (batch - 1) * batching.context_s + batching.experts_s(batch);
 }
 
 double split_requests_per_s(const Batching& batching, double batch) {

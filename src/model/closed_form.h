@@ -21,6 +21,18 @@ struct AttentionPart {
   double window_tokens = 0;  // 0 = all of the context
 };
 
+// Layers that keep no more than a window of KV: their share of a token's KV bytes.
+struct WindowPart {
+  double token_bytes = 0;
+  double window_tokens = 0;
+};
+
+// Routed experts of layers of one kind: a decode step reads those that any of its tokens is sent to.
+struct ExpertPart {
+  double bytes = 0;  // of all of them, in all these layers
+  double share = 0;  // of them that one token is sent to
+};
+
 // One replica of a model: the GPUs that hold its weights once, and what the model costs on them.
 struct Replica {
   double flops_per_s = 0;         // F: achieved, all GPUs of the replica together
@@ -28,8 +40,15 @@ struct Replica {
   double token_flops = 0;         // 2P: matrix products of one token, P = parameters that a token uses
   std::vector<AttentionPart> attention;
   Attention mode = Attention::kCausal;
-  double kv_token_bytes = 0;  // KV of one prompt token over all layers
-  double tpot_one_s = 0;      // TPOT(1): one decode step with one request
+  double kv_token_bytes = 0;          // KV of one prompt token over all layers
+  double tpot_one_s = 0;              // TPOT(1): one decode step with one request
+  std::vector<WindowPart> windows{};  // of kv_token_bytes
+  double state_bytes = 0;             // of a sequence, however long: recurrent layers
+  std::vector<ExpertPart> experts{};
+
+  // KV in memory of a sequence of `tokens`, which each of its decode steps reads: windows hold no more than their
+  // length, recurrent layers their state.
+  [[nodiscard]] double context_bytes(double tokens) const noexcept;
 };
 
 struct Workload {
@@ -69,8 +88,17 @@ struct Batching {
   double tpot_one_s = 0;  // TPOT(1)
   double output_tokens = 1;
   double prefill_s = 0;  // dP = TTFT(1)/M: what a further request adds to every step for its prefill
-  double context_s = 0;  // dH = N*kv/H: and for reading its KV
+  double context_s = 0;  // dH = N*kv/H: and for reading its KV; in windows what they hold of it
+  // Routed experts: seconds to read all of them, and the share that one token is sent to.
+  struct Experts {
+    double read_s = 0;
+    double share = 0;
+  };
+  std::vector<Experts> experts{};
 
+  // What reading the experts of B requests takes beyond those of one: each token goes to its experts independently of
+  // the others, so B of them meet 1 - (1 - share)^B of all. Real routers are less even and meet fewer.
+  [[nodiscard]] double experts_s(double batch) const;
   [[nodiscard]] double ttft_s(double batch) const;
   [[nodiscard]] double tpot_s(double batch) const;
   // Requests per second of a replica whose B slots are always busy: B/(TTFT(B) + (M-1)*TPOT(B)).
@@ -88,7 +116,8 @@ inline constexpr std::uint64_t kBatchMax = 1'000'000;
 
 // The largest B with TPOT(B) and TTFT(B) inside the SLA; 0 when not even one request is. At most kBatchMax.
 [[nodiscard]] std::uint64_t batch_within(const Batching& batching, const Sla& sla);
-// Item 6 as the talk writes it, on TPOT alone: floor((SLA - TPOT(1))/(dP + dH)), one less than TPOT(B) allows.
+// Item 6 as the talk writes it, on TPOT alone: floor((SLA - TPOT(1))/(dP + dH)), one less than TPOT(B) allows where
+// there are no experts to read.
 [[nodiscard]] std::uint64_t batch_of_talk(const Batching& batching, double tpot_sla_s);
 // (dP + dH)/(dP/x + dH), and its limit for x without bound, 1 + dP/dH.
 [[nodiscard]] double batch_gain(const Batching& vanilla, const Batching& depot);

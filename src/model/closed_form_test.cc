@@ -180,6 +180,26 @@ TEST(ClosedForm, TheAnswerMayBeCountedToo) {
   EXPECT_NEAR(growing.context_s, (2200 + 85) * 163'840 / 6.7e12, 1e-15);
 }
 
+TEST(ClosedForm, WindowsHoldNoMoreThanTheirLengthAndStatesAreOfOneSize) {
+  Replica replica = llama_70b();
+  replica.windows = {{100'000, 1000}, {20'000, 3000}};
+  replica.state_bytes = 5;
+  EXPECT_DOUBLE_EQ(replica.context_bytes(500), 500 * 163'840.0 + 5);
+  EXPECT_DOUBLE_EQ(replica.context_bytes(4000), 4000 * 43'840.0 + 1000 * 100'000.0 + 3000 * 20'000.0 + 5);
+  EXPECT_NEAR(batching(replica, kChat, 0.1).context_s, replica.context_bytes(2200) / 6.7e12, 1e-15);
+}
+
+TEST(ClosedForm, ABatchMeetsMoreExpertsThanOneRequestAndNeverMoreThanThereAre) {
+  Replica replica = llama_70b();
+  replica.experts = {{67e9, 0.25}};  // 10 ms to read all of them
+  const Batching sparse = batching(replica, kChat, 0.1);
+  const Batching dense = batching(llama_70b(), kChat, 0.1);
+  EXPECT_NEAR(sparse.tpot_s(1), dense.tpot_s(1), 1e-15);
+  EXPECT_NEAR(sparse.tpot_s(2) - dense.tpot_s(2), 0.010 * (1 - 0.25 - 0.5625), 1e-12);
+  EXPECT_NEAR(sparse.tpot_s(500) - dense.tpot_s(500), 0.0075, 1e-9);
+  EXPECT_NEAR(split_tpot_s(sparse, 2) - split_tpot_s(dense, 2), 0.010 * (1 - 0.25 - 0.5625), 1e-12);
+}
+
 TEST(ClosedForm, ASplitKeepsBothSidesBusy) {
   const Batching b = batching(llama_70b(), kChat, 0.163);
   EXPECT_NEAR(split_tpot_s(b, 11), 0.020 + 10 * b.context_s, 1e-15);

@@ -1,6 +1,7 @@
 #include "model/deployment.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -15,6 +16,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMeasuredError = 0.1;  // of a bandwidth that was measured
 constexpr double kSheetError = 0.3;     // of one from a data sheet
 constexpr std::uint64_t kPromptTokensMax = 1'000'000;
+constexpr double kReplicasMax = 1 << 30;  // of an answer to how many are needed
 
 // Copies of a token's KV in a replica's memory: ranks beyond the KV heads, and all ranks of latent attention, hold the
 // same.
@@ -27,22 +29,25 @@ double copies_in_memory(const Transformer& model, std::uint32_t gpus) {
   return static_cast<double>(gpus) / kv_heads;
 }
 
-// Error factors of a corner: each 1, or 1 plus or minus its error.
+// Which way each of the errors goes: -1, 0 (as the catalogue has it) or 1.
 struct Corner {
-  double compute = 1;
-  double memory = 1;
-  double io = 1;
+  int compute = 0;
+  int memory = 0;
+  int io = 0;
 };
 
 // One class for one question: the path, the hits and what follows.
 class ClassWorker {
  public:
-  ClassWorker(const Question& question, const Catalogue& catalogue, const DeploymentClass& made, const Answer& all)
+  // `all` holds what is known of every class, for the same corner. All arguments outlive this.
+  ClassWorker(const Question& question, const Catalogue& catalogue, const DeploymentClass& made, const Answer& all,
+              const Corner& corner)
       : q_(question),
         class_(made),
         all_(all),
         storage_(catalogue.storage(made.storage)),
-        link_(catalogue.link(made.link)) {}
+        link_(catalogue.link(made.link)),
+        io_factor_(1 + corner.io * io_error()) {}
 
   [[nodiscard]] StorePath path() const {
     StorePath path{kInfinity, kInfinity, 0, class_.overlapped};
@@ -60,48 +65,28 @@ class ClassWorker {
     path.read_bytes_per_s = read * gpus;
     path.write_bytes_per_s = write * gpus;
     if (class_.name == "S3" && q_.io_bytes_per_s > 0) path.read_bytes_per_s = q_.io_bytes_per_s;
+    path.read_bytes_per_s *= io_factor_;
+    path.write_bytes_per_s *= io_factor_;
     return path;
   }
 
-  // Tokens that all replicas' stores of this class hold together.
-  [[nodiscard]] double capacity_tokens() const {
-    if (storage_ != nullptr) return capacity_bytes() / all_.kv_token_bytes;
-    return memory_tokens() * q_.replicas;
+  // Share of prompt tokens found at a rate of requests of all replicas, of which there are so many. The last token is
+  // always computed.
+  [[nodiscard]] double hit(double requests_per_s, double replicas) const {
+    return std::min(found(requests_per_s, replicas), 1 - 1 / q_.workload.prompt_tokens);
   }
+  [[nodiscard]] double hit(double requests_per_s) const { return hit(requests_per_s, q_.replicas); }
 
-  [[nodiscard]] double capacity_bytes() const {
-    if (storage_ == nullptr) return memory_tokens() * all_.kv_token_bytes * q_.replicas;
-    return storage_->capacity_bytes * (storage_->service ? 1.0 : class_.per_gpu * q_.gpus * q_.replicas);
-  }
-
-  // Share of prompt tokens found at a rate of requests of all replicas. The last token is always computed.
-  [[nodiscard]] double hit(double requests_per_s) const {
-    return std::min(found(requests_per_s), 1 - 1 / q_.workload.prompt_tokens);
-  }
-
-  [[nodiscard]] double found(double requests_per_s) const {
-    const double tokens = capacity_tokens();
-    if (q_.hit_curve) return q_.hit_curve(tokens, class_.shared || q_.affinity);
-    // With affinity all replicas' private stores work like one; without it a replica finds what it stored itself.
-    const double reachable = class_.shared || q_.affinity ? 1.0 : 1.0 / q_.replicas;
-    double hit = q_.workload.reuse * reachable;
-    for (int i = 0; i < 50; ++i) {  // fewer hits, more to store, fewer hits: converges within a few rounds
-      const double filled = filled_tokens_per_s(requests_per_s, hit);
-      const double kept = filled > 0 ? 1 - std::exp(-tokens / (filled * q_.idle_s)) : 1;
-      hit = q_.workload.reuse * reachable * kept;
-    }
-    return hit;
-  }
-
-  [[nodiscard]] ClassAnswer work(double hit, const StorePath& path, const Replica& replica) const {
+  [[nodiscard]] ClassAnswer work(double hit) const {
+    const Replica& replica = all_.replica;
     ClassAnswer a;
     a.name = class_.name;
     a.title = class_.title;
     a.hit = hit;
-    a.path = path;
+    a.path = path();
     Workload workload = q_.workload;
     workload.reuse = hit;
-    a.prefill = model::prefill(replica, workload, path);
+    a.prefill = model::prefill(replica, workload, a.path);
     a.batching = model::batching(replica, workload, a.prefill.ttft_depot_s, q_.growing);
     a.batch = batch_within(a.batching, q_.sla);
     const double room = all_.kv_memory_bytes / request_memory_bytes();
@@ -117,7 +102,8 @@ class ClassWorker {
     return a;
   }
 
-  void finish(ClassAnswer& a) const {
+  // The rest of the answer; `rate` is what stores are sized for.
+  void finish(ClassAnswer& a, double rate) const {
     const Replica& replica = all_.replica;
     Workload workload = q_.workload;
     workload.reuse = a.hit;
@@ -130,19 +116,83 @@ class ClassWorker {
     a.speedup_twice_io = model::prefill(replica, workload, twice).speedup;
     workload.reuse = a.hit + (1 - a.hit) / 10;
     a.speedup_more_hits = model::prefill(replica, workload, a.path).speedup;
-    if (a.requests_per_s > 0) {
-      a.gpus_needed = std::ceil(all_.requests_per_s / a.requests_per_s - 1e-9) * q_.gpus;
-    }
-    a.sizing = sizing(a);
+    a.gpus_needed = replicas_for(all_.requests_per_s) * q_.gpus;
+    a.sizing = sizing(a, rate);
     a.cost_per_million = cost(a.requests_per_s, a.sizing);
+    if (storage_ != nullptr && !q_.prices.terabyte_month.contains(class_.storage)) a.unpriced = class_.storage;
   }
 
-  // Dollars per million prompt and output tokens at full load. A service is paid for 99 % of the hits.
+ private:
+  [[nodiscard]] double io_error() const {
+    const bool measured = (storage_ == nullptr || storage_->origin.measured_value("read_bytes_per_s")) &&
+                          (link_ == nullptr || link_->origin.measured_value("bytes_per_s"));
+    return measured ? kMeasuredError : kSheetError;
+  }
+
+  // Every replica finds what any of them stored: the store is one, or requests go where their prefix is.
+  [[nodiscard]] bool pooled() const { return class_.shared || q_.affinity; }
+  // Share of the reuse that can be found at all: otherwise a replica finds what it stored itself.
+  [[nodiscard]] double reachable(double replicas) const { return pooled() ? 1 : 1 / replicas; }
+
+  // What the stores of so many replicas hold together.
+  [[nodiscard]] double capacity_bytes(double replicas) const {
+    if (storage_ == nullptr) return memory_tokens() * all_.kv_token_bytes * replicas;
+    return storage_->capacity_bytes * (storage_->service ? 1.0 : class_.per_gpu * q_.gpus * replicas);
+  }
+
+  [[nodiscard]] double found(double requests_per_s, double replicas) const {
+    if (class_.per_gpu <= 0) return 0;  // nothing is kept
+    const double tokens = capacity_bytes(replicas) / all_.kv_token_bytes;
+    if (q_.hit_curve) return q_.hit_curve(tokens, pooled());
+    double hit = q_.workload.reuse * reachable(replicas);
+    for (int i = 0; i < 50; ++i) {  // fewer hits, more to store, fewer hits: converges within a few rounds
+      const double filled = filled_tokens_per_s(requests_per_s, hit);
+      const double kept = filled > 0 ? 1 - std::exp(-tokens / (filled * q_.idle_s)) : 1;
+      hit = q_.workload.reuse * reachable(replicas) * kept;
+    }
+    return hit;
+  }
+
+  // The fewest replicas that serve the rate with the hits of as many stores; 0 when the SLA can't be met. A trace's
+  // private stores were dealt their requests for the question's replicas: their hits are taken as they are.
+  [[nodiscard]] double replicas_for(double rate) const {
+    const auto each = [&](double replicas) { return work(hit(rate, replicas)).requests_per_s; };
+    const auto enough = [&](double replicas) {
+      const double served = each(replicas);
+      return served > 0 && replicas * served >= rate * (1 - 1e-9);
+    };
+    if (!pooled()) {
+      // More replicas find less each: steps up from one reach the fewest.
+      const double dealt = q_.replicas;
+      for (double replicas = 1; replicas < kReplicasMax;) {
+        const double served = each(q_.hit_curve ? dealt : replicas);
+        if (served <= 0) return 0;
+        const double needed = std::max(1.0, std::ceil(rate / served - 1e-9));
+        if (needed <= replicas || q_.hit_curve) return needed;
+        replicas = needed;
+      }
+      return 0;
+    }
+    double high = 1;  // more replicas store more: what is enough stays so
+    while (!enough(high)) {
+      if (high >= kReplicasMax) return 0;
+      high *= 2;
+    }
+    for (double low = std::floor(high / 2); high - low > 1;) {
+      const double middle = std::floor((low + high) / 2);
+      (enough(middle) ? high : low) = middle;
+    }
+    return high;
+  }
+
+  // Dollars per million prompt and output tokens at full load; 0 where a price is missing. A service is paid for 99 %
+  // of the hits.
   [[nodiscard]] double cost(double requests_per_s, const Sizing& s) const {
     if (q_.prices.gpu_hour <= 0 || requests_per_s <= 0) return 0;
     double hour = q_.prices.gpu_hour * q_.gpus;
-    const auto price = q_.prices.terabyte_month.find(class_.storage);
-    if (storage_ != nullptr && price != q_.prices.terabyte_month.end()) {
+    if (storage_ != nullptr) {
+      const auto price = q_.prices.terabyte_month.find(class_.storage);
+      if (price == q_.prices.terabyte_month.end()) return 0;
       hour += (storage_->service ? s.capacity_99_bytes : s.capacity_bytes) / q_.replicas * 1e-12 * price->second /
               (365.0 * 24 / 12);
     }
@@ -150,13 +200,6 @@ class ClassWorker {
     return hour / (requests_per_s * 3600 * tokens) * 1e6;
   }
 
-  [[nodiscard]] double io_error() const {
-    const bool measured =
-        (storage_ == nullptr || storage_->origin.measured) && (link_ == nullptr || link_->origin.measured);
-    return measured ? kMeasuredError : kSheetError;
-  }
-
- private:
   [[nodiscard]] double request_memory_bytes() const {
     return q_.model->kv_bytes(q_.workload.prompt_tokens + q_.workload.output_tokens, q_.kv_bytes_per_element) *
            copies_in_memory(*q_.model, q_.gpus);
@@ -170,18 +213,23 @@ class ClassWorker {
     return requests_per_s * (q_.workload.prompt_tokens * (1 - hit) + q_.workload.output_tokens);
   }
 
-  [[nodiscard]] Sizing sizing(const ClassAnswer& a) const {
+  // Bandwidth in requests of the class's size, in this corner.
+  [[nodiscard]] double rate_of(const Bandwidth& bandwidth) const {
+    return bandwidth_at(bandwidth, class_.request_bytes) * io_factor_;
+  }
+
+  [[nodiscard]] Sizing sizing(const ClassAnswer& a, double rate) const {
     Sizing s;
-    s.capacity_bytes = capacity_bytes();
-    const double filled = filled_tokens_per_s(all_.requests_per_s, a.hit) * all_.kv_token_bytes;
+    s.capacity_bytes = capacity_bytes(q_.replicas);
+    const double filled = filled_tokens_per_s(rate, a.hit) * all_.kv_token_bytes;
     s.write_bytes_per_s = filled;
-    s.read_bytes_per_s = all_.requests_per_s * a.hit * q_.workload.prompt_tokens * all_.kv_token_bytes;
-    s.capacity_90_bytes = capacity_for(0.90, filled);
-    s.capacity_99_bytes = capacity_for(0.99, filled);
+    s.read_bytes_per_s = rate * a.hit * q_.workload.prompt_tokens * all_.kv_token_bytes;
+    s.capacity_90_bytes = capacity_for(0.90, rate);
+    s.capacity_99_bytes = capacity_for(0.99, rate);
     if (storage_ == nullptr || storage_->service) return s;
     const double gpus = static_cast<double>(q_.gpus) * q_.replicas;
-    double drives = std::max({s.read_bytes_per_s / bandwidth_at(storage_->read_bytes_per_s, class_.request_bytes),
-                              s.write_bytes_per_s / bandwidth_at(storage_->write_bytes_per_s, class_.request_bytes),
+    double drives = std::max({s.read_bytes_per_s / rate_of(storage_->read_bytes_per_s),
+                              s.write_bytes_per_s / rate_of(storage_->write_bytes_per_s),
                               s.capacity_99_bytes / storage_->capacity_bytes});
     if (storage_->drive_writes_per_day > 0 && filled > 0) {
       s.write_budget_bytes_per_s =
@@ -192,20 +240,24 @@ class ClassWorker {
     }
     s.drives_per_gpu = drives / gpus;
     if (link_ != nullptr && std::isfinite(a.saturating_bytes_per_s)) {
-      s.links_per_gpu = a.saturating_bytes_per_s / q_.gpus / bandwidth_at(link_->bytes_per_s, class_.request_bytes);
+      s.links_per_gpu = a.saturating_bytes_per_s / q_.gpus / rate_of(link_->bytes_per_s);
     }
     return s;
   }
 
-  // Bytes that find `share` of the reuse, all replicas, at a fill of `filled` bytes/s.
-  [[nodiscard]] double capacity_for(double share, double filled) const {
-    if (!q_.hit_curve) return -std::log(1 - share) * q_.idle_s * filled;
-    const double wanted = share * q_.hit_curve(kInfinity, class_.shared || q_.affinity);
+  // Bytes that find `share` of the reuse, all replicas: they fill as they do with that share found, not with what the
+  // class finds now.
+  [[nodiscard]] double capacity_for(double share, double rate) const {
+    if (!q_.hit_curve) {
+      const double hit = share * q_.workload.reuse * reachable(q_.replicas);
+      return -std::log(1 - share) * q_.idle_s * filled_tokens_per_s(rate, hit) * all_.kv_token_bytes;
+    }
+    const double wanted = share * q_.hit_curve(kInfinity, pooled());
     double low = 0;
     double high = 1e15 / all_.kv_token_bytes;
     for (int i = 0; i < 60; ++i) {
       const double middle = (low + high) / 2;
-      (q_.hit_curve(middle, class_.shared || q_.affinity) >= wanted ? high : low) = middle;
+      (q_.hit_curve(middle, pooled()) >= wanted ? high : low) = middle;
     }
     return high * all_.kv_token_bytes;
   }
@@ -215,32 +267,42 @@ class ClassWorker {
   const Answer& all_;
   const Storage* storage_;
   const Link* link_;
+  double io_factor_;
 };
 
+// What has a range, and its value in one corner.
+struct Ranged {
+  Range ClassAnswer::* range;
+  double (*value)(const ClassAnswer& a);
+};
+constexpr double or_infinity(double value) { return value > 0 ? value : kInfinity; }
+constexpr std::array<Ranged, 13> kRanged{{
+    {&ClassAnswer::ttft_range, [](const ClassAnswer& a) { return a.prefill.ttft_depot_s; }},
+    {&ClassAnswer::speedup_range, [](const ClassAnswer& a) { return a.prefill.speedup; }},
+    {&ClassAnswer::tpot_range, [](const ClassAnswer& a) { return a.batch > 0 ? a.tpot_s : a.batching.tpot_one_s; }},
+    {&ClassAnswer::batch_range, [](const ClassAnswer& a) { return static_cast<double>(a.batch); }},
+    {&ClassAnswer::requests_range, [](const ClassAnswer& a) { return a.requests_per_s; }},
+    {&ClassAnswer::gpus_range, [](const ClassAnswer& a) { return or_infinity(a.gpus_needed); }},
+    {&ClassAnswer::break_even_range, [](const ClassAnswer& a) { return a.break_even_bytes_per_s; }},
+    {&ClassAnswer::saturating_range, [](const ClassAnswer& a) { return a.saturating_bytes_per_s; }},
+    {&ClassAnswer::shortest_prompt_range,
+     [](const ClassAnswer& a) { return or_infinity(static_cast<double>(a.shortest_prompt)); }},
+    {&ClassAnswer::cost_range, [](const ClassAnswer& a) { return or_infinity(a.cost_per_million); }},
+    {&ClassAnswer::drive_life_range, [](const ClassAnswer& a) { return a.sizing.drive_life_years; }},
+    {&ClassAnswer::drives_range, [](const ClassAnswer& a) { return a.sizing.drives_per_gpu; }},
+    {&ClassAnswer::links_range, [](const ClassAnswer& a) { return a.sizing.links_per_gpu; }},
+}};
+
+Range start(double value) { return {value, value, value}; }
 void widen(Range& range, double value) {
   range.low = std::min(range.low, value);
   range.high = std::max(range.high, value);
 }
-
-// Works out all corners of the errors around `a`.
-void add_ranges(const Question& q, const ClassWorker& worker, ClassAnswer& a) {
-  const auto start = [](double value) { return Range{value, value, value}; };
-  a.ttft_range = start(a.prefill.ttft_depot_s);
-  a.speedup_range = start(a.prefill.speedup);
-  a.requests_range = start(a.requests_per_s);
-  a.cost_range = start(a.cost_per_million);
-  const double device = q.device->error;
-  const double io = worker.io_error();
-  for (int corner = 0; corner < 8; ++corner) {
-    const auto factor = [corner](int bit, double error) { return (corner >> bit & 1) != 0 ? 1 + error : 1 - error; };
-    StorePath path = a.path;
-    path.read_bytes_per_s *= factor(2, io);
-    const ClassAnswer c = worker.work(a.hit, path, replica_of(q, factor(0, device), factor(1, device)));
-    widen(a.ttft_range, c.prefill.ttft_depot_s);
-    widen(a.speedup_range, c.prefill.speedup);
-    widen(a.requests_range, c.requests_per_s);
-    if (c.requests_per_s > 0) widen(a.cost_range, worker.cost(c.requests_per_s, a.sizing));
-  }
+void start_ranges(ClassAnswer& a) {
+  for (const Ranged& each : kRanged) a.*each.range = start(each.value(a));
+}
+void widen_ranges(ClassAnswer& a, const ClassAnswer& corner) {
+  for (const Ranged& each : kRanged) widen(a.*each.range, each.value(corner));
 }
 
 std::string show_gb(double bytes) { return fmt::format("{:.1f} GB", bytes * 1e-9); }
@@ -286,41 +348,70 @@ Replica replica_of(const Question& q, double compute_factor, double memory_facto
   replica.token_flops = q.model->token_flops();
   replica.attention = q.model->attention();
   replica.mode = q.attention;
-  replica.kv_token_bytes = q.model->kv_token_bytes(q.kv_bytes_per_element) * copies_in_memory(*q.model, q.gpus);
+  const double kv_bytes = q.kv_bytes_per_element * copies_in_memory(*q.model, q.gpus);  // of an element
+  replica.kv_token_bytes = q.model->kv_token_bytes(kv_bytes);
+  replica.windows = q.model->windows(kv_bytes);
+  replica.state_bytes = q.model->state_bytes(kv_bytes);
+  replica.experts = q.model->experts(q.weight_bytes_per_param);
   const double weights_s = q.model->params_active() * q.weight_bytes_per_param / replica.memory_bytes_per_s;
   replica.tpot_one_s =
       q.tpot_one_s > 0 ? q.tpot_one_s : weights_s + q.device->layer_s * q.model->layers() + q.device->step_s;
   return replica;
 }
 
-std::expected<Answer, std::string> answer(const Question& q, const Catalogue& catalogue) {
-  KVD_CHECK(q.model != nullptr && q.device != nullptr && q.gpus > 0 && q.replicas > 0);
-  auto checked = check(q);
-  if (!checked) return checked;
-  Answer all = std::move(*checked);
-  all.replica = replica_of(q);
-  all.requests_per_s = q.requests_per_s;
-  static const DeploymentClass kNothing{.name = "vanilla", .title = "nothing kept", .storage = "hbm", .link = ""};
-  const ClassWorker vanilla(q, catalogue, kNothing, all);
-  all.vanilla = vanilla.work(0, vanilla.path(), all.replica);
+namespace {
+
+// The whole answer in one corner, without ranges. `rate` is that of the answer; 0 = to be found here.
+Answer work_out(const Question& q, const Catalogue& catalogue, const Answer& checked, const Corner& corner,
+                double rate) {
+  Answer all = checked;
+  all.replica = replica_of(q, 1 + corner.compute * q.device->error, 1 + corner.memory * q.device->error);
+  static const DeploymentClass kNothing{
+      .name = "vanilla", .title = "nothing kept", .storage = "hbm", .link = "", .per_gpu = 0};
+  const ClassWorker vanilla(q, catalogue, kNothing, all, corner);
+  all.vanilla = vanilla.work(0);
+  double served = q.requests_per_s;
   const auto depot = std::ranges::find(catalogue.classes(), "S3", &DeploymentClass::name);
   const double reuse = q.hit_curve ? q.hit_curve(kInfinity, true) : q.workload.reuse;
   if (depot != catalogue.classes().end()) {
-    const ClassWorker worker(q, catalogue, *depot, all);
-    const ClassAnswer whole =
-        worker.work(std::min(reuse, 1 - 1 / q.workload.prompt_tokens), worker.path(), all.replica);
+    const ClassWorker worker(q, catalogue, *depot, all, corner);
+    const ClassAnswer whole = worker.work(std::min(reuse, 1 - 1 / q.workload.prompt_tokens));
     all.talk = whole.prefill;
-    if (all.requests_per_s <= 0) all.requests_per_s = whole.requests_per_s * q.replicas;
+    if (served <= 0) served = whole.requests_per_s * q.replicas;
   }
-  if (all.requests_per_s <= 0) all.requests_per_s = all.vanilla.requests_per_s * q.replicas;
-  vanilla.finish(all.vanilla);
-  add_ranges(q, vanilla, all.vanilla);
+  if (served <= 0) served = all.vanilla.requests_per_s * q.replicas;
+  all.requests_per_s = rate > 0 ? rate : served;
+  all.rate_range = start(served);
+  vanilla.finish(all.vanilla, served);
   for (const DeploymentClass& made : catalogue.classes()) {
-    const ClassWorker worker(q, catalogue, made, all);
-    ClassAnswer a = worker.work(worker.hit(all.requests_per_s), worker.path(), all.replica);
-    worker.finish(a);
-    add_ranges(q, worker, a);
+    const ClassWorker worker(q, catalogue, made, all, corner);
+    ClassAnswer a = worker.work(worker.hit(all.requests_per_s));
+    worker.finish(a, served);
     all.classes.push_back(std::move(a));
+  }
+  return all;
+}
+
+}  // namespace
+
+std::expected<Answer, std::string> answer(const Question& q, const Catalogue& catalogue) {
+  KVD_CHECK(q.model != nullptr && q.device != nullptr && q.gpus > 0 && q.replicas > 0);
+  const auto checked = check(q);
+  if (!checked) return checked;
+  Answer all = work_out(q, catalogue, *checked, {}, 0);
+  all.tpot_one_range = start(all.replica.tpot_one_s);
+  start_ranges(all.vanilla);
+  for (ClassAnswer& a : all.classes) start_ranges(a);
+  for (const int compute : {-1, 1}) {
+    for (const int memory : {-1, 1}) {
+      for (const int io : {-1, 1}) {
+        const Answer corner = work_out(q, catalogue, *checked, {compute, memory, io}, all.requests_per_s);
+        widen(all.rate_range, corner.rate_range.mid);
+        widen(all.tpot_one_range, corner.replica.tpot_one_s);
+        widen_ranges(all.vanilla, corner.vanilla);
+        for (std::size_t i = 0; i < all.classes.size(); ++i) widen_ranges(all.classes[i], corner.classes[i]);
+      }
+    }
   }
   return all;
 }

@@ -26,7 +26,7 @@ inline constexpr double kEnduranceYears = 5;
 
 struct Prices {
   double gpu_hour = 0;                             // of one GPU; 0 = no costs are asked for
-  std::map<std::string, double> terabyte_month{};  // by name of storage
+  std::map<std::string, double> terabyte_month{};  // by name of storage; a class whose storage is not here has no cost
 };
 
 struct Question {
@@ -53,7 +53,8 @@ struct Question {
   std::function<double(double tokens, bool shared)> hit_curve;
 };
 
-// Which of the numbers of an answer has a range, for Ranged::at.
+// A number of an answer (`mid`) and what it may be within the errors of what it was worked out of: the least and the
+// most over all corners of FLOP/s, memory bandwidth (the device's error) and store bandwidth (its own).
 struct Range {
   double low = 0;
   double mid = 0;
@@ -62,7 +63,7 @@ struct Range {
 
 struct Sizing {
   double capacity_bytes = 0;     // what the class has, all replicas
-  double capacity_90_bytes = 0;  // for 90 % and 99 % of the hits there are
+  double capacity_90_bytes = 0;  // for 90 % and 99 % of the hits there are, whatever the class finds now
   double capacity_99_bytes = 0;
   double write_bytes_per_s = 0;         // new KV, all replicas; write amplification 1
   double read_bytes_per_s = 0;          // mean, all replicas
@@ -84,19 +85,31 @@ struct ClassAnswer {
   double ttft_s = 0;  // at that batch
   double tpot_s = 0;
   double requests_per_s = 0;  // of a replica at that batch
-  double gpus_needed = 0;     // for the rate; 0 = the SLA can't be met
+  double gpus_needed = 0;     // for the rate, with as many stores as these GPUs have; 0 = the SLA can't be met
   double break_even_bytes_per_s = 0;
   double saturating_bytes_per_s = 0;
   std::uint64_t shortest_prompt = 0;  // worth storing; 0 = none
   double speedup_twice_io = 0;        // with twice the bandwidth
   double speedup_more_hits = 0;       // with a tenth of the misses turned into hits
-  double cost_per_million = 0;        // prompt and output tokens; 0 = no prices
+  double cost_per_million = 0;        // prompt and output tokens; 0 = not all prices are known
+  std::string unpriced;               // the storage whose price is missing; "" = none
   Sizing sizing;
-  // Ranges over the device's and the path's error: all corners are worked out.
+  // Infinity stands for what does not exist in some corner: GPUs and cost where the SLA can't be met, a shortest prompt
+  // where none is worth storing. For the rate of the answer; where S3 sets that rate, drives and their life are worked
+  // out for what S3 serves in each corner.
   Range ttft_range;
   Range speedup_range;
+  Range tpot_range;  // at the largest batch; of one request where not even that is within the SLA
+  Range batch_range;
   Range requests_range;
+  Range gpus_range;
+  Range break_even_range;
+  Range saturating_range;
+  Range shortest_prompt_range;
   Range cost_range;
+  Range drive_life_range;
+  Range drives_range;
+  Range links_range;
 };
 
 struct Answer {
@@ -105,8 +118,10 @@ struct Answer {
   double kv_memory_bytes = 0;  // of a replica, for KV
   double kv_token_bytes = 0;   // as stored, once
   double requests_per_s = 0;   // assumed, of all replicas
-  Prefill talk;                // S3's path with the whole of the reuse found
-  ClassAnswer vanilla;         // nothing found
+  Range rate_range;            // of it; one value where it was given
+  Range tpot_one_range;
+  Prefill talk;         // S3's path with the whole of the reuse found
+  ClassAnswer vanilla;  // nothing found
   std::vector<ClassAnswer> classes;
 };
 

@@ -155,6 +155,120 @@ TEST(Deployment, TheCpuEntryCoversTheMeasuredPrompts) {
   }
 }
 
+// It was once worked out at what each class found by itself, so that the same traffic needed 4 TB in one class and 0.7
+// in another.
+TEST(Deployment, WhatAShareOfTheHitsTakesIsTheSameInEveryClass) {
+  Question q = chat();
+  q.requests_per_s = 20;
+  const auto bytes = [](double share) {
+    return -std::log(1 - share) * 120 * 20 * (2200 * (1 - share * 0.9) + 170) * 163'840;
+  };
+  for (const ClassAnswer& c : good(q).classes) {
+    EXPECT_NEAR(c.sizing.capacity_90_bytes / bytes(0.90), 1, 1e-9) << c.name;
+    EXPECT_NEAR(c.sizing.capacity_99_bytes / bytes(0.99), 1, 1e-9) << c.name;
+  }
+}
+
+TEST(Deployment, ADecodeStepReadsWhatWindowsAndStatesHold) {
+  Question q = chat();
+  q.weight_bytes_per_param = q.kv_bytes_per_element = 2;
+  q.gpus = 8;
+  for (const std::string& name : Catalogue::built_in().model_names()) {
+    q.model = Catalogue::built_in().model(name);
+    const Replica replica = replica_of(q);
+    const double copies = replica.kv_token_bytes / q.model->kv_token_bytes(2);
+    for (const double tokens : {100.0, 5000.0, 100'000.0}) {
+      EXPECT_NEAR(replica.context_bytes(tokens) / (copies * q.model->kv_bytes(tokens, 2)), 1, 1e-12) << name;
+    }
+  }
+  q.model = Catalogue::built_in().model("gemma-3-27b");
+  const Replica gemma = replica_of(q);
+  const Batching step = batching(gemma, {9600, 100, 0}, 1);
+  EXPECT_NEAR(step.context_s * gemma.memory_bytes_per_s / (9600 * gemma.kv_token_bytes),
+              (10 * 9600 + 52 * 1024.0) / (62 * 9600), 1e-12);
+}
+
+TEST(Deployment, ABatchReadsMoreExpertsThanOneRequest) {
+  Question q = chat();
+  q.model = Catalogue::built_in().model("deepseek-v3");
+  q.device = Catalogue::built_in().device("h200");
+  q.gpus = 8;
+  const Replica replica = replica_of(q);
+  const Batching step = batching(replica, q.workload, 0);
+  const double all = 58.0 * 256 * 3 * 7168 * 2048;  // bytes of the routed experts of 58 layers, in FP8
+  const double few = 1.0 / 32;                      // 8 of 256
+  const double read = all * (1 - std::pow(1 - few, 64) - few) / replica.memory_bytes_per_s;
+  EXPECT_NEAR(step.tpot_s(1), replica.tpot_one_s, 1e-12);
+  EXPECT_NEAR(step.tpot_s(64), replica.tpot_one_s + 63 * step.context_s + read, 1e-9);
+  EXPECT_GT(read, 10 * q.model->params_active() / replica.memory_bytes_per_s);
+}
+
+TEST(Deployment, EveryNumberThatDependsOnAnErrorHasARange) {
+  Question q = chat();
+  const double device = q.device->error;
+  constexpr double kSheet = 0.3;  // of a bandwidth from a data sheet
+  const Answer free = good(q);
+  const ClassAnswer s3 = at(free, "S3");
+  EXPECT_NEAR(s3.break_even_range.low / s3.break_even_bytes_per_s, 1 - device, 1e-9);
+  EXPECT_NEAR(s3.break_even_range.high / s3.break_even_bytes_per_s, 1 + device, 1e-9);
+  EXPECT_NEAR(s3.saturating_range.high / s3.saturating_bytes_per_s, 1 + device, 1e-9);
+  EXPECT_NEAR(s3.links_range.low / s3.sizing.links_per_gpu, (1 - device) / (1 + kSheet), 1e-9);
+  EXPECT_NEAR(s3.links_range.high / s3.sizing.links_per_gpu, (1 + device) / (1 - kSheet), 1e-9);
+  EXPECT_LT(s3.batch_range.low, static_cast<double>(s3.batch));
+  EXPECT_GT(s3.batch_range.high, static_cast<double>(s3.batch));
+  const ClassAnswer s2b = at(free, "S2b");
+  EXPECT_LT(s2b.shortest_prompt_range.low, static_cast<double>(s2b.shortest_prompt));
+  EXPECT_GT(s2b.shortest_prompt_range.high, static_cast<double>(s2b.shortest_prompt));
+  EXPECT_GT(s3.gpus_range.high, s3.gpus_needed);
+  EXPECT_LT(free.tpot_one_range.low, free.replica.tpot_one_s);
+  // Where S3's own rate is assumed, writes and drives follow what it may be; at a given rate they follow the hits.
+  EXPECT_LT(s3.drive_life_range.low, s3.sizing.drive_life_years);
+  EXPECT_GT(s3.drives_range.high, s3.sizing.drives_per_gpu);
+  EXPECT_LT(free.rate_range.low, free.requests_per_s);
+  q.requests_per_s = free.requests_per_s;
+  const Answer given = good(q);
+  EXPECT_DOUBLE_EQ(given.rate_range.low, given.rate_range.high);
+  EXPECT_NEAR(at(given, "S3").drive_life_range.low / at(given, "S3").drive_life_range.high, 1, 0.01);
+  for (const ClassAnswer& c : given.classes) {
+    for (const Range& r : {c.ttft_range, c.speedup_range, c.tpot_range, c.batch_range, c.requests_range, c.gpus_range,
+                           c.break_even_range, c.shortest_prompt_range, c.drive_life_range, c.drives_range}) {
+      EXPECT_LE(r.low, r.mid) << c.name;
+      EXPECT_LE(r.mid, r.high) << c.name;
+    }
+  }
+}
+
+TEST(Deployment, GpusForTheRateHaveTheHitsOfTheirOwnStores) {
+  for (const bool affinity : {true, false}) {
+    Question q = chat();
+    q.affinity = affinity;
+    q.requests_per_s = 20;
+    for (const char* name : {"S0", "S1a", "S1b", "S3"}) {
+      Question with = q;
+      with.replicas = static_cast<std::uint32_t>(at(good(q), name).gpus_needed) / q.gpus;
+      EXPECT_GE(with.replicas * at(good(with), name).requests_per_s, 20 * (1 - 1e-9)) << name;
+      if (with.replicas == 1) continue;
+      --with.replicas;
+      EXPECT_LT(with.replicas * at(good(with), name).requests_per_s, 20) << name;
+    }
+  }
+}
+
+TEST(Deployment, WhatHasNoPriceHasNoCost) {
+  Question q = chat();
+  q.prices.gpu_hour = 2.5;
+  q.prices.terabyte_month = {{"nvme-gen5", 20}};
+  const Answer all = good(q);
+  EXPECT_GT(all.vanilla.cost_per_million, 0);
+  EXPECT_GT(at(all, "S0").cost_per_million, 0);  // what it keeps costs nothing more
+  EXPECT_GT(at(all, "S3").cost_per_million, 0);
+  EXPECT_EQ(at(all, "S3").unpriced, "");
+  EXPECT_EQ(at(all, "S1a").cost_per_million, 0);
+  EXPECT_EQ(at(all, "S1a").unpriced, "dram");
+  q.prices.terabyte_month["dram"] = 0;
+  EXPECT_GT(at(good(q), "S1a").cost_per_million, 0);  // free is a price
+}
+
 TEST(Deployment, CountsGpusForTheRate) {
   Question q = chat();
   const double one = at(good(q), "S3").requests_per_s;

@@ -116,6 +116,7 @@ std::optional<std::string> read_feed(const ConfigFields& fields, const ModelShap
                         one * fields.count({"n_shared_experts"}).value_or(0);
   const double gate = d * experts;
   layer.experts = experts;
+  layer.experts_used = used;
   layer.feed_params = experts * one + shared + gate;
   layer.feed_params_active = used * one + shared + gate;
   return std::nullopt;

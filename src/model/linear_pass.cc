@@ -1,22 +1,16 @@
 #include "model/linear_pass.h"
 
-#include <cmath>
-
 namespace kvd::model {
-
-namespace {
-Picoseconds ps(double seconds) { return std::llround(seconds * kPicosecondsPerSecond); }
-}  // namespace
 
 LinearPass roofline(const RooflineInput& in) noexcept {
   const double flops = in.gpus * in.peak_flops * in.flops_efficiency;
   const double bytes = in.gpus * in.memory_bytes_per_s * in.memory_efficiency;
   LinearPass pass;
-  pass.base = ps(in.weights_bytes / bytes + in.pass_overhead_s);
-  pass.token = ps(2 * in.parameters / flops);
-  pass.pair = ps(4 * in.layers * in.attention_width / flops);
-  pass.seq = ps(in.seq_overhead_s);
-  pass.context = ps(in.kv_bytes_per_token / bytes);
+  pass.base = picoseconds(in.weights_bytes / bytes + in.pass_overhead_s);
+  pass.token = picoseconds(2 * in.parameters / flops);
+  pass.pair = picoseconds(4 * in.layers * in.attention_width / flops);
+  pass.seq = picoseconds(in.seq_overhead_s);
+  pass.context = picoseconds(in.kv_bytes_per_token / bytes);
   return pass;
 }
 

@@ -1,6 +1,8 @@
 // Tests of the fit to measured passes, and of reading them.
 #include "model/pass_fit.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "base/random.h"
@@ -32,6 +34,56 @@ TEST(PassFit, FindsTheConstantsOfNoisyPasses) {
   double worst = 0;
   for (const MeasuredPass& p : measured(2, 0)) worst = std::max(worst, std::abs(fit.seconds(p) / p.seconds - 1));
   EXPECT_LT(worst, 0.05);
+}
+
+// The same passes as a process runs them that is `fit`.
+std::vector<MeasuredPass> run_by(const PassFit& fit, std::uint64_t seed, double noise) {
+  std::vector<MeasuredPass> passes = measured(seed, 0);
+  const std::vector<double> seconds = predict_passes(fit, passes);
+  Random random(seed + 1000);
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    passes[i].seconds = seconds[i] * (1 + noise * (random.uniform() - 0.5));
+  }
+  return passes;
+}
+
+TEST(PassFit, KeepsToOneSlopeAndNoFirstPassTermWhereThereIsNone) {
+  const PassFit fit = fit_passes(measured(1, 0.1));
+  EXPECT_TRUE(std::isinf(fit.knee_decodes));
+  EXPECT_EQ(fit.first_max_s, 0);
+}
+
+TEST(PassFit, FindsWhatTheFirstPassesOfAProcessPay) {
+  PassFit fresh = kTrue;
+  fresh.first_share = 0.5;
+  fresh.first_max_s = 0.4;
+  const PassFit fit = fit_passes(run_by(fresh, 1, 0.04));
+  EXPECT_NEAR(fit.first_max_s / fresh.first_max_s, 1, 0.1);
+  EXPECT_NEAR(fit.first_share / fresh.first_share, 1, 0.1);
+  const std::vector<MeasuredPass> other = run_by(fresh, 2, 0);
+  const std::vector<double> predicted = predict_passes(fit, other);
+  for (std::size_t i = 0; i < other.size(); ++i) EXPECT_NEAR(predicted[i] / other[i].seconds, 1, 0.05) << i;
+}
+
+TEST(PassFit, FindsTheKneeOfTheDecodes) {
+  PassFit bent = kTrue;
+  bent.knee_decodes = 12;
+  bent.seq_beyond_s = 5e-3;
+  const PassFit fit = fit_passes(run_by(bent, 1, 0.04));
+  EXPECT_NEAR(fit.knee_decodes, 12, 2);
+  for (const double decodes : {4.0, 12.0, 20.0, 31.0}) {
+    EXPECT_NEAR(fit.decode_s(decodes) / bent.decode_s(decodes), 1, 0.1) << decodes;
+  }
+}
+
+TEST(PassFit, LeftOutPassesAreNotSeen) {
+  std::vector<MeasuredPass> passes = measured(1, 0.1);
+  const PassFit fit = fit_passes(passes, 2);
+  for (std::size_t i = 1; i < passes.size(); i += 2) passes[i].seconds *= 3;
+  const PassFit same = fit_passes(passes, 2);
+  EXPECT_EQ(fit.token_s, same.token_s);
+  EXPECT_EQ(fit.seq_s, same.seq_s);
+  EXPECT_NEAR(fit.token_s / kTrue.token_s, 1, 0.1);
 }
 
 TEST(PassFit, ReadsColumnsInAnyOrder) {

@@ -90,6 +90,40 @@ std::vector<AttentionPart> Transformer::attention() const {
   return parts;
 }
 
+std::vector<WindowPart> Transformer::windows(double bytes_per_element) const {
+  std::vector<WindowPart> parts;
+  for (const LayerGroup& group : groups) {
+    if (group.mixer != Mixer::kWindow) continue;
+    const double bytes = group.layers * group.kv_elements() * bytes_per_element;
+    const double window = group.window_tokens;
+    const auto same = std::ranges::find(parts, window, &WindowPart::window_tokens);
+    if (same != parts.end()) {
+      same->token_bytes += bytes;
+    } else {
+      parts.push_back({bytes, window});
+    }
+  }
+  return parts;
+}
+
+double Transformer::state_bytes(double bytes_per_element) const noexcept {
+  double elements = 0;
+  for (const LayerGroup& group : groups) elements += group.layers * group.state_elements;
+  return elements * bytes_per_element;
+}
+
+std::vector<ExpertPart> Transformer::experts(double bytes_per_param) const {
+  std::vector<ExpertPart> parts;
+  for (const LayerGroup& group : groups) {
+    if (group.experts_used == 0 || group.experts_used >= group.experts) continue;  // a token meets all there are
+    const double share = static_cast<double>(group.experts_used) / group.experts;
+    // What a token does not use is the share 1 - used/experts of the routed ones; shared experts are not in it.
+    const double params = group.layers * (group.feed_params - group.feed_params_active) / (1 - share);
+    parts.push_back({params * bytes_per_param, share});
+  }
+  return parts;
+}
+
 std::vector<FlopsRow> flops_by_kind(const Transformer& model) {
   std::vector<FlopsRow> rows;
   const auto row = [&](const std::string& kind) -> FlopsRow& {

@@ -36,7 +36,8 @@ struct LayerGroup {
   double mixer_params = 0;          // per layer
   double feed_params = 0;           // per layer: feed-forward, all experts
   double feed_params_active = 0;    // per layer: of these, what one token uses
-  std::uint32_t experts = 0;        // 0 = dense
+  std::uint32_t experts = 0;        // routed; 0 = dense
+  std::uint32_t experts_used = 0;   // of them, by one token
 
   // KV elements of one token and layer; 0 for kRecurrent.
   [[nodiscard]] double kv_elements() const noexcept;
@@ -73,6 +74,11 @@ struct Transformer {
   // For the closed forms: FLOP per token of all matrix products (2 per active parameter), and pairs by window.
   [[nodiscard]] double token_flops() const noexcept { return 2 * params_active(); }
   [[nodiscard]] std::vector<AttentionPart> attention() const;
+  // What layers with a window keep of a token's KV, by window; bytes of a sequence's state in recurrent layers; routed
+  // experts.
+  [[nodiscard]] std::vector<WindowPart> windows(double bytes_per_element) const;
+  [[nodiscard]] double state_bytes(double bytes_per_element) const noexcept;
+  [[nodiscard]] std::vector<ExpertPart> experts(double bytes_per_param) const;
 };
 
 // FLOP of one token by kind of layer, for a table.

@@ -69,6 +69,17 @@ TEST(Transformer, WindowsBoundKvAndAttention) {
   EXPECT_DOUBLE_EQ(parts[1].window_tokens, 0);
 }
 
+TEST(Transformer, RoutedExpertsAreThoseThatATokenIsSentToSomeOf) {
+  const auto mixtral = known("mixtral-8x7b").experts(2);
+  ASSERT_EQ(mixtral.size(), 1U);
+  EXPECT_DOUBLE_EQ(mixtral[0].share, 0.25);
+  EXPECT_NEAR(mixtral[0].bytes, 2 * 32.0 * 8 * 3 * 4096 * 14336, 1);
+  const auto deepseek = known("deepseek-v3").experts(1);  // its shared expert and its dense layers are not routed
+  ASSERT_EQ(deepseek.size(), 1U);
+  EXPECT_NEAR(deepseek[0].bytes, 58.0 * 256 * 3 * 7168 * 2048, 1e3);
+  EXPECT_TRUE(known("llama-3-70b").experts(1).empty());
+}
+
 TEST(Transformer, HybridsKeepKvInSomeLayersOnly) {
   const Transformer& jamba = known("jamba-1.5-mini");
   EXPECT_DOUBLE_EQ(jamba.kv_token_bytes(2), 4.0 * 2 * 8 * 128 * 2);

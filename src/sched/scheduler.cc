@@ -13,6 +13,33 @@ void insert_by_arrival(std::vector<RequestId>& list, RequestId id) {
   list.insert(std::upper_bound(list.begin(), list.end(), id), id);
 }
 
+void erase_from(std::vector<RequestId>& list, RequestId id) {
+  const auto at = std::lower_bound(list.begin(), list.end(), id);
+  KVD_CHECK(at != list.end() && *at == id);
+  list.erase(at);
+}
+
+// The transitions that there are; the header draws them.
+bool follows(State from, State to) noexcept {
+  switch (from) {
+    case State::kWaiting: return to == State::kRunning || to == State::kRejected;
+    case State::kRunning:
+      return to == State::kWaiting || to == State::kSwapped || to == State::kSwappingOut || to == State::kFinished;
+    case State::kSwappingOut: return to == State::kSwapped;
+    case State::kSwapped:
+      return to == State::kRunning || to == State::kSwappingOut || to == State::kSwappingIn || to == State::kRejected;
+    case State::kSwappingIn: return to == State::kRunning;
+    case State::kFinished:
+    case State::kRejected: return false;
+  }
+  return false;
+}
+
+void move_to(Request& r, State state) noexcept {
+  KVD_CHECK(follows(r.state, state));
+  r.state = state;
+}
+
 }  // namespace
 
 Config vllm_0_4_2(std::uint32_t blocks, std::uint32_t pass_tokens_max) {
@@ -30,8 +57,8 @@ void Pass::clear() noexcept {
 
 Scheduler::Scheduler(Config config) : config_(std::move(config)), pool_(config_.blocks) {
   KVD_CHECK(config_.blocks > 0 && config_.block_tokens > 0);
-  KVD_CHECK(config_.pass_tokens_max > 0 && config_.pass_seqs_max > 0);
-  KVD_CHECK(config_.eviction != Eviction::kAdaptive || config_.swap_is_cheaper);
+  KVD_CHECK(config_.pass_tokens_max > 0 && config_.pass_seqs_max > 0 && config_.chunk_tokens > 0);
+  KVD_CHECK(config_.eviction != Eviction::kAdaptive || config_.prefers_swap);
 }
 
 RequestId Scheduler::add(std::uint32_t prompt, std::uint32_t output) {
@@ -46,59 +73,128 @@ RequestId Scheduler::add(std::uint32_t prompt, std::uint32_t output) {
 
 const Pass& Scheduler::schedule() {
   pass_.clear();
+  copies_before_ = copies_.size();
   decide();
   // Preempted requests that still hold blocks can keep each other out when nobody runs: the last ones give way.
-  while (config_.partial && pass_.items.empty() && !idle() && evict_from_paused()) decide();
+  while (config_.partial && pass_.items.empty() && copies_.empty() && !idle() && evict_from_paused()) decide();
   return pass_;
 }
 
 void Scheduler::decide() {
   preempted_.clear();
   swapped_out_ = false;
+  sitting_out_ = 0;
+  prompt_tokens_ = 0;
+  cutting_ = config_.batching == Batching::kSelective && imbalanced();
   if (config_.batching == Batching::kPrefillFirst) {
     if (swapped_.empty()) admit_waiting();
     if (pass_.items.empty()) {
       run_running();
-      if (preempted_.empty() && !swapped_out_) resume_swapped();
+      if (preempted_.empty() && !swapped_out_ && sitting_out_ == 0) resume_swapped();
     }
   } else {
     run_running();
-    if (preempted_.empty() && !swapped_out_) resume_swapped();
+    if (preempted_.empty() && !swapped_out_ && sitting_out_ == 0) resume_swapped();
     admit_waiting();
   }
   for (const RequestId id : preempted_) waiting_.push_front(id);
   preempted_.clear();
 }
 
+bool Scheduler::imbalanced() const noexcept {
+  std::uint64_t sum = 0;
+  std::uint64_t count = 0;
+  std::uint32_t longest = 0;
+  bool decodes = false;
+  const auto consider = [&](RequestId id) {
+    const std::uint32_t tokens = requests_[id].length() - requests_[id].computed;
+    sum += tokens;
+    ++count;
+    longest = std::max(longest, tokens);
+  };
+  for (const RequestId id : running_) {
+    if (requests_[id].length() - requests_[id].computed > 1) {
+      consider(id);
+    } else {
+      decodes = true;
+    }
+  }
+  for (const RequestId id : waiting_) consider(id);
+  return decodes && longest > config_.chunk_tokens && longest * count > sum;
+}
+
+// Tokens of prompts that the pass still takes.
+std::uint32_t Scheduler::prompt_room() const noexcept {
+  const std::uint32_t room = config_.pass_tokens_max - pass_.tokens;
+  if (!cutting_) return room;
+  return std::min(room, config_.chunk_tokens - std::min(config_.chunk_tokens, prompt_tokens_));
+}
+
 void Scheduler::run_running() {
   // running_ loses its last elements while it is walked: victims come from the end.
-  for (std::size_t i = 0; i < running_.size(); ++i) {
+  for (std::size_t i = 0; i < running_.size() && pass_.tokens < config_.pass_tokens_max; ++i) {
     const RequestId id = running_[i];
     const Request& r = requests_[id];
-    const std::uint32_t tokens = std::min(r.length() - r.computed, config_.pass_tokens_max - pass_.tokens);
-    if (tokens == 0) break;
-    if (!make_room(id)) break;
+    const std::uint32_t missing = r.length() - r.computed;
+    const std::uint32_t tokens = missing > 1 ? std::min(missing, prompt_room()) : missing;
+    if (tokens == 0) continue;
+    const Room room = make_room(id);
+    if (room == Room::kGone) break;
+    if (room == Room::kComing && r.blocks.size() < blocks_for(r.computed + tokens)) {
+      ++sitting_out_;
+      continue;
+    }
     grow(id, r.computed + tokens);
-    put(id, tokens, r.length() - r.computed > 1);
+    put(id, tokens, missing > 1);
   }
 }
 
-// True when a block is free for `needy`, which runs; false when it had to go itself.
-bool Scheduler::make_room(RequestId needy) {
+// Whether a block is free for `needy`, which runs, or on its way out for it, or it had to go itself.
+Scheduler::Room Scheduler::make_room(RequestId needy) {
   while (pool_.free() == 0) {
+    if (leaving_ > sitting_out_) return Room::kComing;
     if (config_.partial && evict_from_paused()) continue;
+    // The one that came last is on its way in and cannot go before it is there.
+    if (!arriving_.empty() && arriving_.back() > running_.back()) return Room::kComing;
     const RequestId victim = running_.back();
     preempt(victim);
-    if (victim == needy) return false;
+    if (victim == needy) return Room::kGone;
   }
-  return true;
+  return Room::kFree;
 }
 
 bool Scheduler::chooses_swap(const Request& r) const {
   if (config_.eviction == Eviction::kRecompute) return false;
-  if (config_.eviction == Eviction::kSwap) return true;
-  const auto blocks = static_cast<std::uint32_t>(r.blocks.size());
-  return config_.swap_is_cheaper(blocks, r.length(), 0);
+  return config_.eviction == Eviction::kSwap || config_.prefers_swap(facts_of(r));
+}
+
+// For a request that has just been taken out of running_.
+Victim Scheduler::facts_of(const Request& r) const {
+  Victim v;
+  v.blocks = static_cast<std::uint32_t>(r.blocks.size());
+  if (config_.partial) {
+    const std::uint64_t preemptions = counts_.recomputes + counts_.swaps_out;
+    const std::uint64_t mean = preemptions == 0 ? 1 : (counts_.evicted_blocks + preemptions - 1) / preemptions;
+    v.blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(v.blocks, std::max<std::uint64_t>(mean, 1)));
+  }
+  const std::uint32_t kept = static_cast<std::uint32_t>(r.blocks.size()) - v.blocks;
+  v.context = std::min(r.computed, kept * config_.block_tokens);
+  v.tokens = r.length() - v.context;
+  v.others = static_cast<std::uint32_t>(running_.size());
+  const auto again = [&](RequestId id) {
+    const double tokens = requests_[id].length() - requests_[id].computed;
+    ++v.again_seqs;
+    v.again_tokens += requests_[id].length() - requests_[id].computed;
+    v.again_pairs += tokens * tokens / 2;
+  };
+  for (const RequestId id : preempted_) again(id);
+  for (const RequestId id : waiting_) {
+    if (!requests_[id].resuming) break;
+    again(id);
+  }
+  for (const Copy& copy : copies_) v.copying += copy.blocks;
+  v.disturbed = disturbed_ / kDisturbedTokens;
+  return v;
 }
 
 void Scheduler::preempt(RequestId id) {
@@ -113,40 +209,87 @@ void Scheduler::preempt(RequestId id) {
     ++counts_.host_full;
   }
   if (swap) {
-    r.state = State::kSwapped;
+    move_to(r, config_.async_swap ? State::kSwappingOut : State::kSwapped);
     insert_by_arrival(swapped_, id);
     swapped_out_ = true;
     ++counts_.swaps_out;
     ++pass_.requests_out;
   } else {
-    r.state = State::kWaiting;
+    move_to(r, State::kWaiting);
     preempted_.push_back(id);
     ++counts_.recomputes;
   }
   evict_tail(id, config_.partial ? 1 : blocks);
 }
 
-// Frees the last `blocks` device blocks of a request that does not run.
+// Frees the last `blocks` device blocks of a request that does not run, or begins to copy them out.
 void Scheduler::evict_tail(RequestId id, std::uint32_t blocks) {
   Request& r = requests_[id];
+  counts_.evicted_blocks += blocks;
+  const bool to_host = r.state != State::kWaiting;
+  if (to_host) {
+    host_used_ += blocks;
+    pass_.blocks_out += blocks;
+  }
+  if (to_host && config_.async_swap) {
+    copy_out(id, blocks);
+    return;
+  }
   for (std::uint32_t i = 0; i < blocks; ++i) {
     pool_.give(r.blocks.back(), id);
     r.blocks.pop_back();
   }
-  if (r.state == State::kSwapped) {
+  if (to_host) {
     r.host_blocks += blocks;
-    host_used_ += blocks;
-    pass_.blocks_out += blocks;
   } else {
     r.computed = std::min(r.computed, static_cast<std::uint32_t>(r.blocks.size()) * config_.block_tokens);
   }
+}
+
+// Begins to copy the last blocks that are not on their way yet; what goes in one pass is one copy.
+void Scheduler::copy_out(RequestId id, std::uint32_t blocks) {
+  Request& r = requests_[id];
+  if (r.state == State::kSwapped) move_to(r, State::kSwappingOut);
+  r.leaving += blocks;
+  leaving_ += blocks;
+  const auto begun = std::find_if(copies_.begin() + static_cast<std::ptrdiff_t>(copies_before_), copies_.end(),
+                                  [id](const Copy& copy) { return copy.request == id && copy.out; });
+  if (begun != copies_.end()) {
+    begun->blocks += blocks;
+  } else {
+    copies_.push_back({id, blocks, true});
+  }
+}
+
+void Scheduler::copied() {
+  KVD_CHECK(!copies_.empty() && pass_.items.empty());
+  const Copy copy = copies_.front();
+  copies_.pop_front();
+  Request& r = requests_[copy.request];
+  if (!copy.out) {
+    host_used_ -= r.host_blocks;
+    r.host_blocks = 0;
+    erase_from(arriving_, copy.request);
+    insert_by_arrival(running_, copy.request);
+    move_to(r, State::kRunning);
+    return;
+  }
+  for (std::uint32_t i = 0; i < copy.blocks; ++i) {
+    pool_.give(r.blocks.back(), copy.request);
+    r.blocks.pop_back();
+  }
+  r.host_blocks += copy.blocks;
+  r.leaving -= copy.blocks;
+  leaving_ -= copy.blocks;
+  if (r.leaving == 0) move_to(r, State::kSwapped);
 }
 
 // Takes one more block from the request that came last among those that are preempted but still hold some.
 bool Scheduler::evict_from_paused() {
   RequestId last = kNobody;
   const auto consider = [&](RequestId id) {
-    if (!requests_[id].blocks.empty() && (last == kNobody || id > last)) last = id;
+    const bool holds = requests_[id].blocks.size() > requests_[id].leaving;
+    if (holds && (last == kNobody || id > last)) last = id;
   };
   for (const RequestId id : preempted_) consider(id);
   for (const RequestId id : waiting_) {
@@ -165,7 +308,8 @@ bool Scheduler::evict_from_paused() {
 void Scheduler::resume_swapped() {
   while (!swapped_.empty()) {
     const RequestId id = swapped_.front();
-    Request& r = requests_[id];
+    const Request& r = requests_[id];
+    if (r.state == State::kSwappingOut) break;
     const std::uint32_t needed = r.host_blocks + 1;  // one for the token to come
     if (r.blocks.size() + needed + config_.watermark_blocks > config_.blocks) {
       swapped_.erase(swapped_.begin());
@@ -173,28 +317,42 @@ void Scheduler::resume_swapped() {
       continue;
     }
     if (pool_.free() < needed + config_.watermark_blocks) break;
-    if (pass_.tokens >= config_.pass_tokens_max || pass_.items.size() >= config_.pass_seqs_max) break;
-    swapped_.erase(swapped_.begin());
-    r.state = State::kRunning;
-    insert_by_arrival(running_, id);
-    for (std::uint32_t i = 0; i < r.host_blocks; ++i) r.blocks.push_back(pool_.take(id));
-    pass_.blocks_in += r.host_blocks;
-    ++pass_.requests_in;
-    ++counts_.swaps_in;
-    host_used_ -= r.host_blocks;
-    r.host_blocks = 0;
-    const std::uint32_t tokens = std::min(r.length() - r.computed, config_.pass_tokens_max - pass_.tokens);
+    if (running_.size() + arriving_.size() >= config_.pass_seqs_max) break;
+    const std::uint32_t missing = r.length() - r.computed;
+    const std::uint32_t tokens = missing > 1 ? std::min(missing, prompt_room()) : missing;
+    if (pass_.tokens >= config_.pass_tokens_max || tokens == 0) break;
+    swap_in(id);
+    if (r.state == State::kSwappingIn) continue;
     grow(id, r.computed + tokens);
-    put(id, tokens, r.length() - r.computed > 1);
+    put(id, tokens, missing > 1);
   }
+}
+
+// Takes the blocks of the request at the head of swapped_ and copies, or begins to copy, its KV into them.
+void Scheduler::swap_in(RequestId id) {
+  Request& r = requests_[id];
+  swapped_.erase(swapped_.begin());
+  for (std::uint32_t i = 0; i < r.host_blocks; ++i) r.blocks.push_back(pool_.take(id));
+  pass_.blocks_in += r.host_blocks;
+  ++pass_.requests_in;
+  ++counts_.swaps_in;
+  if (config_.async_swap) {
+    move_to(r, State::kSwappingIn);
+    insert_by_arrival(arriving_, id);
+    copies_.push_back({id, r.host_blocks, false});
+    return;
+  }
+  move_to(r, State::kRunning);
+  insert_by_arrival(running_, id);
+  host_used_ -= r.host_blocks;
+  r.host_blocks = 0;
 }
 
 Scheduler::Admission Scheduler::admission(const Request& r) const noexcept {
   const std::uint32_t needed = blocks_for(r.length());
   if (needed + config_.watermark_blocks > config_.blocks) return Admission::kNever;
-  if (config_.batching != Batching::kChunked && r.length() - r.computed > config_.pass_tokens_max) {
-    return Admission::kNever;
-  }
+  const bool cuts = config_.batching == Batching::kChunked || config_.batching == Batching::kSelective;
+  if (!cuts && r.length() - r.computed > config_.pass_tokens_max) return Admission::kNever;
   const std::uint32_t missing = needed - static_cast<std::uint32_t>(r.blocks.size());
   return pool_.free() >= missing + config_.watermark_blocks ? Admission::kYes : Admission::kLater;
 }
@@ -210,14 +368,16 @@ void Scheduler::admit_waiting() {
       reject(id);
       continue;
     }
-    const std::uint32_t budget = config_.pass_tokens_max - pass_.tokens;
+    const std::uint32_t budget = prompt_room();
     std::uint32_t tokens = r.length() - r.computed;
-    if (config_.batching == Batching::kChunked) tokens = std::min(tokens, budget);
+    const bool cut = config_.batching == Batching::kChunked || cutting_ ||
+                     (config_.batching == Batching::kSelective && tokens > config_.pass_tokens_max);
+    if (cut) tokens = std::min(tokens, budget);
     // Running requests count against the sequences of a pass even when a prefill pass leaves them out.
-    const std::size_t seqs = std::max(pass_.items.size(), running_.size());
+    const std::size_t seqs = std::max(pass_.items.size(), running_.size() + arriving_.size());
     if (tokens == 0 || tokens > budget || seqs >= config_.pass_seqs_max) break;
     waiting_.pop_front();
-    r.state = State::kRunning;
+    move_to(r, State::kRunning);
     insert_by_arrival(running_, id);
     grow(id, r.length());
     put(id, tokens, true);
@@ -234,9 +394,19 @@ void Scheduler::put(RequestId id, std::uint32_t tokens, bool prefill) {
   const Request& r = requests_[id];
   pass_.items.push_back({id, tokens, r.computed, prefill, r.resuming});
   pass_.tokens += tokens;
+  if (prefill) prompt_tokens_ += tokens;
+}
+
+// Counts the decoding requests whose next token waits longer for this pass, and forgets old ones.
+void Scheduler::note_disturbed() {
+  const auto prefills = static_cast<std::size_t>(std::ranges::count_if(pass_.items, &Item::prefill));
+  const bool copies_in = pass_.blocks_in > 0 && !config_.async_swap;
+  disturbed_ *= std::max(0.0, 1 - static_cast<double>(pass_.items.size()) / kDisturbedTokens);
+  if (copies_in || prefills > 0) disturbed_ += static_cast<double>(running_.size() - prefills);
 }
 
 void Scheduler::complete() {
+  note_disturbed();
   for (const Item& item : pass_.items) {
     Request& r = requests_[item.request];
     r.computed += item.tokens;
@@ -256,13 +426,13 @@ void Scheduler::release(RequestId id) {
 
 void Scheduler::reject(RequestId id) {
   release(id);
-  requests_[id].state = State::kRejected;
+  move_to(requests_[id], State::kRejected);
 }
 
 void Scheduler::finish(RequestId id) {
   release(id);
-  requests_[id].state = State::kFinished;
-  running_.erase(std::lower_bound(running_.begin(), running_.end(), id));
+  move_to(requests_[id], State::kFinished);
+  erase_from(running_, id);
 }
 
 }  // namespace kvd::sched

@@ -1,6 +1,8 @@
 // Tests of the scheduler's decisions: what vLLM 0.4.2 does in small situations that can be followed by hand.
 #include "sched/scheduler.h"
 
+#include <vector>
+
 #include <gtest/gtest.h>
 
 namespace kvd::sched {
@@ -89,6 +91,42 @@ TEST(Scheduler, ChunksFillThePassBehindTheDecodes) {
   EXPECT_EQ(pass.items[1].context, 2U);
 }
 
+// Two prompts of one length are balanced and go whole; a long one among short ones is cut while somebody decodes.
+TEST(Scheduler, SelectiveChunksCutOnlyWhilePromptsAreImbalanced) {
+  Config config = small(100, 32);
+  config.batching = Batching::kSelective;
+  config.chunk_tokens = 4;
+  Scheduler balanced(config);
+  balanced.add(4, 9);
+  run_pass(balanced);
+  balanced.add(12, 2);
+  balanced.add(12, 2);
+  EXPECT_EQ(balanced.schedule().tokens, 1U + 12 + 12);
+
+  Scheduler uneven(config);
+  uneven.add(20, 9);
+  uneven.add(4, 9);
+  EXPECT_EQ(uneven.schedule().tokens, 24U);  // nobody decodes yet: nobody waits
+  uneven.complete();
+  uneven.add(10, 2);
+  uneven.add(2, 2);
+  const Pass& cut = uneven.schedule();
+  ASSERT_EQ(cut.items.size(), 3U);
+  EXPECT_EQ(cut.items[2].tokens, 4U);
+  uneven.complete();
+  EXPECT_EQ(uneven.schedule().items[2].context, 4U);
+}
+
+TEST(Scheduler, SelectiveChunksCutWhatNoPassHolds) {
+  Config config = small(100, 16);
+  config.batching = Batching::kSelective;
+  Scheduler s(config);
+  s.add(20, 1);
+  EXPECT_EQ(s.schedule().tokens, 16U);
+  s.complete();
+  EXPECT_EQ(s.schedule().tokens, 4U);
+}
+
 // The later one goes, and comes back when the first is done.
 TEST(Scheduler, RecomputesTheRequestThatCameLast) {
   Scheduler s(small(4, 64));
@@ -111,6 +149,72 @@ TEST(Scheduler, SwapsOutAndBackInWithoutComputingAgain) {
   EXPECT_EQ(moved.in, 2U);
   EXPECT_EQ(moved.tokens, 2U * (6 + 5));
   EXPECT_EQ(s.counts().recomputes, 0U);
+}
+
+State state_of(const Scheduler& s, RequestId id) { return s.request(id).state; }
+
+// Both fill four blocks; the first needs a fifth, which is free when the second has been copied out.
+TEST(Scheduler, AsynchronousSwapsHoldTheirBlocksUntilTheyAreCopied) {
+  Config config = swapping(4);
+  config.async_swap = true;
+  Scheduler s(config);
+  add_two(s);
+  while (s.copies().empty()) run_pass(s);
+  EXPECT_EQ(state_of(s, 1), State::kSwappingOut);
+  EXPECT_EQ(s.pool().free(), 0U);
+  while (!s.schedule().items.empty()) s.complete();  // as long as it has room
+  EXPECT_EQ(s.request(0).length(), 9U);              // eight are cached, two blocks
+  EXPECT_EQ(state_of(s, 0), State::kRunning);
+  s.copied();
+  EXPECT_EQ(state_of(s, 1), State::kSwapped);
+  EXPECT_EQ(s.pool().free(), 2U);
+  EXPECT_EQ(s.schedule().items.size(), 1U);
+  EXPECT_EQ(s.pool().free(), 1U);
+}
+
+TEST(Scheduler, AsynchronousSwapsJoinPassesWhenTheyAreCopiedIn) {
+  Config config = swapping(4);
+  config.async_swap = true;
+  Scheduler s(config);
+  add_two(s);
+  while (s.copies().empty()) run_pass(s);
+  s.copied();
+  while (s.copies().empty()) run_pass(s);
+  EXPECT_EQ(state_of(s, 0), State::kFinished);
+  EXPECT_EQ(state_of(s, 1), State::kSwappingIn);
+  EXPECT_TRUE(s.schedule().items.empty());
+  EXPECT_GT(s.host_used(), 0U);
+  s.copied();
+  EXPECT_EQ(s.host_used(), 0U);
+  const Pass& back = s.schedule();
+  ASSERT_EQ(back.items.size(), 1U);
+  EXPECT_TRUE(back.items[0].resumed);
+  EXPECT_EQ(back.items[0].tokens, 1U);
+}
+
+// What the choice is told: all of a request or the tail that went on average, and who else waits.
+TEST(Scheduler, TellsTheAdaptiveChoiceWhatIsAtStake) {
+  std::vector<Victim> victims;
+  for (const bool partial : {false, true}) {
+    Config config = small(4, 64);
+    config.eviction = Eviction::kAdaptive;
+    config.partial = partial;
+    config.prefers_swap = [&](const Victim& victim) {
+      victims.push_back(victim);
+      return false;
+    };
+    Scheduler s(config);
+    add_two(s);
+    while (s.counts().recomputes == 0) run_pass(s);
+  }
+  ASSERT_EQ(victims.size(), 2U);
+  EXPECT_EQ(victims[0].blocks, 2U);
+  EXPECT_EQ(victims[0].context, 0U);
+  EXPECT_EQ(victims[0].others, 1U);
+  EXPECT_EQ(victims[1].blocks, 1U);
+  EXPECT_EQ(victims[1].context, 4U);
+  EXPECT_EQ(victims[1].context + victims[1].tokens, victims[0].tokens);
+  EXPECT_EQ(victims[0].disturbed, 0);
 }
 
 TEST(Scheduler, PartialEvictionTakesTheTailOnly) {

@@ -15,6 +15,24 @@ constexpr auto kLater = [](const auto& a, const auto& b) {
 
 std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return (a + b - 1) / b; }
 
+// The transitions that there are; the header draws them.
+bool follows(V1State from, V1State to) noexcept {
+  switch (from) {
+    case V1State::kNew: return to == V1State::kWaiting;
+    case V1State::kWaiting: return to == V1State::kLoading || to == V1State::kPrefilling;
+    case V1State::kLoading: return to == V1State::kPrefilling;
+    case V1State::kPrefilling: return to == V1State::kDecoding || to == V1State::kDone || to == V1State::kWaiting;
+    case V1State::kDecoding: return to == V1State::kDone || to == V1State::kWaiting;
+    case V1State::kDone: return false;
+  }
+  return false;
+}
+
+void move_to(V1Request& r, V1State state) noexcept {
+  KVD_CHECK(follows(r.state, state));
+  r.state = state;
+}
+
 }  // namespace
 
 V1Engine::V1Engine(const V1Config& config, std::vector<V1Request>& requests, OtherTier* tier)
@@ -27,13 +45,15 @@ V1Engine::V1Engine(const V1Config& config, std::vector<V1Request>& requests, Oth
 }
 
 bool V1Engine::enqueue(V1Id id) {
-  const V1Request& r = requests_[id];
+  V1Request& r = requests_[id];
   if (final_blocks(r) > config_.blocks) return false;
+  move_to(r, V1State::kWaiting);
   waiting_.push_back(id);
   return true;
 }
 
 void V1Engine::loaded(V1Id id) {
+  move_to(requests_[id], V1State::kPrefilling);
   --loading_;
   prefills_.push_back({++admissions_, id, 0, false});
 }
@@ -121,6 +141,7 @@ void V1Engine::admit(V1Pass& pass, std::uint64_t& budget) {
       r.loaded_tokens += (more - have) * config_.block_tokens;
       tier_->fetch(id, have, more);
     }
+    move_to(r, ahead ? V1State::kLoading : V1State::kPrefilling);
     if (ahead) {
       ++loading_;
       continue;
@@ -155,6 +176,7 @@ void V1Engine::requeue(V1Id id) {
   V1Request& r = requests_[id];
   release(id);
   promised_ -= final_blocks(r);
+  move_to(r, V1State::kWaiting);
   r.computed = 0;
   ++r.preemptions;
   ++preemptions_;
@@ -170,6 +192,7 @@ void V1Engine::release(V1Id id) {
 
 void V1Engine::finish(V1Id id, std::vector<V1Id>& done) {
   release(id);
+  move_to(requests_[id], V1State::kDone);
   promised_ -= final_blocks(requests_[id]);
   done.push_back(id);
 }
@@ -184,6 +207,7 @@ void V1Engine::chunks(std::vector<V1Chunk>& out) const {
 
 void V1Engine::join(const Prefill& prefill) {
   V1Request& r = requests_[prefill.id];
+  move_to(r, V1State::kDecoding);
   decodes_.push_back({step_ + (r.output - r.generated), step_, prefill.admitted, prefill.id});
   std::ranges::push_heap(decodes_, kLater);
   context_ += r.computed;

@@ -2,10 +2,12 @@
 // recomputation of the request that came last when blocks run short. Made for fleets: a pass in which sequences only
 // decode costs constant time, and a run of such passes can be taken at once.
 //
-// A request's life (the only transitions):
+// A request's life (the only transitions, which are checked):
 //
+//   new --enqueue--> waiting
 //   waiting --cached blocks on another tier, fetched ahead--> loading --all there--> prefilling
 //   waiting --blocks for its first chunk--> prefilling --last chunk--> decoding --last token--> done
+//   prefilling --last chunk, one token asked for--> done
 //   prefilling, decoding --no blocks, came last--> waiting (at the head)
 //
 // Decodes are kept as sums: how many, their cached tokens together, and how many cross into a new block at each step
@@ -33,6 +35,8 @@ struct V1Config {
   bool preemption = true;             // off: a request waits until its whole answer has blocks
 };
 
+enum class V1State : std::uint8_t { kNew, kWaiting, kLoading, kPrefilling, kDecoding, kDone };
+
 struct V1Request {
   Units units;
   std::uint32_t prompt = 0;
@@ -45,6 +49,7 @@ struct V1Request {
   std::uint32_t hit_tokens = 0;     // found in the engine's own cache at the first admission
   std::uint32_t loaded_tokens = 0;  // fetched from another tier
   std::uint32_t preemptions = 0;
+  V1State state = V1State::kNew;
   [[nodiscard]] std::uint32_t target() const noexcept { return prompt + generated; }
 };
 
@@ -84,9 +89,9 @@ class V1Engine {
   // `requests` must stay where it is for the engine's life, also when it grows.
   V1Engine(const V1Config& config, std::vector<V1Request>& requests, OtherTier* tier = nullptr);
 
-  // False when the request can never run here: its tokens need more blocks than there are.
+  // False when the request can never run here: its tokens need more blocks than there are. Requires a new request.
   bool enqueue(V1Id id);
-  // `id`'s fetched blocks have arrived.
+  // `id`'s fetched blocks have arrived. Requires one that loads.
   void loaded(V1Id id);
 
   // Decides the next pass.

@@ -1,7 +1,6 @@
 #include "sim/arrivals.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "base/check.h"
@@ -11,59 +10,121 @@ namespace kvd::sim {
 
 namespace {
 
+constexpr std::uint32_t kOwnUnitTokens = 512;  // of a prompt that shares nothing
+
+std::uint32_t own_units(std::uint32_t prompt) { return (prompt + kOwnUnitTokens - 1) / kOwnUnitTokens; }
+
+// Repeats from which requests are taken at all.
+std::uint64_t repeats_used(const trace::Trace& trace, const TraceOptions& options) {
+  const std::uint64_t each = std::max<std::uint64_t>(1, std::uint64_t{options.copies} * trace.requests.size());
+  if (options.requests_max == 0) return options.repeats;
+  return std::min<std::uint64_t>(options.repeats, (options.requests_max + each - 1) / each);
+}
+
+// Draws arrivals in the order in which trace and repeats have them, and gives them out in the order that jitter makes
+// of that: an arrival can go out when none that is still to be drawn may come before it.
 class TraceSource final : public ArrivalSource {
  public:
-  TraceSource(const trace::Trace& trace, const TraceOptions& options) : trace_(trace) {
-    KVD_CHECK(options.copies > 0 && options.speed > 0);
-    Random random(options.seed);
-    const std::size_t count = trace.requests.size();
-    events_.reserve(count * options.copies);
-    for (std::uint32_t copy = 0; copy < options.copies; ++copy) {
-      for (std::uint32_t i = 0; i < count; ++i) {
-        const double at = trace.requests[i].arrival_s + options.jitter_s * random.uniform();
-        events_.push_back({model::picoseconds(at / options.speed), i, copy});
-      }
-    }
-    std::ranges::stable_sort(events_, {}, &Event::time);
-    if (options.requests_max > 0 && events_.size() > options.requests_max) events_.resize(options.requests_max);
+  TraceSource(const trace::Trace& trace, const TraceOptions& options)
+      : trace_(trace), options_(options), random_(options.seed), repeats_(repeats_used(trace, options)) {
+    KVD_CHECK(options.copies > 0 && options.speed > 0 && options.jitter_s >= 0 && !trace.requests.empty());
+    KVD_CHECK(options.repeats == 1 || trace.span_s() > 0);
+    KVD_CHECK(prefix_ids(trace, options) <= kPrefixIdsMax);
+    const auto count = static_cast<double>(trace.requests.size());
+    if (count > 1) period_s_ = trace.span_s() * count / (count - 1);
     if (trace.block_tokens > 0) return;
     std::uint32_t longest = 1;
     for (const trace::Request& r : trace.requests) longest = std::max(longest, r.prompt_tokens);
-    own_ids_.resize(longest / kOwnUnitTokens + 1);
+    own_ids_.resize(own_units(longest));
     std::iota(own_ids_.begin(), own_ids_.end(), 0U);
   }
 
   bool next(Arrival& out) override {
-    if (at_ == events_.size()) return false;
-    const Event& event = events_[at_++];
+    if (options_.requests_max > 0 && sent_ == options_.requests_max) return false;
+    while (repeat_ < repeats_ &&
+           (pending_.empty() || model::picoseconds(drawn_to() / options_.speed) <= pending_.front().time)) {
+      draw();
+    }
+    if (pending_.empty()) return false;
+    std::ranges::pop_heap(pending_, kLater);
+    const Event event = pending_.back();
+    pending_.pop_back();
+    ++sent_;
     const trace::Request& r = trace_.requests[event.request];
     out.time = event.time;
     out.prompt = r.prompt_tokens;
     out.output = std::max(1U, r.output_tokens);
     if (own_ids_.empty()) {
-      out.units = {trace_.block_ids.data() + r.first_block, r.blocks, event.copy * trace_.distinct_blocks};
+      const std::uint64_t copy =
+          event.order / trace_.requests.size() / options_.copies * options_.copies + event.order % options_.copies;
+      out.units = {trace_.block_ids.data() + r.first_block, r.blocks,
+                   static_cast<std::uint32_t>(copy * trace_.distinct_blocks)};
     } else {
-      const std::uint32_t count = (r.prompt_tokens + kOwnUnitTokens - 1) / kOwnUnitTokens;
-      out.units = {own_ids_.data(), count, static_cast<std::uint32_t>(at_ * own_ids_.size())};
+      out.units = {own_ids_.data(), own_units(r.prompt_tokens), fresh_};
+      fresh_ += own_units(r.prompt_tokens);
     }
     return true;
   }
+
   std::uint32_t unit_tokens() const override { return own_ids_.empty() ? trace_.block_tokens : kOwnUnitTokens; }
 
+  double expected() const override {
+    const double all = static_cast<double>(trace_.requests.size()) * options_.copies * static_cast<double>(repeats_);
+    return options_.requests_max == 0 ? all : std::min(all, static_cast<double>(options_.requests_max));
+  }
+
  private:
-  static constexpr std::uint32_t kOwnUnitTokens = 512;
   struct Event {
     model::Picoseconds time;
+    std::uint64_t order;  // in which it was drawn
     std::uint32_t request;
-    std::uint32_t copy;
   };
+  static constexpr auto kLater = [](const Event& a, const Event& b) {
+    return a.time != b.time ? a.time > b.time : a.order > b.order;
+  };
+
+  // When the next request to be drawn comes at the earliest, on the trace's clock.
+  [[nodiscard]] double drawn_to() const {
+    return static_cast<double>(repeat_) * period_s_ + trace_.requests[request_].arrival_s;
+  }
+
+  // One request of the trace, for all copies.
+  void draw() {
+    const double at = drawn_to();
+    for (std::uint32_t copy = 0; copy < options_.copies; ++copy) {
+      const double jittered = at + options_.jitter_s * random_.uniform();
+      pending_.push_back({model::picoseconds(jittered / options_.speed), order_++, request_});
+      std::ranges::push_heap(pending_, kLater);
+    }
+    if (++request_ == trace_.requests.size()) {
+      request_ = 0;
+      ++repeat_;
+    }
+  }
+
   const trace::Trace& trace_;
-  std::vector<Event> events_;
+  TraceOptions options_;
+  Random random_;
+  std::uint64_t repeats_;
+  double period_s_ = 0;                 // from a repeat to the next
   std::vector<sched::UnitId> own_ids_;  // of a prompt without shared blocks, for traces without ids
-  std::size_t at_ = 0;
+  std::vector<Event> pending_;          // heap, the earliest on top
+  std::uint64_t order_ = 0;             // copies count fastest, then requests, then repeats
+  std::uint64_t sent_ = 0;
+  std::uint64_t repeat_ = 0;
+  std::uint32_t request_ = 0;  // the next to be drawn
+  std::uint32_t fresh_ = 0;    // prefix ids that requests of their own have used
 };
 
 }  // namespace
+
+double prefix_ids(const trace::Trace& trace, const TraceOptions& options) {
+  double each = trace.distinct_blocks;
+  if (trace.block_tokens == 0) {
+    for (const trace::Request& r : trace.requests) each += own_units(r.prompt_tokens);
+  }
+  return each * options.copies * static_cast<double>(repeats_used(trace, options));
+}
 
 std::unique_ptr<ArrivalSource> trace_source(const trace::Trace& trace, const TraceOptions& options) {
   return std::make_unique<TraceSource>(trace, options);

@@ -22,12 +22,11 @@ struct EngineCosts {
   model::SwapTime swap;
   double block_bytes = 0;
   double copies_per_block = 0;  // layers * 2 (K and V)
-  bool fresh = true;            // the process has just started: its first passes pay the warm-up
-  // The study's open opportunities:
-  bool async_swap = false;   // copies run beside the pass instead of before it
+  bool fresh = false;           // the process has just started: its first passes pay the warm-up
+  // The study's open opportunities, beside those of sched::Config:
   bool gathered = false;     // a request's blocks are gathered on the device and moved in one copy
   double gather_byte_s = 0;  // reading and writing device memory once
-  bool track_itl = false;    // keep the gaps between a request\'s tokens
+  bool track_itl = false;    // keep the gaps between a request's tokens
 };
 
 struct PassRecord {
@@ -43,8 +42,10 @@ struct PassRecord {
 struct EngineRun {
   std::vector<PassRecord> passes;
   double seconds = 0;
-  std::uint64_t tokens = 0;  // prompt and output tokens of the requests that finished
+  double copies_alone_s = 0;  // swap-out copies of steps that held no pass; part of `seconds` and of no record
+  std::uint64_t tokens = 0;   // prompt and output tokens of the requests that finished
   std::uint64_t rejected = 0;
+  double little_error = 0;  // relative difference of both sides of Little's law
   sched::Counts counts;
   std::vector<float> itl_s;  // gaps between tokens of a request, of all requests; where asked for
 
@@ -59,7 +60,10 @@ double copy_seconds(const EngineCosts& costs, double blocks, double requests) no
 // What the step model is asked for a pass.
 model::PassShape pass_shape(const sched::Pass& pass, sched::Batching batching) noexcept;
 
-// Sends all requests at time 0, in their order, and runs until none is left.
+// Sends all requests at time 0, in their order, and runs until none is left. With async_swap copies run on a stream of
+// their own, one after the other at full speed, and passes are not slowed down by them. The run checks itself: a
+// request's tokens are computed in order, each request that is not rejected gets all that it asked for, nothing holds
+// blocks at the end, and Little's law holds within 1 %. One that breaks any of this ends the program (base/check.h).
 EngineRun run_engine(const sched::Config& config, std::span<const Lengths> requests, const EngineCosts& costs);
 
 }  // namespace kvd::sim

@@ -1,10 +1,10 @@
 #include "sim/fleet.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "route/policy.h"
 #include "sim/event_tree.h"
 #include "sim/fleet_stats.h"
@@ -40,12 +40,13 @@ class Fleet {
   Fleet(const FleetConfig& config, ArrivalSource& source)
       : config_(config),
         source_(source),
-        policy_(route::make_policy(config.policy, config.seed)),
+        policy_(route::make_policy(config.policy, Random(~config.seed).next())),  // sources draw from the seed itself
+        metrics_age_(policy_ != nullptr && policy_->reads_engines() ? model::picoseconds(config.metrics_age_s) : 0),
         events_(config.instances),
         outstanding_(config.instances),
         waiting_(config.instances),
         kv_used_(config.instances),
-        series_(std::llround(config.sample_s * kPicosecondsPerSecond)),
+        series_(model::picoseconds(config.sample_s)),
         stats_(config) {
     KVD_CHECK(policy_ != nullptr);
     KVD_CHECK(config.engine.block_tokens * config.engine.unit_blocks == source.unit_tokens());
@@ -61,9 +62,13 @@ class Fleet {
   FleetResult run() {
     Arrival arrival;
     while (source_.next(arrival)) {
+      const Picoseconds scheduled = arrival.time;
+      arrival.time = std::max(arrival.time, sent_);
       while (events_.first_time() < arrival.time) next_event();
-      stats_.arrivals_until(arrival.time);
-      arrive(arrival);
+      if (config_.in_flight_max > 0) wait_for_room(arrival);
+      sent_ = arrival.time;
+      stats_.arrivals_until(scheduled, arrival.time);
+      arrive(arrival, scheduled);
     }
     while (events_.first_time() != EventTree::kNever) next_event();
     return finish();
@@ -120,7 +125,7 @@ class Fleet {
   }
 
   void sample(Picoseconds now) {
-    look_at_engines(now);
+    bring_up_to_date(now);
     FleetSample s;
     s.time_s = static_cast<double>(now) / kPicosecondsPerSecond;
     Picoseconds busy = stats_.busy();
@@ -142,15 +147,28 @@ class Fleet {
     series_.add(s);
   }
 
-  void arrive(const Arrival& arrival) {
-    while (series_.due() < arrival.time) sample(series_.due());
+  // The load generator sends its next request an instant after another has ended: 1 ps, so that all that happens at
+  // that moment has happened, whether or not passes are skipped.
+  void wait_for_room(Arrival& arrival) {
+    while (stats_.in_flight() >= config_.in_flight_max) {
+      const Picoseconds now = events_.first_time();
+      KVD_CHECK(now != EventTree::kNever);
+      next_event();
+      arrival.time = std::max(arrival.time, now + 1);
+    }
+    while (events_.first_time() < arrival.time) next_event();
+  }
+
+  void arrive(const Arrival& arrival, Picoseconds scheduled) {
+    look_until(arrival.time);
     if (policy_->reads_engines()) look_at_engines(arrival.time);
     const std::uint32_t i = policy_->pick({outstanding_, waiting_, kv_used_}, Match(*this, arrival));
     const V1Id id = slot_for(arrival, i);
+    slots_[id].scheduled = scheduled;
     Instance& in = *instances_[i];
     if (!in.engine.enqueue(id)) {
       free_slots_.push_back(id);
-      stats_.reject(arrival.time);
+      stats_.reject(arrival);
       return;
     }
     ++outstanding_[i];
@@ -178,11 +196,45 @@ class Fleet {
     return id;
   }
 
-  // Queues, KV use and caches as they are at `now`, in the middle of runs too.
+  // Caches and block counts as they are at `now`, in the middle of runs too.
+  void bring_up_to_date(Picoseconds now) {
+    for (const auto& in : instances_) {
+      if (in->run > 1) in->engine.begun(static_cast<std::uint64_t>(passes_begun(*in, now)));
+    }
+  }
+
+  // Samples and readings of metrics that are due before what happens at `now`, in order of time: engines can be looked
+  // at later and later only.
+  void look_until(Picoseconds now) {
+    while (series_.due() < now) {
+      metrics_until(series_.due());
+      sample(series_.due());
+    }
+    metrics_until(now);
+  }
+
+  // Where metrics have an age: reads them as their last multiple of it found them, unless that was done.
+  void metrics_until(Picoseconds now) {
+    if (metrics_age_ == 0) return;
+    const Picoseconds at = now - now % metrics_age_;
+    if (at <= metrics_at_) return;
+    metrics_at_ = at;
+    read_metrics(at);
+  }
+
+  // What the router knows of engines at `now`, for a request that comes then.
   void look_at_engines(Picoseconds now) {
+    if (metrics_age_ == 0) {
+      read_metrics(now);
+    } else {
+      bring_up_to_date(now);
+    }
+  }
+
+  void read_metrics(Picoseconds now) {
+    bring_up_to_date(now);
     for (std::uint32_t i = 0; i < config_.instances; ++i) {
-      Instance& in = *instances_[i];
-      if (in.run > 1) in.engine.begun(static_cast<std::uint64_t>(passes_begun(in, now)));
+      const Instance& in = *instances_[i];
       waiting_[i] = in.engine.waiting();
       kv_used_[i] = static_cast<float>(in.engine.cache().used()) / static_cast<float>(config_.engine.blocks);
     }
@@ -240,7 +292,7 @@ class Fleet {
   void next_event() {
     const std::uint32_t i = events_.first();
     const Picoseconds now = events_.first_time();
-    while (series_.due() < now) sample(series_.due());
+    look_until(now);
     Instance& in = *instances_[i];
     if (in.run > 0) {
       in.engine.complete(static_cast<std::uint64_t>(in.run), first_, done_);
@@ -270,6 +322,9 @@ class Fleet {
   const FleetConfig& config_;
   ArrivalSource& source_;
   std::unique_ptr<route::Policy> policy_;
+  Picoseconds metrics_age_;
+  Picoseconds metrics_at_ = -1;  // when engines were last read
+  Picoseconds sent_ = 0;         // when the last request came
   EventTree events_;
   std::vector<sched::V1Request> requests_;  // by slot; slots are used again
   std::vector<RequestRecord> slots_;

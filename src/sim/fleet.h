@@ -6,8 +6,8 @@
 // Runs of passes in which sequences only decode are taken at once, in closed form and in whole picoseconds; `skip` off
 // takes every pass by itself and gives the same records.
 //
-// Memory: what is in flight, 12 bytes a request for percentiles and the check of stability, and what is kept: a record
-// a request, a record an event, samples over time (fleet_series.h).
+// Memory: what is in flight, 12 bytes a request for percentiles and the check of stability (32 where the load generator
+// holds requests back), and what is kept: a record a request, a record an event, samples over time (fleet_series.h).
 #pragma once
 
 #include <array>
@@ -28,6 +28,11 @@ struct FleetConfig {
   sched::V1Config engine;
   model::LinearPass pass;
   std::string policy = "least-request";  // of route::kPolicyNames
+  // The router knows queues and KV use as they were at the last multiple of this; 0 = as they are. What it has sent
+  // itself and which prefixes are cached it knows at once.
+  double metrics_age_s = 0;
+  // Most requests that the load generator has in flight; the next ones wait there, in order. 0 = no limit.
+  std::uint32_t in_flight_max = 0;
   TiersConfig tiers;
   std::uint64_t seed = 1;
   bool skip = true;
@@ -40,7 +45,7 @@ struct FleetConfig {
 };
 
 struct RequestRecord {
-  model::Picoseconds arrival = 0;
+  model::Picoseconds arrival = 0;  // at the router
   model::Picoseconds first_token = 0;
   model::Picoseconds finish = 0;
   std::uint32_t instance = 0;
@@ -49,6 +54,7 @@ struct RequestRecord {
   std::uint32_t hit_tokens = 0;     // in the instance's own cache
   std::uint32_t loaded_tokens = 0;  // from tiers behind it
   std::uint32_t preemptions = 0;
+  model::Picoseconds scheduled = 0;  // when the workload asked for it: before `arrival` where it was held back
 };
 
 // One event: `passes` passes that were taken at once, the first of which held this.
@@ -65,20 +71,28 @@ struct Percentiles {
   double p50 = 0;
   double p90 = 0;
   double p99 = 0;
+  std::uint64_t count = 0;  // of values; with none the others say nothing
 };
 
 struct FleetResult {
-  std::uint64_t requests = 0;  // finished, after the warm-up
-  std::uint64_t rejected = 0;  // too long for an instance
-  double seconds = 0;          // from the first arrival that counts to the last token
-  Percentiles ttft;
-  Percentiles tpot;  // of requests with at least two tokens
+  std::uint64_t requests = 0;           // finished, after the warm-up
+  std::uint64_t warmup_requests = 0;    // finished, arrived in the warm-up
+  std::uint64_t unfinished = 0;         // when the run ended; 0, since it ends with the last token
+  std::uint64_t rejected = 0;           // too long for an instance
+  std::uint64_t rejected_shortest = 0;  // prompt and answer of the shortest of these, tokens
+  double last_arrival_s = 0;            // of all
+  double seconds = 0;                   // from the first arrival that counts to the last token
+  Percentiles ttft;                     // from the arrival
+  Percentiles ttft_scheduled;           // from when the workload asked, where in_flight_max holds requests back
+  Percentiles tpot;                     // of requests with at least two tokens
   double output_tokens_per_s = 0;
   double hit_share = 0;  // of prompt tokens
   double loaded_share = 0;
   double goodput = 0;  // requests a second within the SLA
   double busy_share = 0;
-  bool unstable = false;  // queues grew to the end of the arrivals: the means describe the length of the run
+  // Queues grew to the end of the arrivals (the load generator's, too): times are of the run's length then, not of the
+  // fleet, and have no business in a report.
+  bool unstable = false;
   std::uint64_t passes = 0;
   std::uint64_t passes_executed = 0;  // the others were taken in closed form
   std::uint64_t preemptions = 0;

@@ -27,7 +27,7 @@ double at_share(std::vector<float>& values, double share) {
 Percentiles percentiles(std::vector<float>& values) {
   if (values.empty()) return {};
   return {mean(values.data(), values.data() + values.size()), at_share(values, 0.5), at_share(values, 0.9),
-          at_share(values, 0.99)};
+          at_share(values, 0.99), values.size()};
 }
 
 // Unfinished requests in the last third of the arrivals against the first third.
@@ -42,8 +42,7 @@ bool grew(const std::vector<float>& unfinished, std::uint32_t instances) {
 
 }  // namespace
 
-FleetStats::FleetStats(const FleetConfig& config)
-    : config_(config), warmup_(std::llround(config.warmup_s * kPicosecondsPerSecond)) {}
+FleetStats::FleetStats(const FleetConfig& config) : config_(config), warmup_(model::picoseconds(config.warmup_s)) {}
 
 void FleetStats::move_to(model::Picoseconds time) {
   if (first_ < 0) first_ = last_ = time;
@@ -51,10 +50,24 @@ void FleetStats::move_to(model::Picoseconds time) {
   last_ = time;
 }
 
-void FleetStats::arrivals_until(model::Picoseconds time) {
+void FleetStats::arrivals_until(model::Picoseconds scheduled, model::Picoseconds time) {
   move_to(time);
+  last_arrival_ = time;
   if (time >= warmup_ && begin_ < 0) begin_ = time;
-  unfinished_.push_back(static_cast<float>(in_flight_));
+  if (config_.in_flight_max > 0) {
+    scheduled_.push_back(scheduled);
+  } else {
+    unfinished_.push_back(static_cast<float>(in_flight_));
+  }
+}
+
+// Those that were asked for before, less those that have ended: what the load generator holds back counts, too.
+void FleetStats::count_unfinished() {
+  std::size_t ended = 0;
+  for (std::size_t asked = 0; asked < scheduled_.size(); ++asked) {
+    while (ended < ended_.size() && ended_[ended] < scheduled_[asked]) ++ended;
+    unfinished_.push_back(static_cast<float>(asked - ended));
+  }
 }
 
 void FleetStats::arrived(const Arrival& arrival) {
@@ -62,21 +75,33 @@ void FleetStats::arrived(const Arrival& arrival) {
   tokens_asked_ += arrival.output;
 }
 
-void FleetStats::reject(model::Picoseconds) { ++result_.rejected; }
+void FleetStats::reject(const Arrival& arrival) {
+  const std::uint64_t tokens = std::uint64_t{arrival.prompt} + arrival.output;
+  result_.rejected_shortest = result_.rejected == 0 ? tokens : std::min(result_.rejected_shortest, tokens);
+  ++result_.rejected;
+  if (config_.in_flight_max > 0) ended_.push_back(arrival.time);
+}
 
 void FleetStats::left(const RequestRecord& record, std::uint32_t generated) {
   move_to(record.finish);
   --in_flight_;
   tokens_made_ += generated;
   latency_ += seconds(record.finish - record.arrival);
+  if (config_.in_flight_max > 0) ended_.push_back(record.finish);
   if (config_.keep_records) result_.records.push_back(record);
   all_.prompts += record.prompt;
   all_.hits += record.hit_tokens;
   all_.loads += record.loaded_tokens;
-  if (record.arrival < warmup_) return;
+  if (record.arrival < warmup_) {
+    ++result_.warmup_requests;
+    return;
+  }
   ++result_.requests;
   const double ttft = seconds(record.first_token - record.arrival);
   ttft_.push_back(static_cast<float>(ttft));
+  if (config_.in_flight_max > 0) {
+    ttft_scheduled_.push_back(static_cast<float>(seconds(record.first_token - record.scheduled)));
+  }
   double tpot = 0;
   if (record.output > 1) {
     tpot = seconds(record.finish - record.first_token) / (record.output - 1);
@@ -98,7 +123,10 @@ void FleetStats::add_totals(FleetSample& sample) const noexcept {
 
 FleetResult FleetStats::finish(bool blocks_conserved, const std::array<TierTraffic, kTiers>& traffic) {
   result_.ttft = percentiles(ttft_);
+  result_.ttft_scheduled = percentiles(ttft_scheduled_);
   result_.tpot = percentiles(tpot_);
+  result_.unfinished = in_flight_;
+  result_.last_arrival_s = seconds(last_arrival_);
   result_.seconds = seconds(last_ - std::max<model::Picoseconds>(begin_, 0));
   const double span = std::max(result_.seconds, 1e-12);
   result_.output_tokens_per_s = static_cast<double>(outputs_) / span;
@@ -108,6 +136,7 @@ FleetResult FleetStats::finish(bool blocks_conserved, const std::array<TierTraff
     result_.loaded_share = static_cast<double>(loads_) / static_cast<double>(prompts_);
   }
   result_.busy_share = seconds(busy_) / (std::max(seconds(last_ - first_), 1e-12) * config_.instances);
+  count_unfinished();
   result_.unstable = grew(unfinished_, config_.instances);
   result_.little_error = latency_ > 0 ? std::fabs(area_ - latency_) / latency_ : 0;
   result_.tokens_conserved = tokens_asked_ == tokens_made_ && in_flight_ == 0;

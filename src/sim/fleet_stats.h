@@ -13,10 +13,12 @@ class FleetStats {
  public:
   explicit FleetStats(const FleetConfig& config);
 
-  // A request arrives at `time`: samples how many are unfinished, which tells whether queues grow.
-  void arrivals_until(model::Picoseconds time);
+  // A request that was asked for at `scheduled` arrives at `time`: samples how many are unfinished, which tells whether
+  // queues grow.
+  void arrivals_until(model::Picoseconds scheduled, model::Picoseconds time);
   void arrived(const Arrival& arrival);
-  void reject(model::Picoseconds time);
+  // It is too long for an instance.
+  void reject(const Arrival& arrival);
   // `passes` passes have run as one event that took `time`.
   void ran(std::uint64_t passes, model::Picoseconds time) noexcept {
     ++result_.passes_executed;
@@ -28,6 +30,8 @@ class FleetStats {
   void add_preemptions(std::uint64_t count) noexcept { result_.preemptions += count; }
 
   [[nodiscard]] model::Picoseconds busy() const noexcept { return busy_; }
+  // Requests that have arrived and not left.
+  [[nodiscard]] std::uint64_t in_flight() const noexcept { return in_flight_; }
   // Fills in what finished requests add up to.
   void add_totals(FleetSample& sample) const noexcept;
 
@@ -35,15 +39,21 @@ class FleetStats {
 
  private:
   void move_to(model::Picoseconds time);
+  void count_unfinished();
 
   const FleetConfig& config_;
   FleetResult result_;
   std::vector<float> ttft_;
   std::vector<float> tpot_;
-  std::vector<float> unfinished_;  // at each arrival
+  std::vector<float> unfinished_;  // when each request was asked for
+  // Where the load generator holds requests back:
+  std::vector<float> ttft_scheduled_;
+  std::vector<model::Picoseconds> scheduled_;
+  std::vector<model::Picoseconds> ended_;
   model::Picoseconds warmup_ = 0;
   model::Picoseconds begin_ = -1;  // first arrival that counts
   model::Picoseconds first_ = -1;  // first arrival
+  model::Picoseconds last_arrival_ = 0;
   model::Picoseconds last_ = 0;
   model::Picoseconds busy_ = 0;
   double area_ = 0;     // unfinished requests over time, in seconds

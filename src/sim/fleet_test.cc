@@ -1,7 +1,11 @@
 // Tests of the fleet: analytic runs against single passes, conservation, and what depots and policies must do.
 #include "sim/fleet.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -62,7 +66,8 @@ bool same(const std::vector<RequestRecord>& a, const std::vector<RequestRecord>&
     const RequestRecord& x = a[i];
     const RequestRecord& y = b[i];
     if (x.arrival != y.arrival || x.first_token != y.first_token || x.finish != y.finish || x.instance != y.instance ||
-        x.hit_tokens != y.hit_tokens || x.loaded_tokens != y.loaded_tokens || x.preemptions != y.preemptions) {
+        x.hit_tokens != y.hit_tokens || x.loaded_tokens != y.loaded_tokens || x.preemptions != y.preemptions ||
+        x.scheduled != y.scheduled) {
       return false;
     }
   }
@@ -226,8 +231,106 @@ TEST(Fleet, RejectsWhatCanNeverFit) {
   trace.requests[5].output_tokens = 1'000'000;
   const FleetResult result = simulate(small_fleet(2000), trace);
   EXPECT_EQ(result.rejected, 1U);
+  EXPECT_EQ(result.rejected_shortest, trace.requests[5].prompt_tokens + 1'000'000U);
   EXPECT_EQ(result.requests, 19U);
   EXPECT_TRUE(result.tokens_conserved);
+}
+
+TEST(Fleet, CountsTheWarmUpApart) {
+  const trace::Trace trace = make_trace(8, 200);
+  FleetConfig config = small_fleet(2000);
+  config.warmup_s = trace.requests[50].arrival_s;
+  const FleetResult result = simulate(config, trace);
+  EXPECT_EQ(result.warmup_requests, 50U);
+  EXPECT_EQ(result.requests, 150U);
+  EXPECT_EQ(result.ttft.count, 150U);
+  EXPECT_EQ(result.unfinished, 0U);
+  EXPECT_NEAR(result.last_arrival_s, trace.requests.back().arrival_s, 1e-9);
+}
+
+// How many requests are in flight at most, by their records.
+int most_in_flight(const FleetResult& result) {
+  std::vector<std::pair<model::Picoseconds, int>> steps;
+  for (const RequestRecord& r : result.records) {
+    steps.emplace_back(r.arrival, 1);
+    steps.emplace_back(r.finish, -1);
+  }
+  std::ranges::sort(steps);  // of equal times, ends first
+  int now = 0;
+  int most = 0;
+  for (const auto& [time, step] : steps) most = std::max(most, now += step);
+  return most;
+}
+
+TEST(Fleet, ALoadGeneratorHoldsBackWhatIsTooMuchInFlight) {
+  const trace::Trace trace = make_trace(9, 1500);
+  for (const char* const policy : {"random", "load", "prefix-affinity"}) {
+    FleetConfig config = small_fleet(260);
+    config.policy = policy;
+    const FleetResult open = simulate(config, trace);
+    ASSERT_GT(most_in_flight(open), 12);
+    config.in_flight_max = 12;
+    FleetResult held = simulate(config, trace);
+    EXPECT_EQ(most_in_flight(held), 12);
+    EXPECT_LT(held.little_error, 1e-6);
+    EXPECT_TRUE(held.tokens_conserved && held.blocks_conserved);
+    EXPECT_GT(held.ttft_scheduled.mean, held.ttft.mean);
+    EXPECT_EQ(held.ttft_scheduled.count, held.requests);
+    config.skip = false;
+    config.sample_s = 0.3;
+    EXPECT_TRUE(same(held.records, simulate(config, trace).records)) << policy;
+    std::ranges::sort(held.records, {}, [](const RequestRecord& r) { return std::pair(r.scheduled, r.arrival); });
+    std::size_t late = 0;
+    for (std::size_t i = 0; i < held.records.size(); ++i) {
+      const RequestRecord& r = held.records[i];
+      EXPECT_GE(r.arrival, r.scheduled);
+      EXPECT_GE(r.arrival, held.records[i == 0 ? 0 : i - 1].arrival) << "requests are sent in order";
+      late += r.arrival > r.scheduled;
+    }
+    EXPECT_GT(late, 100U);
+    EXPECT_LT(late, held.records.size());
+    config = small_fleet(260);
+    config.policy = policy;
+    config.in_flight_max = 100'000;
+    EXPECT_TRUE(same(open.records, simulate(config, trace).records)) << "a limit that nothing reaches";
+  }
+}
+
+TEST(Fleet, WhatALoadGeneratorHoldsBackIsAQueueThatMayGrow) {
+  const trace::Trace trace = make_trace(4, 3000);
+  FleetConfig config = small_fleet(2000);
+  config.in_flight_max = 200;
+  EXPECT_FALSE(simulate(config, trace).unstable);
+  config.in_flight_max = 20;  // less than 8 an instance: only what is held back can be seen to grow
+  EXPECT_TRUE(run_fleet(config, *trace_source(trace, {.speed = 40})).unstable);
+}
+
+// Of the intervals of so many seconds in which several requests came, the share in which all went to one instance.
+double sent_together(const FleetResult& result, double interval_s) {
+  std::map<std::int64_t, std::vector<std::uint32_t>> sent;
+  for (const RequestRecord& r : result.records) sent[r.arrival / model::picoseconds(interval_s)].push_back(r.instance);
+  std::erase_if(sent, [](const auto& entry) { return entry.second.size() < 2; });
+  const auto together = std::ranges::count_if(sent, [](const auto& entry) {
+    return std::ranges::all_of(entry.second, [&](std::uint32_t i) { return i == entry.second.front(); });
+  });
+  return static_cast<double>(together) / static_cast<double>(sent.size());
+}
+
+TEST(Fleet, ARouterMayKnowQueuesAsTheyWere) {
+  const trace::Trace trace = make_trace(10, 1500);
+  FleetConfig config = small_fleet(260);
+  config.policy = "load";
+  const FleetResult now = simulate(config, trace);
+  config.metrics_age_s = 1e-12;
+  EXPECT_TRUE(same(now.records, simulate(config, trace).records)) << "an age of nothing";
+  config.metrics_age_s = 2;
+  const FleetResult old = simulate(config, trace);
+  // Whatever looks best when it is read looks best until it is read again: some ten requests.
+  EXPECT_GT(sent_together(old, 2), 0.9);
+  EXPECT_LT(sent_together(now, 2), 0.1);
+  config.skip = false;
+  config.sample_s = 0.7;
+  EXPECT_TRUE(same(old.records, simulate(config, trace).records));
 }
 
 TEST(Fleet, SaysWhenQueuesGrow) {

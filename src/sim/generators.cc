@@ -15,6 +15,19 @@ constexpr std::uint32_t kUnitTokens = 64;  // of sessions and requests that shar
 
 double exponential(Random& random, double mean) { return -mean * std::log1p(-random.uniform()); }
 
+// Mean number of Poisson arrivals in all stages.
+double arrivals_of(const std::vector<Stage>& stages) {
+  double sum = 0;
+  for (const Stage& stage : stages) sum += stage.rate * stage.seconds;
+  return sum;
+}
+
+// What a sum of a Poisson number of values does not exceed but once in 10^20 runs: ten standard deviations above its
+// mean, and a few values more where there are few.
+double most(double count, double value_mean, double value_max) {
+  return count * value_mean + (10 * std::sqrt(count) + 50) * value_max;
+}
+
 // Poisson arrivals within stages: a gap that crosses a stage's end is cut there, which an exponential gap does not
 // notice.
 class StageClock {
@@ -73,6 +86,7 @@ class SharedPrefixSource final : public ArrivalSource {
     return true;
   }
   std::uint32_t unit_tokens() const override { return unit_; }
+  double expected() const override { return arrivals_of(options_.stages); }
 
  private:
   SharedPrefixOptions options_;
@@ -112,6 +126,7 @@ class PoissonSource final : public ArrivalSource {
     return true;
   }
   std::uint32_t unit_tokens() const override { return kUnitTokens; }
+  double expected() const override { return options_.at_once > 0 ? options_.at_once : arrivals_of(options_.stages); }
 
  private:
   PoissonOptions options_;
@@ -144,6 +159,7 @@ class SessionSource final : public ArrivalSource {
     }
   }
   std::uint32_t unit_tokens() const override { return kUnitTokens; }
+  double expected() const override { return arrivals_of(options_.stages) * options_.turns.mean(); }
 
  private:
   struct Turn {
@@ -219,6 +235,25 @@ double TokenRange::mean() const noexcept {
   const double p = 1 - theta;
   const double rank = (std::pow(end, p + 1) - 1) / (p + 1) / ((std::pow(end, p) - 1) / p);
   return low + rank - 1.5;  // a rank from r to r + 1 is drawn as low + r - 1
+}
+
+double listed_ids(const SharedPrefixOptions& options) {
+  const double unit = std::gcd(options.shared_tokens, options.own_tokens);
+  return 1.0 * options.groups * options.prompts * ((options.shared_tokens + 1.0 * options.own_tokens) / unit);
+}
+
+double prefix_ids(const PoissonOptions& options) {
+  const double longest = options.prompt.high / kUnitTokens + 1.0;
+  if (options.at_once > 0) return options.at_once * longest;
+  return most(arrivals_of(options.stages), options.prompt.mean() / kUnitTokens + 1, longest);
+}
+
+double prefix_ids(const SessionOptions& options) {
+  const double system = 1.0 * options.groups * (options.system_tokens / kUnitTokens);
+  const double turn_mean = (options.user.mean() + options.output.mean()) / kUnitTokens;
+  const double turn_max = (1.0 * options.user.high + options.output.high) / kUnitTokens;
+  return system +
+         most(arrivals_of(options.stages), options.turns.mean() * turn_mean + 2, options.turns.high * turn_max + 2);
 }
 
 std::unique_ptr<ArrivalSource> shared_prefix_source(const SharedPrefixOptions& options) {

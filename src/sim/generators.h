@@ -39,6 +39,9 @@ struct SharedPrefixOptions {
 };
 // Requires that a common divisor of both lengths is a whole number of blocks; unit_tokens() says which.
 std::unique_ptr<ArrivalSource> shared_prefix_source(const SharedPrefixOptions& options);
+// How many ids all prompts are listed with, 4 bytes each; at most kListedIdsMax are taken.
+[[nodiscard]] double listed_ids(const SharedPrefixOptions& options);
+inline constexpr double kListedIdsMax = 268435456;  // 1 GiB
 
 // Requests that share nothing.
 struct PoissonOptions {
@@ -50,6 +53,8 @@ struct PoissonOptions {
   std::uint64_t seed = 1;
 };
 std::unique_ptr<ArrivalSource> poisson_source(const PoissonOptions& options);
+// Prefix ids that the requests need at most, but for one run in 10^20; at most kPrefixIdsMax fit.
+[[nodiscard]] double prefix_ids(const PoissonOptions& options);
 
 // Conversations: a session begins, each of its turns sends all that was said before and something new, and the next
 // turn comes an exponential time after this one (an open loop: also when the answer is not there yet). All sessions of
@@ -69,5 +74,7 @@ struct SessionOptions {
 };
 // Prefixes are told apart in units of unit_tokens(): 64.
 std::unique_ptr<ArrivalSource> session_source(const SessionOptions& options);
+// As above.
+[[nodiscard]] double prefix_ids(const SessionOptions& options);
 
 }  // namespace kvd::sim

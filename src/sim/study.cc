@@ -16,7 +16,8 @@ using nlohmann::json;
 
 namespace {
 
-constexpr double kHostBytes = 64.0 * 1024 * 1024 * 1024;
+constexpr double kHostGib = 64;
+constexpr double kGibBytes = 1024.0 * 1024 * 1024;
 constexpr double kStudyBlockTokens = 16;
 
 // "prefill-8K" -> 8192, "prefill-16" -> 16, "4k" -> 4096, 512 -> 512; 0 when it is no length.
@@ -89,6 +90,33 @@ void read_8(const json& calibration, model::StudyTables& tables) {
   blocks(by_block.at("Swap (pageable Mem.)"), tables.swap_pageable);
   tokens(by_tokens.at("Recompute"), tables.recompute);
   tokens(by_tokens.at("Swap (Pinned Mem.)"), tables.swap_pinned);
+}
+
+// Why nothing can be fitted to a series; empty if something can. With one point left out there must still be one for
+// each constant.
+template <class Points>
+std::string series_fault(const char* name, const Points& points, std::size_t constants) {
+  if (points.size() <= constants) {
+    return fmt::format("{}: {} points, at least {} are expected", name, points.size(), constants + 1);
+  }
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (!std::isfinite(points[i].seconds) || points[i].seconds <= 0) {
+      return fmt::format("{}: point {} of {} is not a number above 0", name, i + 1, points.size());
+    }
+  }
+  return {};
+}
+
+std::string tables_fault(const model::StudyTables& t) {
+  for (const std::string& fault :
+       {series_fault("3a Yarn", t.first_pass[kYarn], 6), series_fault("3a Llama", t.first_pass[kLlama], 4),
+        series_fault("3c Yarn", t.decode[kYarn], 2), series_fault("3c Llama", t.decode[kLlama], 2),
+        series_fault("3c OPT", t.decode[kOpt], 2), series_fault("4a whole", t.whole, 0),
+        series_fault("4a chunked", t.chunked, 3), series_fault("8a, 8b recompute", t.recompute, 6),
+        series_fault("8a, 8b swap pinned", t.swap_pinned, 2), series_fault("8a swap pageable", t.swap_pageable, 2)}) {
+    if (!fault.empty()) return fault;
+  }
+  return {};
 }
 
 std::vector<Lengths> read_requests(const json& list) {
@@ -206,6 +234,7 @@ std::expected<model::StudyTables, std::string> read_tables(const json& calibrati
   } catch (const json::exception& error) {
     return std::unexpected(std::string(error.what()));
   }
+  if (std::string fault = tables_fault(tables); !fault.empty()) return std::unexpected(std::move(fault));
   return tables;
 }
 
@@ -243,9 +272,11 @@ EngineCosts study_costs(const model::StudyFit& fit, model::StudyModelIndex m, bo
   return costs;
 }
 
-std::uint32_t study_host_blocks(model::StudyModelIndex m) noexcept {
+std::uint32_t study_blocks(model::StudyModelIndex m, double gib) noexcept {
   const double block_bytes = model::kStudyModelTable[m].kv_bytes_per_token() * kStudyBlockTokens;
-  return static_cast<std::uint32_t>(kHostBytes / block_bytes);
+  return static_cast<std::uint32_t>(gib * kGibBytes / block_bytes);
 }
+
+std::uint32_t study_host_blocks(model::StudyModelIndex m) noexcept { return study_blocks(m, kHostGib); }
 
 }  // namespace kvd::sim

@@ -25,7 +25,7 @@ struct StudyInputs {
   std::map<std::string, std::vector<std::uint32_t>> prompts_joining;  // figure 3b, by order
 };
 
-// From the parsed files; the error names what is missing.
+// From the parsed files; the error names what is missing, or a series that cannot be fitted to: too short, not above 0.
 std::expected<model::StudyTables, std::string> read_tables(const nlohmann::json& calibration);
 std::expected<StudyInputs, std::string> read_inputs(const nlohmann::json& workloads);
 
@@ -34,6 +34,10 @@ const std::vector<std::string>& study_figures();
 
 // One figure's predictions, in the layout of study.json (docs/sim.md). Requires a name of study_figures().
 nlohmann::ordered_json study_figure(const std::string& figure, const model::StudyFit& fit, const StudyInputs& inputs);
+
+// How often requests were preempted in the runs of figures 9, 10a and 10b, laid out as these: the paper explains with
+// it, and does not draw it.
+nlohmann::ordered_json study_evictions(const model::StudyFit& fit, const StudyInputs& inputs);
 
 // A table point that was left out of the fit: what was measured, and what the fit of all others predicts.
 struct LeftOut {
@@ -51,7 +55,8 @@ std::vector<LeftOut> leave_one_out(const model::StudyTables& tables);
 // Costs of an engine of the study: model, pinned or pageable host memory.
 EngineCosts study_costs(const model::StudyFit& fit, model::StudyModelIndex m, bool pinned, std::uint32_t block_tokens);
 
-// The host's 64 GiB in blocks of 16 tokens of the model.
+// Blocks of 16 tokens of the model in so much memory, and in the host's 64 GiB.
+std::uint32_t study_blocks(model::StudyModelIndex m, double gib) noexcept;
 std::uint32_t study_host_blocks(model::StudyModelIndex m) noexcept;
 
 }  // namespace kvd::sim

@@ -1,6 +1,5 @@
 // Each figure of the study: which runs it is made of, and how they are laid out.
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -109,7 +108,8 @@ sched::Config strategy(const std::string& name, std::uint32_t blocks, std::uint3
 
 ordered_json fig4a(const Study& s) {
   ordered_json out;
-  const EngineCosts costs = study_costs(s.fit, kYarn, true, 16);
+  EngineCosts costs = study_costs(s.fit, kYarn, true, 16);
+  costs.fresh = true;  // as its table, which is fitted to
   const Lengths prompt[] = {{8192, 1}};
   for (const char* const chunk : {"none", "8k", "4k", "2k", "1k", "512", "256", "128", "64", "32"}) {
     out[chunk] = rate(run_engine(strategy(chunk, yarn_blocks(8192), 8192), prompt, costs), 8192);
@@ -204,7 +204,12 @@ EngineRun evicting_run(const Study& s, StudyModelIndex m, std::uint32_t blocks, 
   return run_engine(config, requests, study_costs(s.fit, m, true, 16));
 }
 
-ordered_json fig9(const Study& s) {
+// What the figures of evictions show of a run.
+using Value = ordered_json (*)(const EngineRun& run);
+ordered_json overhead(const EngineRun& run) { return run.overhead_s(); }
+ordered_json evictions(const EngineRun& run) { return run.counts.recomputes + run.counts.swaps_out; }
+
+ordered_json runs_of_9(const Study& s, Value value) {
   ordered_json out;
   const auto& zipf = s.inputs.requests.at("zipf_128_8192_ratio_0.5");
   for (const char* const length : {"1K", "2K", "4K", "8K", "128-8K"}) {
@@ -214,43 +219,41 @@ ordered_json fig9(const Study& s) {
         const auto half = static_cast<std::uint32_t>(fixed ? (length[0] - '0') * 512 : 0);
         std::vector<Lengths> requests(count, Lengths{half, half});
         if (!fixed) requests.assign(zipf.begin(), zipf.begin() + static_cast<std::ptrdiff_t>(count));
-        out[length][swap ? "swap" : "recompute"].push_back(
-            evicting_run(s, kYarn, 2928, 16384, swap, requests).overhead_s());
+        out[length][swap ? "swap" : "recompute"].push_back(value(evicting_run(s, kYarn, 2928, 16384, swap, requests)));
       }
     }
   }
   return out;
 }
 
-constexpr std::uint32_t kBlocksPerGib = 128;  // of Yarn-Llama-2-7B: 8 MiB each
-
-ordered_json fig10a(const Study& s) {
+ordered_json runs_of_10a(const Study& s, Value value) {
   ordered_json out;
   for (const bool swap : {false, true}) {
     for (const std::uint32_t gib : {6U, 10U, 14U, 18U, 22U, 24U}) {
-      out["zipf"][swap ? "swap" : "recompute"][std::to_string(gib)] =
-          evicting_run(s, kYarn, gib * kBlocksPerGib, 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"))
-              .overhead_s();
+      out["zipf"][swap ? "swap" : "recompute"][std::to_string(gib)] = value(evicting_run(
+          s, kYarn, study_blocks(kYarn, gib), 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5")));
     }
   }
   return out;
 }
 
 EngineRun ten_gib_run(const Study& s, StudyModelIndex m, bool swap) {
-  const double block_bytes = kStudyModelTable[m].kv_bytes_per_token() * 16;
-  const auto blocks = static_cast<std::uint32_t>(10.0 * 1024 * 1024 * 1024 / block_bytes);
-  return evicting_run(s, m, blocks, 2048, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
+  return evicting_run(s, m, study_blocks(m, 10), 2048, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
 }
 
-ordered_json fig10b(const Study& s) {
+ordered_json runs_of_10b(const Study& s, Value value) {
   ordered_json out;
   for (const StudyModelIndex m : kModels) {
     for (const bool swap : {false, true}) {
-      out[name_of(m)][swap ? "swap" : "recompute"] = ten_gib_run(s, m, swap).overhead_s();
+      out[name_of(m)][swap ? "swap" : "recompute"] = value(ten_gib_run(s, m, swap));
     }
   }
   return out;
 }
+
+ordered_json fig9(const Study& s) { return runs_of_9(s, overhead); }
+ordered_json fig10a(const Study& s) { return runs_of_10a(s, overhead); }
+ordered_json fig10b(const Study& s) { return runs_of_10b(s, overhead); }
 
 ordered_json use_over_time(const EngineRun& run, double gpu_blocks, double host_blocks) {
   ordered_json out = ordered_json::array();
@@ -266,11 +269,10 @@ ordered_json fig11(const Study& s) {
     const char* const how = swap ? "swap" : "recompute";
     const EngineRun a = evicting_run(s, kYarn, 1064, 16384, swap, s.inputs.requests.at("fig11a"));
     out["a"][how] = use_over_time(a, 1064, study_host_blocks(kYarn));
-    const EngineRun b =
-        evicting_run(s, kYarn, 6 * kBlocksPerGib, 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
-    out["b"][how] = use_over_time(b, 6 * kBlocksPerGib, study_host_blocks(kYarn));
-    const double opt_blocks = 10.0 * 1024 * 1024 * 1024 / (kStudyModelTable[kOpt].kv_bytes_per_token() * 16);
-    out["c"][how] = use_over_time(ten_gib_run(s, kOpt, swap), std::floor(opt_blocks), study_host_blocks(kOpt));
+    const std::uint32_t six_gib = study_blocks(kYarn, 6);
+    const EngineRun b = evicting_run(s, kYarn, six_gib, 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
+    out["b"][how] = use_over_time(b, six_gib, study_host_blocks(kYarn));
+    out["c"][how] = use_over_time(ten_gib_run(s, kOpt, swap), study_blocks(kOpt, 10), study_host_blocks(kOpt));
   }
   return out;
 }
@@ -302,6 +304,12 @@ const std::vector<std::string>& study_figures() {
     return out;
   }();
   return names;
+}
+
+ordered_json study_evictions(const model::StudyFit& fit, const StudyInputs& inputs) {
+  const Study s{fit, inputs};
+  return {
+      {"fig9", runs_of_9(s, evictions)}, {"fig10a", runs_of_10a(s, evictions)}, {"fig10b", runs_of_10b(s, evictions)}};
 }
 
 ordered_json study_figure(const std::string& figure, const model::StudyFit& fit, const StudyInputs& inputs) {

@@ -1,4 +1,4 @@
-// Tests of the study: the fit's errors on points left out, exact scaling, and what each figure must hold.
+// Tests of the study: the fit's errors on points left out, exact scaling, what each figure must hold, and its engine.
 #include "sim/study.h"
 
 #include <algorithm>
@@ -99,7 +99,43 @@ TEST(Study, RunsEveryRequestToItsEnd) {
     EXPECT_EQ(run.rejected, 0U);
     EXPECT_EQ(run.tokens, 113193U + 226405U);
     EXPECT_EQ(run.passes.back().host_blocks, 0U);
+    EXPECT_LT(run.little_error, 1e-9);
+    double seconds = run.copies_alone_s;
+    for (const PassRecord& pass : run.passes) seconds += pass.seconds;
+    EXPECT_NEAR(seconds, run.seconds, 1e-9 * run.seconds);
   }
+}
+
+// The paper explains overheads with the number of evictions (bench/study_sentences.py compares them).
+TEST(Study, CountsEvictions) {
+  const auto counts = study_evictions(model::fit_study(tables()), inputs());
+  EXPECT_EQ(counts.at("fig9").at("1K").at("swap").at(0), 0) << "32 short requests fit";
+  const auto& by_model = counts.at("fig10b");
+  for (const char* const how : {"recompute", "swap"}) {
+    const auto of = [&](const char* name) { return by_model.at(name).at(how).get<int>(); };
+    EXPECT_GT(of("Llama-3.1-8B"), 0) << how;
+    EXPECT_GT(of("OPT-13B"), of("Yarn-Llama-2-7B")) << how;
+    EXPECT_GT(of("Yarn-Llama-2-7B"), of("Llama-3.1-8B")) << how;
+  }
+}
+
+TEST(EngineRun, ARequestThatOutgrowsTheDeviceStillPaysForItsCopies) {
+  sched::Config config = sched::vllm_0_4_2(4, 2048);
+  config.eviction = sched::Eviction::kSwap;
+  config.host_blocks = 100;
+  EngineCosts costs;
+  costs.step.token_s = 1e-5;
+  costs.swap = {1e-6, 1e-9};
+  costs.block_bytes = 1e6;
+  costs.copies_per_block = 2;
+  const Lengths request[] = {{60, 30}};  // its prompt takes all four blocks
+  const EngineRun run = run_engine(config, request, costs);
+  EXPECT_EQ(run.rejected, 1U);
+  ASSERT_EQ(run.passes.size(), 1U);
+  const double copies = copy_seconds(costs, 4, 1);
+  EXPECT_GT(copies, 0);
+  EXPECT_DOUBLE_EQ(run.overhead_s(), copies);
+  EXPECT_DOUBLE_EQ(run.seconds, run.passes[0].seconds + copies);
 }
 
 }  // namespace

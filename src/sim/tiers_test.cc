@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "model/closed_form.h"
-#include "sim/closed_loop.h"
 #include "sim/fleet.h"
+#include "sim/testing/layer_pipeline.h"
 
 namespace kvd::sim {
 namespace {

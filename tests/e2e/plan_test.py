@@ -117,16 +117,29 @@ class PlanTest(unittest.TestCase):
         self.assertTrue(text.endswith("</html>\n"))
         self.assertEqual(os.listdir(self.folder), ["plan.html"])
 
+    def test_a_class_without_a_price_has_no_cost_and_says_so(self):
+        priced = plan(*CHAT, "--price-gpu", "2.5", "--price", "nvme-gen5=20", "--price", "dram=150").stdout
+        self.assertIn("no cost for S2b: shared-fs has no price", priced)
+        classes = {c["class"]: c for c in self.json(*CHAT, "--price-gpu", "2.5", "--price", "nvme-gen5=20")["classes"]}
+        self.assertIsNone(classes["S1a"]["dollars_per_million_tokens"])
+        self.assertEqual(classes["S1a"]["storage_without_price"], "dram")
+        self.assertGreater(classes["S3"]["dollars_per_million_tokens"], 0)
+
     def test_talk_and_catalogue(self):
-        self.assertIn("llama-70b-chat", plan("talk").stdout)
-        self.assertIn("efficiency-qwen3-14b", json.loads(plan("talk", "--json").stdout))
+        self.assertIn("llama-70b-chat", plan("talk", "--seeds", "2").stdout)
+        talk = json.loads(plan("talk", "--seeds", "2", "--json").stdout)
+        self.assertIn("efficiency-qwen3-14b", talk)
+        self.assertEqual(talk["seeds"], 2)
         known = plan("catalogue").stdout
+        self.assertIn("measured but for", known)
         self.assertIn("data sheet", known)
         self.assertIn("IPDPS'25", known)
 
     def test_bad_input_is_named_with_what_was_expected(self):
         self.assertIn("nearest: llama-3-70b", self.refused("--model", "llama-3-70", *CHAT[2:]))
         self.assertIn("nearest: h100", self.refused(*CHAT, "--gpu", "hh100"))
+        self.assertIn("no storage 'drum' is known; nearest: dram",
+                      self.refused(*CHAT, "--price-gpu", "2", "--price", "drum=3"))
         self.assertIn("80.0 GB x 0.9", self.refused(*CHAT, "--gpu", "h100:1", "--precision", "bf16"))
         self.assertIn("with its unit", self.refused(*CHAT, "--sla-tpot", "40"))
         self.assertIn("cannot be read", self.refused(*CHAT, "--trace", self.path("missing")))

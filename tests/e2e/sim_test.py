@@ -73,6 +73,63 @@ class SimTest(unittest.TestCase):
             with self.subTest(setting):
                 self.assertIn(expected, self.complaint("run", str(self.config), "--set", setting))
 
+    def test_opportunities_need_more_than_one_seed(self) -> None:
+        self.assertIn("at least 2", self.complaint("opportunities", "--seeds", "1"))
+
+    def test_a_fleet_that_can_report_nothing_says_why(self) -> None:
+        name = self.path / "requests.csv"
+        for setting, expected in (("engine.kv_tokens=1024", "none of the 400 requests fits"),
+                                  ("fleet.warmup_s=1e6", "nothing is left to count"),
+                                  ("workload.copies=4000000000", "can be told apart")):
+            with self.subTest(setting):
+                said = self.complaint("run", str(self.config), "--set", setting, "--requests", str(name))
+                self.assertIn(expected, said)
+                self.assertFalse(name.exists())
+        self.assertIn("engine.kv_tokens=1024: ", self.complaint("sweep", str(self.config), "--seeds", "1", "--vary",
+                                                                "engine.kv_tokens=32768,1024"))
+
+    def test_takes_model_and_gpus_of_the_catalogue(self) -> None:
+        named = ["--set", "engine.model=llama-3.1-8b", "--set", "engine.gpu=a100", "--json"]
+        own = json.loads(self.sim("run", str(self.config), *named).stdout)
+        self.assertEqual(own["requests"], 400)
+        # The same model from its own file, in a folder beside the configuration.
+        model = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+                 "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+                 "max_position_embeddings": 131072}
+        (self.path / "mine").mkdir()
+        (self.path / "mine" / "config.json").write_text(json.dumps(model), encoding="utf-8")
+        self.config.write_text(self.config.read_text(encoding="utf-8").replace(
+            "[engine]", '[engine]\nmodel = "mine/config.json"\ngpu = "a100"'), encoding="utf-8")
+        mine = json.loads(self.sim("run", str(self.config), "--json").stdout)
+        self.assertAlmostEqual(mine["ttft_s"]["mean"] / own["ttft_s"]["mean"], 1, places=2)
+        self.assertIn("does not fit 1 x a100", self.complaint("run", str(self.config), "--set",
+                                                              "engine.model=llama-3-70b"))
+
+    def test_traces_are_looked_for_beside_the_configuration(self) -> None:
+        text = self.config.read_text(encoding="utf-8").replace(str(self.path) + "/", "")
+        self.config.write_text(text, encoding="utf-8")
+        self.assertEqual(self.sim("run", str(self.config)).returncode, 0)
+        self.assertIn("trace.jsonl cannot be read", self.complaint("run", str(self.config), "--set",
+                                                                   "workload.trace=trace.jsonl"))
+
+    def test_repeats_are_the_same_load_for_longer(self) -> None:
+        runs = [json.loads(self.sim("run", str(self.config), "--json", "--set", f"workload.repeats={n}",
+                                    "--set", "workload.copies=2").stdout) for n in (1, 5)]
+        self.assertEqual([run["requests"] for run in runs], [800, 4000])
+        self.assertAlmostEqual(runs[1]["seconds"] / runs[0]["seconds"], 5, delta=0.5)
+        self.assertAlmostEqual(runs[1]["hit_share"], runs[0]["hit_share"], delta=0.05)
+
+    def test_an_unstable_queue_has_no_mean(self) -> None:
+        run = self.sim("run", str(self.config), "--set", "workload.speed=100")
+        self.assertIn("UNSTABLE", run.stdout)
+        self.assertNotIn("mean", run.stdout)
+        name = self.path / "sweep.csv"
+        swept = self.sim("sweep", str(self.config), "--set", "workload.speed=100", "--seeds", "2", "--out", str(name))
+        self.assertIn("unstable in 2 of 2", swept.stdout)
+        head, row = [line.split(",") for line in name.read_text(encoding="utf-8").splitlines()[:2]]
+        self.assertEqual(len(head), len(row))
+        self.assertEqual(dict(zip(head, row))["ttft_p90_s"], "")
+
     def test_a_bad_trace_is_answered_with_its_line(self) -> None:
         lines = TRACE.split("\n")
         lines[6] = lines[6].replace('"input_length": ', '"input_length": -')
@@ -147,9 +204,23 @@ class SimTest(unittest.TestCase):
         for example in sorted((ROOT / "examples/sim").glob("*.toml")):
             with self.subTest(example.name):
                 text = example.read_text(encoding="utf-8")
-                trace = ["--set", f"workload.trace={self.path / 'trace.jsonl'}"] if "\ntrace = " in text else []
+                # The trace here ends before these examples' warm-up does.
+                trace = ["--set", f"workload.trace={self.path / 'trace.jsonl'}", "--set", "fleet.warmup_s=0"] \
+                    if "\ntrace = " in text else []
                 done = self.sim("run", str(example), *trace, "--json")
                 self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_tables_that_nothing_can_be_fitted_to_are_answered_with_their_place(self) -> None:
+        for name in ("calibration.json", "workloads.json"):
+            (self.path / name).write_text((ROOT / "data/ipdps25" / name).read_text(encoding="utf-8"), encoding="utf-8")
+        tables = json.loads((self.path / "calibration.json").read_text(encoding="utf-8"))
+        swap = tables["fig8b_overhead_vs_evicted_tokens"]["data"]["Swap (Pinned Mem.)"]
+        chunked = tables["fig4a_chunked_prefill_8k"]["data"]["throughput"]
+        for change, expected in ((lambda: swap.__setitem__(2, 0), "swap pinned: point 9 of 11"),
+                                 (lambda: chunked.__setitem__("prefill-8K", []), "4a whole: 0 points")):
+            change()
+            (self.path / "calibration.json").write_text(json.dumps(tables), encoding="utf-8")
+            self.assertIn(expected, self.complaint("calibrate", "--data", str(self.path)))
 
     def test_study_says_which_figures_there_are(self) -> None:
         self.assertIn("10a", self.complaint("study", "--figure", "12"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Proves that the scheduler's property test can fail: puts five bugs into a copy of the scheduler, one at a time,
-builds the test against each copy, and expects it to fail. Skipped (exit 77) where there is no C++ compiler.
+"""Proves that the schedulers' property tests can fail: puts bugs into copies of the schedulers, one at a time, builds
+the test against each copy, and expects it to fail. Skipped (exit 77) where there is no C++ compiler.
 
     tests/mutation/scheduler_mutations.py
 """
@@ -11,47 +11,123 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = 77
+BASE = ("src/base/check.cc", "src/base/random.cc")
 
-# name, what is replaced, by what. Each text must occur exactly once in src/sched/scheduler.cc.
-MUTATIONS = [
-    ("finished requests keep a block",
-     "  for (; !r.blocks.empty(); r.blocks.pop_back()) pool_.give(r.blocks.back(), id);\n"
-     "  host_used_ -= r.host_blocks;",
-     "  for (; r.blocks.size() > 1; r.blocks.pop_back()) pool_.give(r.blocks.back(), id);\n"
-     "  host_used_ -= r.host_blocks;"),
-    ("a swapped request gives its place on the host back twice",
-     "    host_used_ -= r.host_blocks;\n    r.host_blocks = 0;\n    const std::uint32_t tokens",
-     "    host_used_ -= 2 * r.host_blocks;\n    r.host_blocks = 0;\n    const std::uint32_t tokens"),
-    ("recomputation keeps what was computed",
-     "    r.computed = std::min(r.computed, static_cast<std::uint32_t>(r.blocks.size()) * config_.block_tokens);", ""),
-    ("preempted requests queue behind new ones", "waiting_.push_front(id)", "waiting_.push_back(id)"),
-    ("the first running request is the victim", "    const RequestId victim = running_.back();\n    preempt(victim);",
-     "    std::swap(running_.front(), running_.back());\n    const RequestId victim = running_.back();\n"
-     "    preempt(victim);"),
-]
+
+@dataclass(frozen=True)
+class Bug:
+    """`old` must occur exactly once in the file and becomes `new`."""
+
+    file: str
+    what: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A property test, the sources that it is linked with, and the bugs that it has to catch."""
+
+    test: str
+    sources: tuple[str, ...]
+    bugs: tuple[Bug, ...]
+
+
+SCHEDULER = "src/sched/scheduler.cc"
+V1 = "src/sched/v1_engine.cc"
+CACHE = "src/sched/prefix_cache.cc"
+
+SUBJECTS = (
+    Subject("src/sched/scheduler_property_test.cc", (SCHEDULER, "src/sched/block_pool.cc"), (
+        Bug(SCHEDULER, "finished requests keep a block",
+            "  for (; !r.blocks.empty(); r.blocks.pop_back()) pool_.give(r.blocks.back(), id);\n"
+            "  host_used_ -= r.host_blocks;",
+            "  for (; r.blocks.size() > 1; r.blocks.pop_back()) pool_.give(r.blocks.back(), id);\n"
+            "  host_used_ -= r.host_blocks;"),
+        Bug(SCHEDULER, "a swapped request gives its place on the host back twice",
+            "  insert_by_arrival(running_, id);\n  host_used_ -= r.host_blocks;",
+            "  insert_by_arrival(running_, id);\n  host_used_ -= 2 * r.host_blocks;"),
+        Bug(SCHEDULER, "recomputation keeps what was computed",
+            "    r.computed = std::min(r.computed, static_cast<std::uint32_t>(r.blocks.size()) * "
+            "config_.block_tokens);", ""),
+        Bug(SCHEDULER, "preempted requests queue behind new ones", "waiting_.push_front(id)", "waiting_.push_back(id)"),
+        Bug(SCHEDULER, "the first running request is the victim",
+            "    const RequestId victim = running_.back();\n    preempt(victim);",
+            "    std::swap(running_.front(), running_.back());\n    const RequestId victim = running_.back();\n"
+            "    preempt(victim);"),
+        Bug(SCHEDULER, "blocks are given away before they are copied out",
+            "    copy_out(id, blocks);\n    return;", "    copy_out(id, blocks);"),
+        Bug(SCHEDULER, "a request runs before its blocks are copied in",
+            "    insert_by_arrival(arriving_, id);\n",
+            "    insert_by_arrival(arriving_, id);\n    put(id, 1, false);\n"),
+        Bug(SCHEDULER, "a copy frees one block too few",
+            "  for (std::uint32_t i = 0; i < copy.blocks; ++i) {",
+            "  for (std::uint32_t i = 1; i < copy.blocks; ++i) {"),
+    )),
+    Subject("src/sched/v1_property_test.cc", (V1, CACHE), (
+        Bug(V1, "a request that ends keeps a private block",
+            "  cache_.release(r.units, r.held_units, r.private_blocks);",
+            "  cache_.release(r.units, r.held_units, r.private_blocks - (r.private_blocks > 1 ? 1 : 0));"),
+        Bug(V1, "preempted requests queue behind new ones", "waiting_.push_front(id)", "waiting_.push_back(id)"),
+        Bug(V1, "the sequence that was admitted first is the victim", "std::ranges::max_element(decodes_",
+            "std::ranges::min_element(decodes_"),
+        Bug(V1, "decodes take their block a step late", "cache_.take(crossings_[phase(step_)])",
+            "cache_.take(crossings_[phase(step_ + config_.block_tokens - 1)])"),
+        Bug(V1, "chunks do not count against the pass", "  budget -= tokens;\n", ""),
+        Bug(V1, "a pass that preempts admits others", "  if (!preempted_) admit(pass, budget);",
+            "  admit(pass, budget);"),
+        Bug(V1, "the context of a sequence that leaves stays in the sum", "  context_ -= r.computed;\n", ""),
+        Bug(CACHE, "blocks in use can be evicted", "  unlink(node);\n  used_ += nodes_[node].have;",
+            "  used_ += nodes_[node].have;"),
+        Bug(CACHE, "the head of a prompt goes before its tail", "  for (std::uint32_t i = held_units; i-- > 0;) {",
+            "  for (std::uint32_t i = 0; i < held_units; ++i) {"),
+    )),
+)
 
 
 def compiler() -> str | None:
     return shutil.which("g++") or shutil.which("clang++-19")
 
 
-def build_and_run(source: str, folder: Path, cxx: str) -> tuple[bool, str]:
-    """Whether the test passes with this text of scheduler.cc, and the end of what it printed."""
-    (folder / "scheduler.cc").write_text(source, encoding="utf-8")
-    program = folder / "test"
-    sources = [folder / "scheduler.cc", ROOT / "src/sched/block_pool.cc", ROOT / "src/base/check.cc",
-               ROOT / "src/base/random.cc", ROOT / "src/sched/scheduler_property_test.cc"]
-    subprocess.run([cxx, "-std=c++23", "-O1", f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}", *map(str, sources),
-                    "-lgtest", "-lgtest_main", "-lpthread", "-o", str(program)], check=True)
-    try:
-        done = subprocess.run([str(program)], capture_output=True, text=True, timeout=120, check=False)
-    except subprocess.TimeoutExpired:
-        return False, "stuck"
-    return done.returncode == 0, (done.stdout + done.stderr)[-400:]
+class Workshop:
+    """Compiles in one folder; sources without a bug once."""
+
+    def __init__(self, folder: Path, cxx: str) -> None:
+        self.folder = folder
+        self.cxx = cxx
+        self.objects: dict[str, Path] = {}
+
+    def compile(self, source: Path, name: str) -> Path:
+        made = self.folder / f"{name}.o"
+        subprocess.run([self.cxx, "-std=c++23", "-O1", f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}", "-c", str(source),
+                        "-o", str(made)], check=True)
+        return made
+
+    def object_of(self, source: str) -> Path:
+        if source not in self.objects:
+            self.objects[source] = self.compile(ROOT / source, Path(source).stem)
+        return self.objects[source]
+
+    def survives(self, subject: Subject, bug: Bug) -> bool:
+        """Whether the subject's test passes with the bug."""
+        text = (ROOT / bug.file).read_text(encoding="utf-8")
+        if text.count(bug.old) != 1:
+            raise SystemExit(f"{bug.what}: its place is not in {bug.file} any more")
+        broken = self.folder / "broken.cc"
+        broken.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
+        objects = [self.object_of(s) for s in (subject.test, *subject.sources, *BASE) if s != bug.file]
+        program = self.folder / "test"
+        subprocess.run([self.cxx, *map(str, objects), str(self.compile(broken, "broken")), "-lgtest", "-lgtest_main",
+                        "-lpthread", "-o", str(program)], check=True)
+        try:
+            return subprocess.run([str(program)], capture_output=True, timeout=120, check=False).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False  # stuck
 
 
 def main() -> int:
@@ -59,17 +135,14 @@ def main() -> int:
     if cxx is None:
         print("skipped: no C++ compiler")
         return SKIPPED
-    original = (ROOT / "src/sched/scheduler.cc").read_text(encoding="utf-8")
-    survived = []
+    survived = 0
     with tempfile.TemporaryDirectory() as name:
-        for bug, old, new in MUTATIONS:
-            if original.count(old) != 1:
-                print(f"{bug}: its place is not in scheduler.cc any more")
-                return 1
-            passed, _ = build_and_run(original.replace(old, new), Path(name), cxx)
-            print(f"{'NOT CAUGHT' if passed else 'caught':<11} {bug}")
-            if passed:
-                survived.append(bug)
+        workshop = Workshop(Path(name), cxx)
+        for subject in SUBJECTS:
+            for bug in subject.bugs:
+                lives = workshop.survives(subject, bug)
+                print(f"{'NOT CAUGHT' if lives else 'caught':<11} {Path(bug.file).name}: {bug.what}", flush=True)
+                survived += lives
     return 1 if survived else 0
 
 

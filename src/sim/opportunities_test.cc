@@ -1,0 +1,147 @@
+// Tests of the study's open opportunities: what the adaptive choice weighs, copies beside passes, and the comparison.
+#include "sim/opportunities.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "sim/adaptive_eviction.h"
+
+namespace kvd::sim {
+namespace {
+
+// Blocks of 8 MiB, 20 ms a pass, 0.1 ms a token; a block takes half a millisecond from pinned memory.
+EngineCosts costs() {
+  EngineCosts c;
+  c.step.floor_s = 0.02;
+  c.step.token_s = 1e-4;
+  c.step.chunked_floor_s = 0.033;
+  c.step.decode_batch = {{1, 100}, {0.02, 0.03}};
+  c.swap = {2.4e-6, 1 / 24e9};
+  c.block_bytes = 8 << 20;
+  c.copies_per_block = 64;
+  return c;
+}
+
+sched::Victim sixty_blocks(double disturbed) {
+  sched::Victim v;
+  v.blocks = 60;
+  v.tokens = 960;
+  v.others = 10;
+  v.disturbed = disturbed;
+  return v;
+}
+
+constexpr double kSeldom = 0.001;
+constexpr double kOften = 0.05;
+
+TEST(AdaptiveEviction, TakesTheShorterStallWhereStallsAreTheTail) {
+  EXPECT_TRUE(prefers_swap(costs(), false, sixty_blocks(kOften)));
+  EngineCosts pageable = costs();
+  pageable.swap.byte_s *= 3;
+  EXPECT_FALSE(prefers_swap(pageable, false, sixty_blocks(kOften)));
+}
+
+TEST(AdaptiveEviction, StallsOthersOnceWhereStallsAreSeldom) {
+  EXPECT_FALSE(prefers_swap(costs(), false, sixty_blocks(kSeldom)));
+  sched::Victim alone = sixty_blocks(kSeldom);
+  alone.others = 0;  // nobody waits: the shorter way
+  EXPECT_TRUE(prefers_swap(costs(), false, alone));
+}
+
+TEST(AdaptiveEviction, CopiesBesideAPassStallNobody) {
+  sched::Victim small = sixty_blocks(kSeldom);
+  small.blocks = 10;
+  small.tokens = 160;
+  EXPECT_EQ(swap_stall(costs(), true, small).times, 0);
+  EXPECT_TRUE(prefers_swap(costs(), true, small));
+  small.copying = 200;  // its blocks would come after these
+  EXPECT_EQ(swap_stall(costs(), true, small).times, 1);
+  EXPECT_GT(swap_stall(costs(), true, small).seconds, 0.05);
+}
+
+TEST(AdaptiveEviction, SharesThePassThatComputesOthersAgain) {
+  sched::Victim v = sixty_blocks(kOften);
+  const Stall alone = recompute_stall(costs(), v);
+  v.again_seqs = 1;
+  v.again_tokens = 960;
+  const Stall shared = recompute_stall(costs(), v);
+  EXPECT_EQ(alone.times, 1);
+  EXPECT_EQ(shared.times, 0);
+  EXPECT_LT(shared.seconds, alone.seconds);
+}
+
+TEST(AdaptiveEviction, CountsTheKernelThatAttendsToWhatStays) {
+  sched::Victim tail = sixty_blocks(kOften);
+  tail.blocks = 1;
+  tail.tokens = 17;
+  tail.context = 943;
+  EXPECT_GE(recompute_stall(costs(), tail).seconds, 0.033);
+  EXPECT_TRUE(prefers_swap(costs(), false, tail));
+}
+
+EngineRun swapping_run(bool async, double slower) {
+  sched::Config config = sched::vllm_0_4_2(100, 2048);
+  config.eviction = sched::Eviction::kSwap;
+  config.host_blocks = 10'000;
+  config.async_swap = async;
+  EngineCosts c = costs();
+  c.swap.byte_s *= slower;
+  return run_engine(config, std::vector<Lengths>(20, Lengths{200, 300}), c);
+}
+
+TEST(EngineRun, HidesAsynchronousCopiesBehindPasses) {
+  const EngineRun before = swapping_run(false, 1);
+  const EngineRun beside = swapping_run(true, 1);
+  EXPECT_GT(before.counts.swaps_out, 5U);
+  EXPECT_GT(beside.counts.swaps_out, 5U);
+  EXPECT_LT(beside.seconds, before.seconds);
+  EXPECT_EQ(beside.tokens, before.tokens);
+  EXPECT_EQ(beside.passes.back().host_blocks, 0U);
+}
+
+TEST(EngineRun, WaitsForCopiesThatNoPassCanHide) {
+  const EngineRun fast = swapping_run(true, 1);
+  const EngineRun slow = swapping_run(true, 1000);
+  EXPECT_EQ(slow.tokens, fast.tokens);
+  EXPECT_GT(slow.seconds, 2 * fast.seconds);
+}
+
+nlohmann::json load(const char* name) {
+  std::ifstream file(std::string(KVD_STUDY_DATA) + "/" + name);
+  return nlohmann::json::parse(file);
+}
+
+const OpportunityRow& arm(const std::vector<OpportunityRow>& rows, const std::string& name) {
+  return *std::ranges::find(rows, name, &OpportunityRow::arm);
+}
+
+TEST(Opportunities, ComparesWithTheBetterOfBoth) {
+  const model::StudyFit fit = model::fit_study(read_tables(load("calibration.json")).value());
+  const StudyInputs inputs = read_inputs(load("workloads.json")).value();
+  ASSERT_EQ(opportunity_settings(), 24U);
+  const auto rows = opportunities(fit, inputs, 20, 3);
+  EXPECT_EQ(rows.front().setting, "10a 24 GiB");
+  EXPECT_EQ(rows.size(), 12U);
+  for (const OpportunityRow& row : rows) {
+    EXPECT_EQ(row.seeds, 3U);
+    EXPECT_GT(row.recomputes + row.swaps, 0) << row.arm;
+  }
+  EXPECT_EQ(arm(rows, "recompute").swaps, 0);
+  EXPECT_EQ(arm(rows, "swap").recomputes, 0);
+  // The better of both is one of them with every seed.
+  EXPECT_GE(arm(rows, "recompute").worst_makespan, 1);
+  EXPECT_GE(arm(rows, "swap").worst_makespan, 1);
+  EXPECT_LE(arm(rows, "swap").makespan_gain.mean, 0);
+  // The same requests in the same order take longer where copies are slower.
+  EXPECT_GT(arm(rows, "swap, pageable").makespan_s.mean, arm(rows, "swap").makespan_s.mean);
+  EXPECT_LT(arm(rows, "asynchronous swap").makespan_s.mean, arm(rows, "swap").makespan_s.mean);
+
+  const auto fixed = opportunities(fit, inputs, 0, 3);
+  EXPECT_EQ(fixed.front().setting, "9 1K x 32");
+  EXPECT_EQ(fixed.front().seeds, 1U);
+}
+
+}  // namespace
+}  // namespace kvd::sim
