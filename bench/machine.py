@@ -29,11 +29,11 @@ def facts(data_dir: Path) -> dict:
     }
 
 
-def stolen_s(stat: str | None = None) -> float:
-    """Seconds that the host of this virtual machine gave to others while it had work, over all cores, since its start.
-    `stat`: /proc/stat; 0 where it does not say."""
-    match = re.match(r"cpu(?: +\d+){7} +(\d+)", _read("/proc/stat") if stat is None else stat)
-    return int(match.group(1)) / os.sysconf("SC_CLK_TCK") if match else 0.0
+def stolen_s(stat: str | None = None) -> list[float]:
+    """Seconds that the host of this virtual machine gave to others while a core had work, since its start, for each
+    core. `stat`: /proc/stat; empty where it does not say."""
+    found = re.findall(r"^cpu\d+(?: +\d+){7} +(\d+)", _read("/proc/stat") if stat is None else stat, re.M)
+    return [int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in found]
 
 
 class Watch(threading.Thread):
@@ -55,8 +55,8 @@ class Watch(threading.Thread):
 
 
 class Lost:
-    """Time that the machine has lost since this was made: what its host kept of all cores, or, if that is more, for how
-    long the `watch`, if there is one, was not woken."""
+    """Time that the machine has lost since this was made: what its host kept of that core of which it kept most, or, if
+    that is more, for how long the `watch`, if there is one, was not woken."""
 
     watch: Watch | None = None
 
@@ -67,7 +67,8 @@ class Lost:
         return self.watch.late_s if self.watch else 0.0
 
     def seconds(self) -> float:
-        return max(stolen_s() - self._stolen_s, self._late() - self._late_s)
+        stolen = [after - before for after, before in zip(stolen_s(), self._stolen_s)]
+        return max([self._late() - self._late_s, *stolen])
 
 
 def pressure() -> str:

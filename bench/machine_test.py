@@ -41,11 +41,12 @@ class ThisMachine(unittest.TestCase):
 
     def test_time_that_the_host_gave_to_others(self):
         ticks = os.sysconf("SC_CLK_TCK")
-        self.assertEqual(machine.stolen_s(f"cpu  1 2 3 4 5 6 7 {3 * ticks} 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n"), 3.0)
-        self.assertEqual(machine.stolen_s(""), 0.0)
+        stat = f"cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 {3 * ticks} 9 10\ncpu1 1 2 3 4 5 6 7 0 9 10\nintr 5\n"
+        self.assertEqual(machine.stolen_s(stat), [3.0, 0.0])
+        self.assertEqual(machine.stolen_s(""), [])
 
     def test_lost_time_is_what_the_host_kept_or_for_how_long_nobody_was_woken(self):
-        with mock.patch.object(machine, "stolen_s", side_effect=[10.0, 10.5, 10.0, 10.5]), \
+        with mock.patch.object(machine, "stolen_s", side_effect=[[9.0, 10.0], [9.2, 10.5], [], []]), \
                 mock.patch.object(machine.Lost, "watch", SimpleNamespace(late_s=1.0)) as watch:
             self.assertEqual(machine.Lost().seconds(), 0.5)
             lost = machine.Lost()

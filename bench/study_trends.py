@@ -25,6 +25,7 @@ from bench.study_sentences import SENTENCES, Sentence
 
 TABLE_HEAD = ["| figure | the paper says | | predicted |", "|---|---|---|---|"]
 COUNT_LINE = re.compile(r"\d+ of \d+ sentences hold")
+NEEDED = {*(f"fig{n}" for n in "3a 3b 3c 4a 4b 4c 5 8a 8b 9 10a 10b 11".split()), "evictions"}
 
 
 def verdicts(study: Study) -> Iterator[tuple[Sentence, str, str]]:
@@ -89,8 +90,10 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="compare its table with the predictions; fail when it differs")
     parser.add_argument("--update", action="store_true", help="with --page: write the table into it instead")
     args = parser.parse_args()
+    if args.update and not args.page:
+        parser.error("--update: say which page, too: --page FILE")
     study = predicted(args.kvdepot, args.study)
-    lacking = {"fig3a", "fig11", "evictions"} - set(study)
+    lacking = NEEDED - set(study)
     if lacking:
         parser.error(f"--study: {', '.join(sorted(lacking))} is missing; `kvdepot sim study` and `kvdepot sim study "
                      "--figure evictions` write all that is needed")

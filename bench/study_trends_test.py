@@ -1,4 +1,4 @@
-"""The table of sentences notices what changes, and checks answer both ways."""
+"""The table of sentences notices what changes, and some checks answer both ways."""
 
 import unittest
 

@@ -48,13 +48,13 @@ def page(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def lines(title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]],
-          limit: tuple[str, float] | None = None, y_most: float = 0) -> str:
-    """A line for each series over x. `limit` is a dashed level with its name; what lies above `y_most` is cut off."""
+          limit: tuple[str, float] | None = None) -> str:
+    """A line for each series over x. `limit` is a dashed level with its name."""
     points = [p for of in series.values() for p in of]
     if not points:
         raise ValueError(f"{title}: nothing to draw")
     x_marks = ticks(max(x for x, _ in points))
-    y_marks = ticks(y_most or max([y for _, y in points] + ([limit[1]] if limit else [])))
+    y_marks = ticks(max([y for _, y in points] + ([limit[1]] if limit else [])))
     low, bottom = LEFT, LINES_HEIGHT - BOTTOM
 
     def x_at(x: float) -> float:
@@ -77,7 +77,7 @@ def lines(title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[
     for i, (name, of) in enumerate(series.items()):
         colour = COLOURS[i % len(COLOURS)]
         dash = 'stroke-dasharray="7 3"' if i >= len(COLOURS) else ""
-        shown = [(x_at(x), y_at(y)) for x, y in sorted(of) if y <= y_marks[-1]]
+        shown = [(x_at(x), y_at(y)) for x, y in sorted(of)]
         way = " ".join(f"{x:.1f},{y:.1f}" for x, y in shown)
         parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2" {dash}/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in shown]

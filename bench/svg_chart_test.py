@@ -35,10 +35,6 @@ class Lines(unittest.TestCase):
         self.assertTrue(set(series) <= set(words))
         self.assertIn("SLA", words)
 
-    def test_what_lies_too_high_is_cut_off(self):
-        drawn = tree.fromstring(svg_chart.lines("t", "x", "y", {"one": [(1, 1), (2, 500)]}, y_most=10))
-        self.assertEqual(len(drawn.findall(f"{SPACE}circle")), 1)
-
     def test_nothing_is_refused(self):
         for make in (lambda: svg_chart.lines("t", "x", "y", {}), lambda: svg_chart.bars("t", "x", [])):
             with self.assertRaises(ValueError):

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -17,6 +16,7 @@
 #include "cmd/complaint.h"
 #include "cmd/inspect_report.h"
 #include "cmd/progress_bar.h"
+#include "cmd/run_jobs.h"
 #include "cmd/text_file.h"
 #include "store/aligned_buffer.h"
 #include "store/inventory.h"
@@ -226,7 +226,7 @@ int run_verify(const VerifyFlags& flags) {
   if (reader->in_use())
     return complain(
         fmt::format("{}: is in use by {}: stop it first, or look with kvdepot inspect", flags.dir, reader->holder()));
-  const unsigned threads = flags.threads != 0 ? flags.threads : std::max(1u, std::thread::hardware_concurrency());
+  const unsigned threads = flags.threads != 0 ? flags.threads : threads_of_machine();
   store::VerifyReport report;
   {
     ProgressBar bar("verify");

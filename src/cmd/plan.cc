@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "cmd/complaint.h"
 #include "cmd/plan_report.h"
 #include "cmd/plan_talk.h"
 #include "cmd/plan_talk_runs.h"
@@ -14,8 +15,6 @@
 
 namespace kvd::cmd {
 namespace {
-
-constexpr int kUsageError = 2;
 
 constexpr const char* kFooter =
     "Classes: S0 engine memory only, S1a + local DRAM, S1b + local SSD, S2a shared DRAM, S2b shared file system,\n"
@@ -137,7 +136,7 @@ PlanVerb::PlanVerb(CLI::App& program) {
   talk_->add_flag("--json", flags_.json, "Print the figures' points as one JSON object");
   talk_->add_option("--seeds", seeds_, "Runs of each simulated point, the same seeds without and with the depot [10]")
       ->type_name("N")
-      ->check(CLI::Range(1U, 1000U));
+      ->check(CLI::Range(2U, 1000U));
   talk_->add_option("--html", flags_.html, "Write the figures as a page")->type_name("FILE")->take_last();
   talk_->footer("Example:\n  kvdepot plan talk --html talk.html");
   list_ = plan_->add_subcommand("catalogue", "Models, devices and classes that are known, with their sources");
@@ -190,10 +189,7 @@ OrComplaint<std::string> PlanVerb::list() const {
 
 int PlanVerb::run() const {
   const auto text = talk_->parsed() ? talk() : list_->parsed() ? list() : plan();
-  if (!text) {
-    fmt::print(stderr, "kvdepot: error: {}\n", text.error());
-    return kUsageError;
-  }
+  if (!text) return complain(text.error());
   fmt::print("{}", *text);
   return 0;
 }

@@ -217,6 +217,24 @@ TEST(Scheduler, TellsTheAdaptiveChoiceWhatIsAtStake) {
   EXPECT_EQ(victims[0].disturbed, 0);
 }
 
+// B's prompt made A's token late: one of the last kDisturbedTokens.
+TEST(Scheduler, TellsTheAdaptiveChoiceHowManyTokensCameLate) {
+  double disturbed = -1;
+  Config config = small(4, 64);
+  config.eviction = Eviction::kAdaptive;
+  config.prefers_swap = [&](const Victim& victim) {
+    disturbed = victim.disturbed;
+    return false;
+  };
+  Scheduler s(config);
+  s.add(6, 6);
+  run_pass(s);
+  s.add(6, 6);
+  run_pass(s);
+  s.schedule();
+  EXPECT_NEAR(disturbed * kDisturbedTokens, 1, 0.01);
+}
+
 TEST(Scheduler, PartialEvictionTakesTheTailOnly) {
   Config config = swapping(6);
   config.partial = true;

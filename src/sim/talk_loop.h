@@ -1,6 +1,6 @@
 // Clients in a closed loop on one engine as vLLM V1 schedules it, priced with the closed forms' own constants: what the
 // SDC'25 talk's efficiency figures look like when passes, chunks, blocks and loads are simulated. Pure; same seed, same
-// numbers. closed_loop_test.cc takes away what differs, and compares it with the form.
+// numbers. closed_forms_test.cc takes away what differs, and compares it with the form.
 //
 // What differs from the closed form by intent: prompts and outputs vary, a pass holds whole prompts in chunks,
 // attention is causal, memory for KV is finite. A depot's loads come layer by layer inside a request's first pass, as

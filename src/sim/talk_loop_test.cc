@@ -66,7 +66,7 @@ TEST(TalkLoop, ManyClientsFollowTheClosedForm) {
   EXPECT_NEAR(point.tpot_s / form, 1, 0.05);
 }
 
-// What closed_loop_test.cc switches off to have the closed form's own assumptions.
+// What closed_forms_test.cc switches off to have the closed form's own assumptions.
 TEST(TalkLoop, AConstantContextIsThePrompt) {
   TalkEngine engine = kEngine;
   engine.constant_context = true;

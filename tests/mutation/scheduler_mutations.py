@@ -139,6 +139,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         workshop = Workshop(Path(name), cxx)
         for subject in SUBJECTS:
+            first = subject.bugs[0]
+            if not workshop.survives(subject, Bug(first.file, "no bug", first.old, first.old)):
+                print(f"{subject.test}: fails without a bug, too, or takes more than 120 s")
+                return 1
             for bug in subject.bugs:
                 lives = workshop.survives(subject, bug)
                 print(f"{'NOT CAUGHT' if lives else 'caught':<11} {Path(bug.file).name}: {bug.what}", flush=True)
