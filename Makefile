@@ -27,6 +27,7 @@ demo:  ## The main job with real engines: installs, builds, runs, shows a table 
 
 test: PRESET := release
 test:  ## Unit, simulated, tidy and short end-to-end tests of the release build (25 minutes from nothing)
+	@date '+test: %T setup and build'
 	@tools/setup.sh --test
 	@log=$(BUILD)/engine-setup.log; engine=; trap '[ -z "$$engine" ] || kill -- -$$engine 2>/dev/null' EXIT; \
 	trap 'exit 130' INT TERM; \
@@ -37,12 +38,13 @@ test:  ## Unit, simulated, tidy and short end-to-end tests of the release build 
 	$(MAKE) build PRESET=$(PRESET) || exit 1; \
 	if [ -n "$$engine" ]; then wait $$engine || { tail -n 20 $$log; exit 1; }; fi
 	@rm -rf $(RESULTS)/$(PRESET) && mkdir -p $(RESULTS)/$(PRESET)
-	@failed=0; \
+	@failed=0; date '+test: %T unit, simulated and tidy tests'; \
 	ctest --test-dir $(BUILD)/$(PRESET) -L '^(unit|sim|tidy)$$' -j $(JOBS) --output-on-failure --no-tests=error \
 	  --output-junit "$(CURDIR)/$(RESULTS)/$(PRESET)/unit.xml" || failed=1; \
-	ctest --test-dir $(BUILD)/$(PRESET) -L '^e2e$$' --output-on-failure --no-tests=ignore \
+	date '+test: %T end-to-end tests'; \
+	ctest --test-dir $(BUILD)/$(PRESET) -L '^e2e$$' -j $(JOBS) --output-on-failure --no-tests=ignore \
 	  --output-junit "$(CURDIR)/$(RESULTS)/$(PRESET)/e2e.xml" || failed=1; \
-	tools/test_summary.py $(RESULTS)/$(PRESET)/*.xml; \
+	date '+test: %T end'; tools/test_summary.py $(RESULTS)/$(PRESET)/*.xml; \
 	exit $$failed
 
 check: PRESET := dev

@@ -8,7 +8,8 @@
 # build/venv, or with ENGINE of build/engine-venv; where that is not there the test is skipped.
 #
 # Labels: unit (fast; no daemon, no network but loopback), sim (virtual clock), tidy (house rules), e2e (real processes,
-# a real engine), soak (long), which `make test` leaves out.
+# a real engine). `make test` leaves out: mutation (breaks the code on purpose, which tests must see; CI has a step for
+# these) and soak (long).
 
 set(KVD_VENV_PYTHON "${PROJECT_SOURCE_DIR}/build/venv/bin/python" CACHE FILEPATH
   "Python with tools/requirements-build.txt, for bindings and tests")

@@ -48,6 +48,11 @@ if(KVD_WERROR)
   target_compile_options(kvd_flags INTERFACE -Werror)
 endif()
 
+# Unit tests themselves, not what they test: a third less to compile than with -O2 -g1.
+add_library(kvd_test_flags INTERFACE)
+add_library(kvd::test_flags ALIAS kvd_test_flags)
+target_compile_options(kvd_test_flags INTERFACE $<$<CONFIG:RelWithDebInfo>:-Og$<SEMICOLON>-g0>)
+
 set(kvd_sanitize "${KVD_SANITIZE}")
 if(KVD_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
@@ -58,6 +63,7 @@ if(KVD_FUZZ)
 endif()
 if(kvd_sanitize)
   # Every target and every external header-only library sees the same flags, so these are global.
-  add_compile_options(-fsanitize=${kvd_sanitize} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  # Reports need lines, not the types of variables.
+  add_compile_options(-fsanitize=${kvd_sanitize} -fno-sanitize-recover=all -fno-omit-frame-pointer -gline-tables-only)
   add_link_options(-fsanitize=${kvd_sanitize})
 endif()

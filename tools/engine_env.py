@@ -158,9 +158,9 @@ class EngineEnv:
             shutil.rmtree(self.venv, ignore_errors=True)
             self._run([self.base_python, "-m", "venv", str(self.venv)],
                       "python3 can't make virtual environments; on Debian install python3-venv")
-            self._pip(["install", *pins["torch"]])
+            self._install(*pins["torch"])
         with self.progress.piece(pins["engine"][0]):
-            self._pip(["install", "--no-deps", *pins["engine"]])
+            self._install("--no-deps", *pins["engine"])
         with self.progress.piece("what vLLM needs"):
             name = re.split(r"[=<>!~]", pins["engine"][0])[0]
             out = self._run([str(self.python), "-c", LIST_REQUIREMENTS, name, ",".join(sorted(NOT_NEEDED))],
@@ -169,7 +169,7 @@ class EngineEnv:
             wants.write_text(out)
             limits = self.build / "engine-constraints.txt"
             limits.write_text("\n".join(pins["torch"]) + "\n")
-            self._pip(["install", "-r", str(wants), "-c", str(limits), *pins["convert"]])
+            self._install("-r", str(wants), "-c", str(limits), *pins["convert"])
             self._run([str(self.python), "-c", "import torch, vllm"], "vLLM is installed but can't be imported")
             write_json(self.venv / "kvdepot-stamp.json", self._wanted() | {"made_with": sys.version.split()[0]})
 
@@ -202,6 +202,10 @@ class EngineEnv:
         raise EnvError(f"no GGUF file in the package {self.pins['model'][0]}")
 
     # -- processes ----------------------------------------------------------------------------------------------
+
+    def _install(self, *args: str) -> None:
+        """Modules are compiled when they are first imported: of all that comes, an engine imports a part."""
+        self._pip(["install", "--no-compile", *args])
 
     def _pip(self, args: list[str]) -> None:
         self._run([str(self.python), "-m", "pip", "--disable-pip-version-check", "--no-input", *args],

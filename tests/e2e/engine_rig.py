@@ -35,6 +35,7 @@ class Rig:
 
     def __init__(self):
         self._stack = ExitStack()
+        self._engines = []
         self.work = Path(tempfile.mkdtemp(prefix="kvd-vllm-"))
         self._stack.callback(shutil.rmtree, self.work, ignore_errors=True)
         env = engine_process.model_of(ROOT / "build")
@@ -43,7 +44,16 @@ class Rig:
         self._tokenizer = Tokenizer.from_file(str(self.model / "tokenizer.json"))
 
     def close(self):
+        self.end_engines()
         self._stack.close()
+
+    def end_engines(self):
+        """All at the same time: vLLM takes seven seconds to end."""
+        for engine in self._engines:
+            engine.ask_to_quit()
+        for engine in self._engines:
+            engine.close()
+        self._engines.clear()
 
     def engine(self, name, transfer, *, model=None, wait=True, **arguments):
         """Starts an engine. wait=False: the caller waits, so that several start at once."""
@@ -53,7 +63,7 @@ class Rig:
             connector=transfer, cache_gib=1, import_paths=[Path(kvdepot.__file__).parent.parent],
             env={"VLLM_CPU_OMP_THREADS_BIND": cores_of(workers)} if workers > 1 else {},
             engine={"max_model_len": 4096, **arguments}))
-        self._stack.callback(engine.close)
+        self._engines.append(engine)
         if wait:
             self.wait_ready(engine)
         return engine

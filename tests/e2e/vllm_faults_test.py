@@ -306,8 +306,7 @@ class Faults(unittest.TestCase):
     def test_6_other_weights_under_the_same_name(self):
         self.restart()
         self.store_again("weights")
-        for engine in self.engines:
-            engine.close()
+        self.rig.end_engines()
         file = self.model / "model.safetensors"
         stat = file.stat()
         negate_weights(self.model)
