@@ -2,7 +2,7 @@
 #
 # kvd_command_test(name LABEL tidy [TIMEOUT s] [SERIAL] COMMAND ...): runs in the checkout's root with this build's
 # programs first in PATH and its Python package in PYTHONPATH. Exit status 77 means skipped. SERIAL: alone on the
-# machine, for tests that measure or start an engine.
+# machine, for tests that measure.
 #
 # kvd_python_test(name LABEL unit [TIMEOUT s] [SERIAL] [ENGINE] ARGS -m pytest ...): the same with the Python of
 # build/venv, or with ENGINE of build/engine-venv; where that is not there the test is skipped.
