@@ -20,23 +20,31 @@ MAKEFLAGS += --no-print-directory
 help:  ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# Installs the engine while the build runs, which leaves one of two cores idle now and then; shows the end of it.
+define BUILD_BESIDE_ENGINE
+log=$(BUILD)/engine-setup.log; trap '[ -z "$$engine" ] || kill -- -$$engine 2>/dev/null' EXIT; trap 'exit 130' INT TERM; \
+echo "setup: the engine is installed while the build runs; see $$log"; \
+setsid tools/setup.sh --engine >$$log 2>&1 & engine=$$!; \
+$(MAKE) build PRESET=$(PRESET) TARGETS="$(TARGETS)" || exit 1; \
+tail -n 2 -f --pid=$$engine $$log & wait $$engine || { sleep 1; echo "setup: the engine can't be installed" >&2; exit 1; }
+endef
+
+demo: PRESET := release
+demo: TARGETS := kvdepot _kvdepot kvd_python_package
 demo:  ## The main job with real engines: installs, builds, runs, shows a table and a report (10 minutes)
-	@tools/setup.sh --engine
-	@$(MAKE) build PRESET=release TARGETS="kvdepot _kvdepot kvd_python_package"
+	@tools/setup.sh
+	@$(BUILD_BESIDE_ENGINE)
 	@$(PYTHON_ENV) $(ENGINE_PYTHON) -m kvdepot.demo $(ARGS)
 
 test: PRESET := release
 test:  ## Unit, simulated, tidy and short end-to-end tests of the release build (25 minutes from nothing)
 	@date '+test: %T setup and build'
 	@tools/setup.sh --test
-	@log=$(BUILD)/engine-setup.log; engine=; trap '[ -z "$$engine" ] || kill -- -$$engine 2>/dev/null' EXIT; \
-	trap 'exit 130' INT TERM; \
-	if [ "$(ENGINE)" = yes ]; then \
-	  echo "setup: the engine is installed while the build runs; see $$log"; \
-	  setsid tools/setup.sh --engine >$$log 2>&1 & engine=$$!; \
-	fi; \
-	$(MAKE) build PRESET=$(PRESET) || exit 1; \
-	if [ -n "$$engine" ]; then wait $$engine || { tail -n 20 $$log; exit 1; }; fi
+ifeq ($(ENGINE),yes)
+	@$(BUILD_BESIDE_ENGINE)
+else
+	@$(MAKE) build PRESET=$(PRESET)
+endif
 	@rm -rf $(RESULTS)/$(PRESET) && mkdir -p $(RESULTS)/$(PRESET)
 	@failed=0; date '+test: %T unit, simulated and tidy tests'; \
 	ctest --test-dir $(BUILD)/$(PRESET) -L '^(unit|sim|tidy)$$' -j $(JOBS) --output-on-failure --no-tests=error \

@@ -53,6 +53,10 @@ for line in importlib.metadata.requires(sys.argv[1]) or []:
     print(r)
 """
 
+# Runs inside the environment: what the processes of an engine import, so that it is compiled once and not by each of
+# the engines that a test starts together.
+IMPORT_ENGINE = "import vllm.entrypoints.llm, vllm.v1.engine.core, vllm.v1.worker.cpu_worker"
+
 # Runs inside the environment: GGUF -> bf16 safetensors. Arguments: folder and file of the GGUF, output folder.
 CONVERT = """
 import sys, torch
@@ -170,7 +174,7 @@ class EngineEnv:
             limits = self.build / "engine-constraints.txt"
             limits.write_text("\n".join(pins["torch"]) + "\n")
             self._install("-r", str(wants), "-c", str(limits), *pins["convert"])
-            self._run([str(self.python), "-c", "import torch, vllm"], "vLLM is installed but can't be imported")
+            self._run([str(self.python), "-c", IMPORT_ENGINE], "vLLM is installed but can't be imported")
             write_json(self.venv / "kvdepot-stamp.json", self._wanted() | {"made_with": sys.version.split()[0]})
 
     def _make_model(self) -> None:
@@ -204,7 +208,7 @@ class EngineEnv:
     # -- processes ----------------------------------------------------------------------------------------------
 
     def _install(self, *args: str) -> None:
-        """Modules are compiled when they are first imported: of all that comes, an engine imports a part."""
+        """Modules are compiled when they are first imported: an engine imports a part of all that comes."""
         self._pip(["install", "--no-compile", *args])
 
     def _pip(self, args: list[str]) -> None:
