@@ -11,43 +11,58 @@ constexpr int kTableBitsFirst = 8;
 }
 
 PrefixCache::PrefixCache(std::uint32_t blocks, std::uint32_t unit_blocks)
-    : blocks_(blocks), unit_blocks_(unit_blocks), table_(1U << kTableBitsFirst, kNone), shift_(64 - kTableBitsFirst) {
+    : blocks_(blocks), unit_blocks_(unit_blocks), table_(1U << kTableBitsFirst), shift_(64 - kTableBitsFirst) {
   KVD_CHECK(blocks > 0 && unit_blocks > 0);
 }
 
 std::uint32_t PrefixCache::find(UnitId unit) const noexcept {
   const std::size_t mask = table_.size() - 1;
   for (std::size_t slot = slot_of(unit);; slot = (slot + 1) & mask) {
-    const std::uint32_t node = table_[slot];
-    if (node == kNone || nodes_[node].unit == unit) return node;
+    const Slot& entry = table_[slot];
+    if (entry.node == kNone || entry.unit == unit) return entry.node;
+  }
+}
+
+void PrefixCache::fetch_slots(const Units& units, std::uint32_t begin, std::uint32_t end) const noexcept {
+  for (std::uint32_t i = begin; i < end; ++i) __builtin_prefetch(&table_[slot_of(units[i])]);
+}
+
+void PrefixCache::find_all(const Units& units, std::uint32_t begin, std::uint32_t end) {
+  fetch_slots(units, begin, end);
+  found_.clear();
+  for (std::uint32_t i = begin; i < end; ++i) {
+    const std::uint32_t node = find(units[i]);
+    if (node != kNone) __builtin_prefetch(&nodes_[node], 1);
+    found_.push_back(node);
   }
 }
 
 void PrefixCache::insert_slot(std::uint32_t node) {
+  const UnitId unit = nodes_[node].unit;
   const std::size_t mask = table_.size() - 1;
-  std::size_t slot = slot_of(nodes_[node].unit);
-  while (table_[slot] != kNone) slot = (slot + 1) & mask;
-  table_[slot] = node;
+  std::size_t slot = slot_of(unit);
+  while (table_[slot].node != kNone) slot = (slot + 1) & mask;
+  table_[slot] = {unit, node};
 }
 
 // Closes the gap, so that every entry can still be reached from its own slot.
 void PrefixCache::erase_slot(UnitId unit) {
   const std::size_t mask = table_.size() - 1;
   std::size_t hole = slot_of(unit);
-  while (nodes_[table_[hole]].unit != unit) hole = (hole + 1) & mask;
-  for (std::size_t slot = (hole + 1) & mask; table_[slot] != kNone; slot = (slot + 1) & mask) {
-    const std::size_t home = slot_of(nodes_[table_[slot]].unit);
+  while (table_[hole].unit != unit) hole = (hole + 1) & mask;
+  for (std::size_t slot = (hole + 1) & mask; table_[slot].node != kNone; slot = (slot + 1) & mask) {
+    const std::size_t home = slot_of(table_[slot].unit);
     if (((slot - home) & mask) >= ((slot - hole) & mask)) {
       table_[hole] = table_[slot];
       hole = slot;
     }
   }
-  table_[hole] = kNone;
+  table_[hole].node = kNone;
 }
 
 void PrefixCache::grow_table() {
   --shift_;
-  table_.assign(table_.size() * 2, kNone);
+  table_.assign(table_.size() * 2, Slot{});
   std::vector<bool> is_free(nodes_.size());
   for (const std::uint32_t node : free_nodes_) is_free[node] = true;
   for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
@@ -148,14 +163,13 @@ bool PrefixCache::hold(const Units& units, std::uint32_t to, std::uint32_t& held
   const std::uint32_t begin = held_units > 0 ? held_units - 1 : 0;
   std::int64_t more = private_more;  // blocks that become used
   std::int64_t from_cache = 0;       // of which are cached now
-  found_.clear();
+  find_all(units, begin, end);
   for (std::uint32_t i = begin; i < end; ++i) {
     const std::uint32_t want = std::min(unit_blocks_, to - i * unit_blocks_);
-    const std::uint32_t node = find(units[i]);
+    const std::uint32_t node = found_[i - begin];
     const std::uint32_t have = node == kNone ? 0 : nodes_[node].have;
     if (want > have) more += want - have;
     if (node != kNone && nodes_[node].refs == 0) from_cache += have;
-    found_.push_back(node);
   }
   if (more + from_cache > static_cast<std::int64_t>(available())) return false;
   for (std::uint32_t i = held_units; i < end; ++i) {
@@ -193,8 +207,9 @@ void PrefixCache::release(const Units& units, std::uint32_t held_units, std::uin
     used_ -= private_blocks;
     push_last(node);
   }
+  find_all(units, 0, held_units);
   for (std::uint32_t i = held_units; i-- > 0;) {
-    const std::uint32_t node = find(units[i]);
+    const std::uint32_t node = found_[i];
     if (--nodes_[node].refs > 0) continue;
     used_ -= nodes_[node].have;
     push_last(node);
