@@ -8,8 +8,14 @@
 // same time share them at once; vLLM keeps both copies until one is freed.
 //
 // One owner, no locking. About 40 bytes a cached unit; memory grows to what the blocks can hold and stays.
+//
+// Units form a tree: a prompt's next unit is below the one before it. Who uses a unit uses all above it, and tails are
+// freed before heads, so that what is evicted is always a leaf. Most units have one successor, which is found through
+// its parent, and nodes that are made together lie together: a prompt is walked through, not searched for unit by unit.
+// A hash table holds the others: first units, and second successors.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -27,6 +33,12 @@ struct Units {
 
 class PrefixCache {
  public:
+  // What a request holds of its prompt.
+  struct Held {
+    std::uint32_t units = 0;          // leading ones
+    std::uint32_t last = UINT32_MAX;  // the cache's: the node of the last of them
+  };
+
   PrefixCache(std::uint32_t blocks, std::uint32_t unit_blocks);
 
   [[nodiscard]] std::uint32_t blocks() const noexcept { return blocks_; }
@@ -42,16 +54,17 @@ class PrefixCache {
   // Of the prompt's first `to` blocks, how many are not cached: what remember() would have to write.
   [[nodiscard]] std::uint32_t missing(const Units& units, std::uint32_t to) const noexcept;
 
-  // Makes the prompt's first `to` blocks the request's, of which it holds the first `held_units` units already; those
-  // that are not cached are taken. `private_more` further blocks, which are never hit, are taken (or given back, < 0).
-  // False, and nothing is changed, when there are not enough. On success `held_units` covers `to`.
-  bool hold(const Units& units, std::uint32_t to, std::uint32_t& held_units, std::int64_t private_more);
+  // Makes the prompt's first `to` blocks the request's, of which it has `held` already; those that are not cached are
+  // taken. `private_more` further blocks, which are never hit, are taken (or given back, < 0). False, and nothing is
+  // changed, when there are not enough. On success `held` covers `to`.
+  bool hold(const Units& units, std::uint32_t to, Held& held, std::int64_t private_more);
 
   // Takes `count` private blocks; false, and nothing is changed, when there are not enough.
   bool take(std::uint32_t count);
 
-  // The request is done with its units and private blocks: they become evictable, private ones first.
-  void release(const Units& units, std::uint32_t held_units, std::uint32_t private_blocks);
+  // The request is done with its units and private blocks: they become evictable, private ones first. It holds nothing
+  // then.
+  void release(Held& held, std::uint32_t private_blocks);
 
   // Caches the prompt's first `to` blocks without using them, for a store; evicts what does not fit.
   void remember(const Units& units, std::uint32_t to);
@@ -61,32 +74,35 @@ class PrefixCache {
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;
+  static constexpr std::uint32_t kPrivate = kNone - 1;
   struct Node {
     UnitId unit = 0;
     std::uint32_t have = 0;  // leading blocks cached
     std::uint32_t refs = 0;
-    std::uint32_t prev = kNone;  // in the order of eviction, while refs is 0
-    std::uint32_t next = kNone;
-    bool named = true;  // false: private blocks of a finished request
+    std::uint32_t prev = kNone;    // in the order of eviction, while refs is 0
+    std::uint32_t next = kNone;    // the same; among free nodes
+    std::uint32_t parent = kNone;  // the unit before it, kNone: a first one; kPrivate: blocks of a finished request
+    std::uint32_t child = kNone;   // one successor
+    std::uint32_t hashed = 0;      // its successors in the table
   };
-
-  // With the key beside the node, most searches read one cache line. Thousands of engines share the processor's cache:
-  // what a loop over units will read is fetched ahead.
   struct Slot {
     UnitId unit = 0;
     std::uint32_t node = kNone;  // kNone: free
   };
 
-  [[nodiscard]] std::uint32_t find(UnitId unit) const noexcept;
+  [[nodiscard]] std::uint32_t child_of(std::uint32_t parent, UnitId unit) const noexcept;
+  [[nodiscard]] std::uint32_t find(std::uint32_t parent, UnitId unit) const noexcept;
   [[nodiscard]] std::size_t slot_of(UnitId unit) const noexcept {
     return static_cast<std::size_t>((unit * 0x9E3779B97F4A7C15ULL) >> shift_);
   }
-  void fetch_slots(const Units& units, std::uint32_t begin, std::uint32_t end) const noexcept;
-  void find_all(const Units& units, std::uint32_t begin, std::uint32_t end);  // into found_
-  std::uint32_t make_node(UnitId unit, bool named);
+  // Of the prompt's first `to` blocks, those in unit `i`.
+  [[nodiscard]] std::uint32_t blocks_in(std::uint32_t i, std::uint32_t to) const noexcept {
+    return std::min(unit_blocks_, to - i * unit_blocks_);
+  }
+  std::uint32_t make_node(std::uint32_t parent, UnitId unit);
   void drop_node(std::uint32_t node);
-  void insert_slot(std::uint32_t node);
-  void erase_slot(UnitId unit);
+  void insert_slot(Slot entry);
+  void erase_slot(std::uint32_t node);
   void grow_table();
   void reference(std::uint32_t node);
   void push_last(std::uint32_t node);
@@ -98,10 +114,10 @@ class PrefixCache {
   std::uint32_t used_ = 0;
   std::uint32_t evictable_ = 0;  // cached and unused
   std::vector<Node> nodes_;
-  std::vector<std::uint32_t> free_nodes_;
   std::vector<Slot> table_;           // open addressing
-  std::vector<std::uint32_t> found_;  // nodes of the units that hold() or release() looks at
-  std::uint32_t named_ = 0;
+  std::vector<std::uint32_t> found_;  // nodes that hold() has found
+  std::uint32_t hashed_ = 0;          // nodes in the table
+  std::uint32_t free_ = kNone;        // free nodes, linked by next
   int shift_;
   std::uint32_t first_ = kNone;  // next to be evicted
   std::uint32_t last_ = kNone;
