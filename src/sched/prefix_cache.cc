@@ -1,5 +1,6 @@
 #include "sched/prefix_cache.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -37,11 +38,17 @@ void PrefixCache::insert_slot(Slot entry) {
   table_[slot] = entry;
 }
 
+std::size_t PrefixCache::slot_with(std::uint32_t node) const noexcept {
+  const std::size_t mask = table_.size() - 1;
+  std::size_t slot = slot_of(nodes_[node].unit);
+  while (table_[slot].node != node) slot = (slot + 1) & mask;
+  return slot;
+}
+
 // Closes the gap, so that every entry can still be reached from its own slot.
 void PrefixCache::erase_slot(std::uint32_t node) {
   const std::size_t mask = table_.size() - 1;
-  std::size_t hole = slot_of(nodes_[node].unit);
-  while (table_[hole].node != node) hole = (hole + 1) & mask;
+  std::size_t hole = slot_with(node);
   for (std::size_t slot = (hole + 1) & mask; table_[slot].node != kNone; slot = (slot + 1) & mask) {
     const std::size_t home = slot_of(table_[slot].unit);
     if (((slot - home) & mask) >= ((slot - hole) & mask)) {
@@ -60,26 +67,57 @@ void PrefixCache::grow_table() {
   }
 }
 
-std::uint32_t PrefixCache::make_node(std::uint32_t parent, UnitId unit) {
-  std::uint32_t node = free_;
+std::uint32_t PrefixCache::take_free_node() {
+  const std::uint32_t node = free_;
   if (node == kNone) {
-    node = static_cast<std::uint32_t>(nodes_.size());
     nodes_.emplace_back();
-  } else {
-    free_ = nodes_[node].next;
-    nodes_[node] = Node{};
+    return static_cast<std::uint32_t>(nodes_.size() - 1);
   }
-  nodes_[node].unit = unit;
+  free_ = nodes_[node].next;
+  nodes_[node] = Node{};
+  return node;
+}
+
+std::uint32_t PrefixCache::make_node(std::uint32_t parent, const Units& units, std::uint32_t at) {
+  const std::uint32_t node = take_free_node();
+  nodes_[node].ids = units.ids + at;
+  nodes_[node].salt = units.salt;
+  nodes_[node].unit = units[at];
   nodes_[node].parent = parent;
-  if (parent == kPrivate) return node;
   if (parent != kNone && nodes_[parent].child == kNone) {
     nodes_[parent].child = node;
     return node;
   }
   if (parent != kNone) ++nodes_[parent].hashed;
   if (++hashed_ * 2 > table_.size()) grow_table();
-  insert_slot({unit, node});
+  insert_slot({units[at], node});
   return node;
+}
+
+// Gives the run's first units a node of their own above it; the rest stays where its holders look for it.
+std::uint32_t PrefixCache::split(std::uint32_t node, std::uint32_t units) {
+  const std::uint32_t head = take_free_node();
+  Node& n = nodes_[node];
+  Node& h = nodes_[head];
+  h = n;
+  h.child = node;
+  h.hashed = 0;
+  h.have = units * unit_blocks_;
+  if (n.parent != kNone && nodes_[n.parent].child == node) {
+    nodes_[n.parent].child = head;
+  } else {
+    table_[slot_with(node)].node = head;
+  }
+  n.ids += units;
+  n.unit = n.ids[0] + n.salt;
+  n.have -= h.have;
+  n.parent = head;
+  if (n.refs == 0) {  // it goes behind its tail
+    h.prev = node;
+    (n.next == kNone ? last_ : nodes_[n.next].prev) = head;
+    n.next = head;
+  }
+  return head;
 }
 
 void PrefixCache::drop_node(std::uint32_t node) {
@@ -133,61 +171,89 @@ void PrefixCache::evict(std::uint32_t count) {
   }
 }
 
+std::uint32_t PrefixCache::alike(const Node& run, const Units& units, std::uint32_t at,
+                                 std::uint32_t end) const noexcept {
+  const std::uint32_t most = std::min(units_in(run.have), end - at);
+  const std::uint32_t shift = units.salt - run.salt;
+  std::uint32_t count = 1;  // it was found by its first
+  while (count < most && units.ids[at + count] + shift == run.ids[count]) ++count;
+  return count;
+}
+
 std::uint32_t PrefixCache::match(const Units& units, std::uint32_t blocks_max) const noexcept {
-  std::uint32_t blocks = 0;
-  std::uint32_t node = kNone;
-  for (std::uint32_t i = 0; i < units.count && blocks < blocks_max; ++i) {
-    node = child_of(node, units[i]);
-    if (node == kNone) break;
-    blocks += nodes_[node].have;
-    if (nodes_[node].have < unit_blocks_) break;
-  }
-  return std::min(blocks, blocks_max);
+  return blocks_max - missing(units, blocks_max);
 }
 
 std::uint32_t PrefixCache::missing(const Units& units, std::uint32_t to) const noexcept {
-  std::uint32_t blocks = to;
+  const std::uint32_t end = std::min(units.count, units_in(to));
+  std::uint32_t blocks = 0;
   std::uint32_t node = kNone;
-  for (std::uint32_t i = 0; i * unit_blocks_ < to; ++i) {
-    node = child_of(node, units[i]);
+  for (std::uint32_t at = 0; at < end;) {
+    node = child_of(node, units[at]);
     if (node == kNone) break;
-    blocks -= std::min(nodes_[node].have, blocks_in(i, to));
+    const Node& n = nodes_[node];
+    const std::uint32_t count = alike(n, units, at, end);
+    blocks += std::min(n.have, count * unit_blocks_);
+    at += count;
+    if (count < units_in(n.have)) break;
   }
-  return blocks;
+  return to - std::min(blocks, to);
+}
+
+// Whether the run's request can go on with unit `at` in the same run: nobody else has it, and its ids lie there.
+bool PrefixCache::goes_on(std::uint32_t node, const Units& units, std::uint32_t at) const noexcept {
+  if (node == kNone) return false;
+  const Node& n = nodes_[node];
+  return n.refs == 1 && n.child == kNone && n.hashed == 0 && n.salt == units.salt &&
+         n.ids + units_in(n.have) == units.ids + at;
 }
 
 bool PrefixCache::hold(const Units& units, std::uint32_t to, Held& held, std::int64_t private_more) {
-  const std::uint32_t end = (to + unit_blocks_ - 1) / unit_blocks_;
-  // The last unit that is held may have to grow; units behind it are new to the request.
-  const std::uint32_t begin = held.units > 0 ? held.units - 1 : 0;
+  const std::uint32_t end = units_in(to);
   std::int64_t more = private_more;  // blocks that become used
   std::int64_t from_cache = 0;       // of which are cached now
+  // What a run has when its last unit has the prompt's blocks.
+  const auto grown = [&](const Node& n, std::uint32_t begin) {
+    return std::max(n.have, std::min(to - begin * unit_blocks_, units_in(n.have) * unit_blocks_));
+  };
   std::uint32_t last = held.last;
-  std::uint32_t known = begin;
+  std::uint32_t at = held.units;
+  std::uint32_t part = 0;  // units of the last run, where it has more
   found_.clear();
-  for (; known < end; ++known) {
-    const std::uint32_t node = known < held.units ? last : child_of(last, units[known]);
+  if (at > 0 && at <= end) {
+    const Node& n = nodes_[last];
+    found_.push_back({last, grown(n, at - units_in(n.have))});
+    more += found_[0].have - n.have;
+  }
+  const std::size_t held_runs = found_.size();
+  while (at < end && part == 0) {
+    const std::uint32_t node = child_of(last, units[at]);
     if (node == kNone) break;
     const Node& n = nodes_[node];
-    const std::uint32_t want = blocks_in(known, to);
-    if (want > n.have) more += want - n.have;
-    if (n.refs == 0) from_cache += n.have;
-    found_.push_back(node);
+    const std::uint32_t count = alike(n, units, at, end);
+    if (count < units_in(n.have)) part = count;
+    const std::uint32_t have = part > 0 ? part * unit_blocks_ : grown(n, at);
+    if (have > n.have) more += have - n.have;
+    if (n.refs == 0) from_cache += std::min(have, n.have);
+    found_.push_back({node, have});
     last = node;
+    at += count;
   }
-  if (known < end) more += to - known * unit_blocks_;
+  if (at < end) more += to - at * unit_blocks_;
   if (more + from_cache > static_cast<std::int64_t>(available())) return false;
-  for (std::uint32_t i = begin; i < known; ++i) {
-    const std::uint32_t node = found_[i - begin];
-    if (i >= held.units) reference(node);
-    nodes_[node].have = std::max(nodes_[node].have, blocks_in(i, to));
+  if (part > 0) last = found_.back().node = split(last, part);
+  for (std::size_t i = 0; i < found_.size(); ++i) {
+    if (i >= held_runs) reference(found_[i].node);
+    nodes_[found_[i].node].have = found_[i].have;
   }
   const std::int64_t in_stock = static_cast<std::int64_t>(available()) - evictable_;
   if (more > in_stock) evict(static_cast<std::uint32_t>(more - in_stock));
-  for (std::uint32_t i = known; i < end; ++i) {
-    last = make_node(last, units[i]);
-    nodes_[last].refs = 1;
-    nodes_[last].have = blocks_in(i, to);
+  if (at < end) {
+    if (!goes_on(last, units, at)) {
+      last = make_node(last, units, at);
+      nodes_[last].refs = 1;
+    }
+    nodes_[last].have += to - at * unit_blocks_;
   }
   used_ = static_cast<std::uint32_t>(used_ + more);
   held = {std::max(held.units, end), last};
@@ -204,7 +270,8 @@ bool PrefixCache::take(std::uint32_t count) {
 
 void PrefixCache::release(Held& held, std::uint32_t private_blocks) {
   if (private_blocks > 0) {
-    const std::uint32_t node = make_node(kPrivate, 0);
+    const std::uint32_t node = take_free_node();
+    nodes_[node].parent = kPrivate;
     nodes_[node].have = private_blocks;
     used_ -= private_blocks;
     push_last(node);
@@ -236,9 +303,9 @@ bool PrefixCache::consistent() const {
     hashed += n.hashed;
     if (n.parent == kPrivate) continue;
     hashed += n.parent == kNone;
-    const bool full = n.child == kNone && n.hashed == 0 ? n.have > 0 : n.have == unit_blocks_;
+    const bool whole = n.have > 0 && (n.have % unit_blocks_ == 0 || (n.child == kNone && n.hashed == 0));
     const bool below = n.parent == kNone || (!is_free[n.parent] && nodes_[n.parent].refs >= n.refs);
-    if (!full || !below || n.have > unit_blocks_ || child_of(n.parent, n.unit) != node) return false;
+    if (!whole || !below || n.unit != n.ids[0] + n.salt || child_of(n.parent, n.unit) != node) return false;
   }
   std::uint64_t listed = 0;
   for (std::uint32_t node = first_; node != kNone; node = nodes_[node].next) listed += nodes_[node].have;

@@ -8,6 +8,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -143,7 +144,7 @@ class PlainCache {
 
 // Somebody who uses both caches alike.
 struct Holder {
-  std::vector<UnitId> ids;
+  std::span<const UnitId> ids;
   std::uint32_t to = 0;
   PrefixCache::Held held;
   std::uint32_t own = 0;
@@ -176,7 +177,8 @@ class CacheWalk {
     Holder holder;
     const std::uint32_t units = up_to(random_, 1 + blocks_ / unit_blocks_ / 2);
     const auto family = static_cast<std::uint32_t>(random_.below(kFamilies));
-    holder.ids = ids_of(units, family, static_cast<std::uint32_t>(random_.below(units + 1)), next_++ % 4);
+    holder.ids =
+        ids_.emplace_back(ids_of(units, family, static_cast<std::uint32_t>(random_.below(units + 1)), next_++ % 4));
     return holder;
   }
 
@@ -236,6 +238,7 @@ class CacheWalk {
   std::uint32_t unit_blocks_;
   PrefixCache cache_;
   PlainCache plain_;
+  std::deque<std::vector<UnitId>> ids_;  // of all prompts, since the cache points at them
   std::vector<Holder> holders_;
   std::uint32_t next_ = 0;
 };

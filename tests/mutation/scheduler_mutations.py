@@ -89,7 +89,7 @@ SUBJECTS = (
             "  std::vector<std::uint32_t> path;\n"
             "  for (auto node = held.last; node != kNone; node = nodes_[node].parent) path.insert(path.begin(), node);\n"
             "  for (const std::uint32_t node : path) {"),
-        Bug(CACHE, "only a unit's first successor is found", "  return p.hashed > 0 ? find(parent, unit) : kNone;",
+        Bug(CACHE, "only a run's first successor is found", "  return p.hashed > 0 ? find(parent, unit) : kNone;",
             "  return kNone;"),
     )),
 )
