@@ -87,7 +87,7 @@ SUBJECTS = (
         Bug(CACHE, "the head of a prompt goes before its tail",
             "  for (std::uint32_t node = held.last; node != kNone; node = nodes_[node].parent) {",
             "  std::vector<std::uint32_t> path;\n"
-            "  for (auto node = held.last; node != kNone; node = nodes_[node].parent) path.insert(path.begin(), node);\n"
+            "  for (auto n = held.last; n != kNone; n = nodes_[n].parent) path.insert(path.begin(), n);\n"
             "  for (const std::uint32_t node : path) {"),
         Bug(CACHE, "only a run's first successor is found", "  return p.hashed > 0 ? find(parent, unit) : kNone;",
             "  return kNone;"),
