@@ -7,7 +7,12 @@
 // end, so that a unit costs one entry however small its blocks are. Two requests that compute the same blocks at the
 // same time share them at once; vLLM keeps both copies until one is freed.
 //
-// One owner, no locking. About 40 bytes a cached unit; memory grows to what the blocks can hold and stays.
+// One owner, no locking. About 50 bytes a run of units; memory grows to what the blocks can hold and stays.
+//
+// Runs form a tree: what follows a prompt's run is below it. A request holds whole runs; one that shares a part of a
+// run splits it. Who uses a run uses all above it, and tails are freed before heads, so that what is evicted is always
+// a leaf's end. A thousand engines share the processor's cache, and with a node a unit most of a simulation's time
+// would go by in waiting for nodes.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +22,8 @@ namespace kvd::sched {
 
 using UnitId = std::uint32_t;
 
-// A prompt's units: ids of a trace, each plus `salt` (copies of a trace have salts of their own).
+// A prompt's units: ids of a trace, each plus `salt` (copies of a trace have salts of their own). Caches that have held
+// or remembered units point at their ids, which must stay where they are.
 struct Units {
   const UnitId* ids = nullptr;
   std::uint32_t count = 0;
@@ -27,6 +33,12 @@ struct Units {
 
 class PrefixCache {
  public:
+  // What a request holds of its prompt.
+  struct Held {
+    std::uint32_t units = 0;          // leading ones
+    std::uint32_t last = UINT32_MAX;  // the cache's: the run that ends with the last of them
+  };
+
   PrefixCache(std::uint32_t blocks, std::uint32_t unit_blocks);
 
   [[nodiscard]] std::uint32_t blocks() const noexcept { return blocks_; }
@@ -42,16 +54,17 @@ class PrefixCache {
   // Of the prompt's first `to` blocks, how many are not cached: what remember() would have to write.
   [[nodiscard]] std::uint32_t missing(const Units& units, std::uint32_t to) const noexcept;
 
-  // Makes the prompt's first `to` blocks the request's, of which it holds the first `held_units` units already; those
-  // that are not cached are taken. `private_more` further blocks, which are never hit, are taken (or given back, < 0).
-  // False, and nothing is changed, when there are not enough. On success `held_units` covers `to`.
-  bool hold(const Units& units, std::uint32_t to, std::uint32_t& held_units, std::int64_t private_more);
+  // Makes the prompt's first `to` blocks the request's, of which it has `held` already; those that are not cached are
+  // taken. `private_more` further blocks, which are never hit, are taken (or given back, < 0). False, and nothing is
+  // changed, when there are not enough. On success `held` covers `to`.
+  bool hold(const Units& units, std::uint32_t to, Held& held, std::int64_t private_more);
 
   // Takes `count` private blocks; false, and nothing is changed, when there are not enough.
   bool take(std::uint32_t count);
 
-  // The request is done with its units and private blocks: they become evictable, private ones first.
-  void release(const Units& units, std::uint32_t held_units, std::uint32_t private_blocks);
+  // The request is done with its units and private blocks: they become evictable, private ones first. It holds nothing
+  // then.
+  void release(Held& held, std::uint32_t private_blocks);
 
   // Caches the prompt's first `to` blocks without using them, for a store; evicts what does not fit.
   void remember(const Units& units, std::uint32_t to);
@@ -61,23 +74,47 @@ class PrefixCache {
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;
-  struct Node {
-    UnitId unit = 0;
+  static constexpr std::uint32_t kPrivate = kNone - 1;
+  struct Node {  // a run of units
+    const UnitId* ids = nullptr;
+    std::uint32_t salt = 0;
+    UnitId unit = 0;         // the first
     std::uint32_t have = 0;  // leading blocks cached
     std::uint32_t refs = 0;
-    std::uint32_t prev = kNone;  // in the order of eviction, while refs is 0
-    std::uint32_t next = kNone;
-    bool named = true;  // false: private blocks of a finished request
+    std::uint32_t prev = kNone;    // in the order of eviction, while refs is 0
+    std::uint32_t next = kNone;    // the same; among free nodes
+    std::uint32_t parent = kNone;  // the run before it, kNone: a first one; kPrivate: blocks of a finished request
+    std::uint32_t child = kNone;   // a run behind it
+    std::uint32_t hashed = 0;      // how many others are behind it, in the table
+  };
+  struct Found {
+    std::uint32_t node = 0;
+    std::uint32_t have = 0;  // it will have then
+  };
+  struct Slot {
+    UnitId unit = 0;
+    std::uint32_t node = kNone;  // kNone: free
   };
 
-  [[nodiscard]] std::uint32_t find(UnitId unit) const noexcept;
+  [[nodiscard]] std::uint32_t child_of(std::uint32_t parent, UnitId unit) const noexcept;
+  [[nodiscard]] std::uint32_t find(std::uint32_t parent, UnitId unit) const noexcept;
   [[nodiscard]] std::size_t slot_of(UnitId unit) const noexcept {
     return static_cast<std::size_t>((unit * 0x9E3779B97F4A7C15ULL) >> shift_);
   }
-  std::uint32_t make_node(UnitId unit, bool named);
+  [[nodiscard]] std::uint32_t units_in(std::uint32_t blocks) const noexcept {
+    return (blocks + unit_blocks_ - 1) / unit_blocks_;
+  }
+  // How many of the run's units are the prompt's from unit `at` to `end`.
+  [[nodiscard]] std::uint32_t alike(const Node& run, const Units& units, std::uint32_t at,
+                                    std::uint32_t end) const noexcept;
+  std::uint32_t make_node(std::uint32_t parent, const Units& units, std::uint32_t at);
+  std::uint32_t split(std::uint32_t node, std::uint32_t units);
+  [[nodiscard]] bool goes_on(std::uint32_t node, const Units& units, std::uint32_t at) const noexcept;
+  std::uint32_t take_free_node();
   void drop_node(std::uint32_t node);
-  void insert_slot(std::uint32_t node);
-  void erase_slot(UnitId unit);
+  void insert_slot(Slot entry);
+  [[nodiscard]] std::size_t slot_with(std::uint32_t node) const noexcept;
+  void erase_slot(std::uint32_t node);
   void grow_table();
   void reference(std::uint32_t node);
   void push_last(std::uint32_t node);
@@ -89,10 +126,10 @@ class PrefixCache {
   std::uint32_t used_ = 0;
   std::uint32_t evictable_ = 0;  // cached and unused
   std::vector<Node> nodes_;
-  std::vector<std::uint32_t> free_nodes_;
-  std::vector<std::uint32_t> table_;  // open addressing: node or kNone
-  std::vector<std::uint32_t> found_;  // nodes of the units that hold() looks at
-  std::uint32_t named_ = 0;
+  std::vector<Slot> table_;     // open addressing
+  std::vector<Found> found_;    // by hold()
+  std::uint32_t hashed_ = 0;    // nodes in the table
+  std::uint32_t free_ = kNone;  // free nodes, linked by next
   int shift_;
   std::uint32_t first_ = kNone;  // next to be evicted
   std::uint32_t last_ = kNone;

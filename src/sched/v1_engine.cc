@@ -62,7 +62,7 @@ void V1Engine::loaded(V1Id id) {
 bool V1Engine::hold(V1Request& r, std::uint32_t tokens) {
   const std::uint32_t shared = std::min(tokens / config_.block_tokens, shared_blocks(r));
   const std::uint32_t own = ceil_div(tokens, config_.block_tokens) - shared;
-  if (!cache_.hold(r.units, shared, r.held_units, static_cast<std::int64_t>(own) - r.private_blocks)) return false;
+  if (!cache_.hold(r.units, shared, r.held, static_cast<std::int64_t>(own) - r.private_blocks)) return false;
   r.private_blocks = own;
   return true;
 }
@@ -186,8 +186,8 @@ void V1Engine::requeue(V1Id id) {
 
 void V1Engine::release(V1Id id) {
   V1Request& r = requests_[id];
-  cache_.release(r.units, r.held_units, r.private_blocks);
-  r.held_units = r.private_blocks = 0;
+  cache_.release(r.held, r.private_blocks);
+  r.private_blocks = 0;
 }
 
 void V1Engine::finish(V1Id id, std::vector<V1Id>& done) {

@@ -44,7 +44,7 @@ struct V1Request {
   // The engine's own:
   std::uint32_t generated = 0;
   std::uint32_t computed = 0;  // tokens with KV; while decoding, those of its join
-  std::uint32_t held_units = 0;
+  PrefixCache::Held held = {};
   std::uint32_t private_blocks = 0;
   std::uint32_t hit_tokens = 0;     // found in the engine's own cache at the first admission
   std::uint32_t loaded_tokens = 0;  // fetched from another tier

@@ -18,11 +18,11 @@ Units prompt_of(std::uint32_t units, std::uint32_t first = 0) { return {kIds + f
 
 TEST(PrefixCache, FindsWhatWasReleasedAndEvictsTailsFirst) {
   PrefixCache cache(8, 4);
-  std::uint32_t held = 0;
+  PrefixCache::Held held;
   ASSERT_TRUE(cache.hold(prompt_of(2), 8, held, 0));
   EXPECT_EQ(cache.available(), 0U);
   EXPECT_FALSE(cache.take(1));
-  cache.release(prompt_of(2), held, 0);
+  cache.release(held, 0);
   EXPECT_EQ(cache.match(prompt_of(2), 8), 8U);
   ASSERT_TRUE(cache.take(1));
   EXPECT_EQ(cache.match(prompt_of(2), 8), 7U);  // the last block of the last unit went
@@ -33,14 +33,14 @@ TEST(PrefixCache, FindsWhatWasReleasedAndEvictsTailsFirst) {
 
 TEST(PrefixCache, SharesBlocksByReference) {
   PrefixCache cache(8, 4);
-  std::uint32_t a = 0;
-  std::uint32_t b = 0;
+  PrefixCache::Held a;
+  PrefixCache::Held b;
   ASSERT_TRUE(cache.hold(prompt_of(1), 4, a, 1));
   ASSERT_TRUE(cache.hold(prompt_of(1), 4, b, 1));
   EXPECT_EQ(cache.used(), 6U);
-  cache.release(prompt_of(1), a, 1);
+  cache.release(a, 1);
   EXPECT_EQ(cache.used(), 5U);
-  cache.release(prompt_of(1), b, 1);
+  cache.release(b, 1);
   EXPECT_EQ(cache.used(), 0U);
   EXPECT_EQ(cache.cached(), 6U);
 }

@@ -8,6 +8,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,10 +32,11 @@ std::uint32_t up_to(Random& random, std::uint32_t most) {
 
 std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return (a + b - 1) / b; }
 
-// Ids of a prompt: the first `shared` units are its family's, the others its own.
+// Ids of a prompt: the first `shared` units are its family's, the others its own. Equal ids have equal prefixes.
 std::vector<UnitId> ids_of(std::uint32_t units, std::uint32_t family, std::uint32_t shared, std::uint32_t own) {
   std::vector<UnitId> ids;
-  for (UnitId i = 0; i < units; ++i) ids.push_back(i < shared ? family * 1000 + i : 1'000'000 + own * 1000 + i);
+  const UnitId first_own = 1'000'000 + ((own * kFamilies + family) * 64 + shared) * 64;
+  for (UnitId i = 0; i < units; ++i) ids.push_back(i < shared ? family * 1000 + i : first_own + i);
   return ids;
 }
 
@@ -142,9 +144,9 @@ class PlainCache {
 
 // Somebody who uses both caches alike.
 struct Holder {
-  std::vector<UnitId> ids;
+  std::span<const UnitId> ids;
   std::uint32_t to = 0;
-  std::uint32_t held = 0;
+  PrefixCache::Held held;
   std::uint32_t own = 0;
   [[nodiscard]] Units units() const { return {ids.data(), static_cast<std::uint32_t>(ids.size()), 0}; }
 };
@@ -175,7 +177,8 @@ class CacheWalk {
     Holder holder;
     const std::uint32_t units = up_to(random_, 1 + blocks_ / unit_blocks_ / 2);
     const auto family = static_cast<std::uint32_t>(random_.below(kFamilies));
-    holder.ids = ids_of(units, family, static_cast<std::uint32_t>(random_.below(units + 1)), next_++ % 64);
+    holder.ids =
+        ids_.emplace_back(ids_of(units, family, static_cast<std::uint32_t>(random_.below(units + 1)), next_++ % 4));
     return holder;
   }
 
@@ -207,8 +210,8 @@ class CacheWalk {
       }
       return true;
     }
-    cache_.release(holder.units(), holder.held, holder.own);
-    plain_.release(holder.units(), holder.held, holder.own);
+    plain_.release(holder.units(), holder.held.units, holder.own);
+    cache_.release(holder.held, holder.own);
     holders_.erase(holders_.begin() + static_cast<std::ptrdiff_t>(at));
     return true;
   }
@@ -219,10 +222,10 @@ class CacheWalk {
     const std::uint32_t to = holder.to + static_cast<std::uint32_t>(random_.below(end - holder.to + 1));
     const auto own = static_cast<std::uint32_t>(random_.below(4));
     const std::int64_t more = std::int64_t{own} - holder.own;
-    std::uint32_t held = holder.held;
+    std::uint32_t held = holder.held.units;
     const bool done = cache_.hold(holder.units(), to, holder.held, more);
     EXPECT_EQ(done, plain_.hold(holder.units(), to, held, more));
-    EXPECT_EQ(holder.held, held);
+    EXPECT_EQ(holder.held.units, held);
     if (done) {
       holder.to = to;
       holder.own = own;
@@ -235,6 +238,7 @@ class CacheWalk {
   std::uint32_t unit_blocks_;
   PrefixCache cache_;
   PlainCache plain_;
+  std::deque<std::vector<UnitId>> ids_;  // of all prompts, since the cache points at them
   std::vector<Holder> holders_;
   std::uint32_t next_ = 0;
 };

@@ -71,8 +71,8 @@ SUBJECTS = (
     )),
     Subject("src/sched/v1_property_test.cc", (V1, CACHE), (
         Bug(V1, "a request that ends keeps a private block",
-            "  cache_.release(r.units, r.held_units, r.private_blocks);",
-            "  cache_.release(r.units, r.held_units, r.private_blocks - (r.private_blocks > 1 ? 1 : 0));"),
+            "  cache_.release(r.held, r.private_blocks);",
+            "  cache_.release(r.held, r.private_blocks - (r.private_blocks > 1 ? 1 : 0));"),
         Bug(V1, "preempted requests queue behind new ones", "waiting_.push_front(id)", "waiting_.push_back(id)"),
         Bug(V1, "the sequence that was admitted first is the victim", "std::ranges::max_element(decodes_",
             "std::ranges::min_element(decodes_"),
@@ -84,8 +84,13 @@ SUBJECTS = (
         Bug(V1, "the context of a sequence that leaves stays in the sum", "  context_ -= r.computed;\n", ""),
         Bug(CACHE, "blocks in use can be evicted", "  unlink(node);\n  used_ += nodes_[node].have;",
             "  used_ += nodes_[node].have;"),
-        Bug(CACHE, "the head of a prompt goes before its tail", "  for (std::uint32_t i = held_units; i-- > 0;) {",
-            "  for (std::uint32_t i = 0; i < held_units; ++i) {"),
+        Bug(CACHE, "the head of a prompt goes before its tail",
+            "  for (std::uint32_t node = held.last; node != kNone; node = nodes_[node].parent) {",
+            "  std::vector<std::uint32_t> path;\n"
+            "  for (auto n = held.last; n != kNone; n = nodes_[n].parent) path.insert(path.begin(), n);\n"
+            "  for (const std::uint32_t node : path) {"),
+        Bug(CACHE, "only a run's first successor is found", "  return p.hashed > 0 ? find(parent, unit) : kNone;",
+            "  return kNone;"),
     )),
 )
 
