@@ -61,14 +61,27 @@ Scheduler::Scheduler(Config config) : config_(std::move(config)), pool_(config_.
   KVD_CHECK(config_.eviction != Eviction::kAdaptive || config_.prefers_swap);
 }
 
-RequestId Scheduler::add(std::uint32_t prompt, std::uint32_t output) {
-  KVD_CHECK(prompt > 0 && output > 0);
+RequestId Scheduler::add(std::uint32_t prompt, std::uint32_t output, std::uint32_t limit) {
+  KVD_CHECK(prompt > 0 && output > 0 && (limit == 0 || limit >= output));
   const auto id = static_cast<RequestId>(requests_.size());
   Request& r = requests_.emplace_back();
   r.prompt = prompt;
   r.output = output;
+  r.limit = limit == 0 ? output : limit;
   waiting_.push_back(id);
+  ++surprises_;
   return id;
+}
+
+Scheduler Scheduler::supposing(Eviction eviction, std::function<bool(const Victim&)> prefers_swap) const {
+  KVD_CHECK(pass_.items.empty());
+  Scheduler supposed = *this;
+  supposed.config_.eviction = eviction;
+  supposed.config_.prefers_swap = std::move(prefers_swap);
+  for (Request& r : supposed.requests_) {
+    if (r.state != State::kFinished) r.output = r.limit;
+  }
+  return supposed;
 }
 
 const Pass& Scheduler::schedule() {
@@ -430,6 +443,7 @@ void Scheduler::reject(RequestId id) {
 }
 
 void Scheduler::finish(RequestId id) {
+  if (requests_[id].generated < requests_[id].limit) ++surprises_;
   release(id);
   move_to(requests_[id], State::kFinished);
   erase_from(running_, id);
