@@ -179,6 +179,8 @@ class Scheduler {
     return (tokens + config_.block_tokens - 1) / config_.block_tokens;
   }
   void decide();
+  [[nodiscard]] bool recomputed_first() const noexcept;
+  [[nodiscard]] bool swapped_first(RequestId id) const noexcept;
   [[nodiscard]] bool imbalanced() const noexcept;
   [[nodiscard]] std::uint32_t prompt_room() const noexcept;
   void run_running();
