@@ -17,8 +17,6 @@
 namespace kvd::cmd {
 namespace {
 
-constexpr double kWorseAtMost = 1.02;  // than the better of both: what the adaptive choice is held to
-
 std::vector<sim::OpportunityRow> simulate(const StudyFiles& files, std::uint32_t seeds) {
   const model::StudyFit fit = model::fit_study(files.tables);
   std::vector<std::vector<sim::OpportunityRow>> rows(sim::opportunity_settings());
@@ -43,7 +41,7 @@ std::string judged(const std::vector<sim::OpportunityRow>& rows, const std::stri
   for (const sim::OpportunityRow& r : rows) {
     if (r.arm != arm) continue;
     ++settings;
-    if (r.*worst <= kWorseAtMost) ++within;
+    if (r.*worst <= sim::kWorseAtMost) ++within;
     if (last == nullptr || r.*worst > last->*worst) last = &r;
   }
   if (last == nullptr) return {};
@@ -81,7 +79,7 @@ Chart chart_of(const std::vector<sim::OpportunityRow>& rows, bool fixed, std::st
 
 std::string opportunities_text(const std::vector<sim::OpportunityRow>& rows) {
   std::string text;
-  for (const char* const arm : {"adaptive", "adaptive, pageable"}) {
+  for (const char* const arm : {"adaptive", "adaptive, pageable", "adaptive, loose limits"}) {
     text += judged(rows, arm, "makespan", &sim::OpportunityRow::worst_makespan);
     text += judged(rows, arm, "p99 ITL", &sim::OpportunityRow::worst_itl_p99);
   }

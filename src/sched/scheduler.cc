@@ -73,10 +73,10 @@ RequestId Scheduler::add(std::uint32_t prompt, std::uint32_t output, std::uint32
   return id;
 }
 
-Scheduler Scheduler::supposing(Eviction eviction, std::function<bool(const Victim&)> prefers_swap) const {
+Scheduler Scheduler::supposing(std::function<bool(const Victim&)> prefers_swap) const {
   KVD_CHECK(pass_.items.empty());
   Scheduler supposed = *this;
-  supposed.config_.eviction = eviction;
+  supposed.config_.eviction = Eviction::kAdaptive;
   supposed.config_.prefers_swap = std::move(prefers_swap);
   for (Request& r : supposed.requests_) {
     if (r.state != State::kFinished) r.output = r.limit;

@@ -152,9 +152,9 @@ class Scheduler {
   // The first of copies() is done. Not between schedule() and complete(). Requires one.
   void copied();
 
-  // How it would go on from between two passes as far as can be known: nobody else comes, answers become as long as
-  // they may, and victims go as `eviction` and, with kAdaptive, `prefers_swap` say.
-  [[nodiscard]] Scheduler supposing(Eviction eviction, std::function<bool(const Victim&)> prefers_swap) const;
+  // How it would go on from between two passes, with kAdaptive and `prefers_swap`, as far as can be known: nobody else
+  // comes, and answers become as long as they may.
+  [[nodiscard]] Scheduler supposing(std::function<bool(const Victim&)> prefers_swap) const;
   // Times that something happened which supposing() could not know: a request came, or ended before its limit.
   [[nodiscard]] std::uint64_t surprises() const noexcept { return surprises_; }
 

@@ -242,7 +242,7 @@ TEST(Scheduler, SupposesWhatIsKnownOnACopy) {
   s.add(6, 6, 9);
   s.add(6, 6);
   run_pass(s);
-  Scheduler ahead = s.supposing(Eviction::kRecompute, {});
+  Scheduler ahead = s.supposing([](const Victim&) { return false; });
   finish(ahead);
   EXPECT_EQ(ahead.request(0).generated, 9U);
   EXPECT_EQ(ahead.request(1).generated, 6U);

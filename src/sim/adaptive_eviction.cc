@@ -40,6 +40,11 @@ bool prefers_swap(const EngineCosts& costs, bool async_swap, const sched::Victim
   return swap.seconds < again.seconds;
 }
 
+bool swap_stalls_shorter(const EngineCosts& costs, bool async_swap, const sched::Victim& victim) {
+  const Stall swap = swap_stall(costs, async_swap, victim);
+  return swap.seconds / std::max(1, swap.times) < recompute_stall(costs, victim).seconds;
+}
+
 std::size_t best_of(std::span<const Outlook> outlooks) {
   KVD_CHECK(outlooks.size() >= 2);
   const double seconds = std::min(outlooks[0].seconds, outlooks[1].seconds);
@@ -62,11 +67,14 @@ sched::Config EvictionPlan::planned(sched::Config config) {
   KVD_CHECK(costs_.track_itl);
   asked_ = true;
   async_swap_ = config.async_swap;
-  config.prefers_swap = [this](const sched::Victim& victim) {
-    if (way_ == kByStalls) return prefers_swap(costs_, async_swap_, victim);
-    return way_ == kSwap;
-  };
+  config.prefers_swap = [this](const sched::Victim& victim) { return swaps(way_, victim); };
   return config;
+}
+
+bool EvictionPlan::swaps(std::size_t way, const sched::Victim& victim) const {
+  if (way == kByStalls) return prefers_swap(costs_, async_swap_, victim);
+  if (way == kByLongest) return swap_stalls_shorter(costs_, async_swap_, victim);
+  return way == kSwap;
 }
 
 void EvictionPlan::before_pass(const Engine& engine) {
@@ -75,11 +83,7 @@ void EvictionPlan::before_pass(const Engine& engine) {
   if (scheduler.pool().free() >= scheduler.running().size()) return;  // a block for everybody
   std::array<Outlook, kWays> outlooks;
   for (std::size_t way = 0; way < kWays; ++way) {
-    const auto eviction = way == kRecompute ? sched::Eviction::kRecompute
-                          : way == kSwap    ? sched::Eviction::kSwap
-                                            : sched::Eviction::kAdaptive;
-    Engine ahead = engine.supposing(
-        eviction, [this](const sched::Victim& victim) { return prefers_swap(costs_, async_swap_, victim); });
+    Engine ahead = engine.supposing([this, way](const sched::Victim& victim) { return swaps(way, victim); });
     while (const sched::Pass* const pass = ahead.begin()) ahead.end(*pass);
     outlooks.at(way) = {ahead.seconds(), itl_p99(ahead.gaps())};
   }

@@ -40,6 +40,8 @@ struct Stall {
 // tail of 1 % would hold, counting prompts of others - a further stall is one that the percentile does not see, and the
 // way with fewer of them is taken; beyond that the one with the shorter stall.
 [[nodiscard]] bool prefers_swap(const EngineCosts& costs, bool async_swap, const sched::Victim& victim);
+// Another one: the way whose longest single stall is the shorter, as where most of the tail are stalls.
+[[nodiscard]] bool swap_stalls_shorter(const EngineCosts& costs, bool async_swap, const sched::Victim& victim);
 
 // What would come of a way of choosing, over the whole run.
 struct Outlook {
@@ -66,7 +68,9 @@ class EvictionPlan {
   [[nodiscard]] std::uint64_t looks() const noexcept { return looks_; }
 
  private:
-  enum Way : std::size_t { kRecompute, kSwap, kByStalls, kWays };
+  enum Way : std::size_t { kRecompute, kSwap, kByStalls, kByLongest, kWays };
+
+  [[nodiscard]] bool swaps(std::size_t way, const sched::Victim& victim) const;
 
   const EngineCosts& costs_;
   bool asked_ = false;  // by a scheduler

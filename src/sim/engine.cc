@@ -104,9 +104,9 @@ void Engine::end(const sched::Pass& pass) {
   copies_beside_.settle(scheduler_, seconds_);
 }
 
-Engine Engine::supposing(sched::Eviction eviction, std::function<bool(const sched::Victim&)> prefers_swap) const {
+Engine Engine::supposing(std::function<bool(const sched::Victim&)> prefers_swap) const {
   Engine supposed = *this;
-  supposed.scheduler_ = scheduler_.supposing(eviction, std::move(prefers_swap));
+  supposed.scheduler_ = scheduler_.supposing(std::move(prefers_swap));
   return supposed;
 }
 

@@ -89,8 +89,7 @@ class Engine {
   // What begin() decided is over.
   void end(const sched::Pass& pass);
   // How it would go on, as sched::Scheduler::supposing() says. Between end() and begin().
-  [[nodiscard]] Engine supposing(sched::Eviction eviction,
-                                 std::function<bool(const sched::Victim&)> prefers_swap) const;
+  [[nodiscard]] Engine supposing(std::function<bool(const sched::Victim&)> prefers_swap) const;
 
   [[nodiscard]] const sched::Scheduler& scheduler() const noexcept { return scheduler_; }
   [[nodiscard]] double seconds() const noexcept { return seconds_; }

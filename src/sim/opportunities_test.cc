@@ -82,6 +82,22 @@ TEST(AdaptiveEviction, CountsTheKernelThatAttendsToWhatStays) {
   EXPECT_TRUE(prefers_swap(costs(), false, tail));
 }
 
+// Two stalls of 38 ms against one of 63 ms: the shorter stall, but the longer way.
+TEST(AdaptiveEviction, ComparesSingleStallsWhereTheTailIsMadeOfThem) {
+  EngineCosts c = costs();
+  c.swap.byte_s *= 1.5;
+  sched::Victim v = sixty_blocks(kOften);
+  v.tokens = 600;
+  const Stall swap = swap_stall(c, false, v);
+  const double again = recompute_stall(c, v).seconds;
+  ASSERT_LT(swap.seconds / 2, again);
+  ASSERT_GT(swap.seconds, again);
+  EXPECT_TRUE(swap_stalls_shorter(c, false, v));
+  EXPECT_FALSE(prefers_swap(c, false, v));
+  c.swap.byte_s *= 3;
+  EXPECT_FALSE(swap_stalls_shorter(c, false, v));
+}
+
 TEST(EvictionPlan, TakesTheLeastProductWithinTheLimit) {
   EXPECT_EQ(best_of(std::vector<Outlook>{{100, 0.05}, {101, 0.04}}), 1U);
   EXPECT_EQ(best_of(std::vector<Outlook>{{100, 0.04}, {99, 0.05}}), 0U);
@@ -96,39 +112,51 @@ TEST(EvictionPlan, TakesTheLesserEvilBeyondTheLimit) {
   EXPECT_EQ(best_of(std::vector<Outlook>{{100, 0}, {110, 0}}), 0U) << "no gaps between tokens";
 }
 
-EngineRun evicting_run(sched::Eviction eviction, double slower, std::span<const Lengths> requests) {
+// Requests of many lengths, which come back while others run.
+std::vector<Lengths> uneven() {
+  std::vector<Lengths> requests;
+  for (std::uint32_t i = 0; i < 40; ++i) requests.push_back({100 + i * 37 % 150, 80 + i * 53 % 300});
+  return requests;
+}
+
+EngineRun evicting_run(sched::Eviction eviction, double slower) {
   sched::Config config = sched::vllm_0_4_2(100, 2048);
   config.eviction = eviction;
   config.host_blocks = 10'000;
   EngineCosts c = costs();
+  c.swap.copy_s *= slower;
   c.swap.byte_s *= slower;
   c.track_itl = true;
-  return run_engine(config, requests, c);
+  return run_engine(config, uneven(), c);
 }
 
 Outlook outcome(const EngineRun& run) { return {run.seconds, itl_p99(run.itl_s)}; }
 
 // Copies that are nearly free, or nearly endless: what is played out decides, and the whole run goes one way.
 TEST(EvictionPlan, FollowsTheWayThatPlaysOutBest) {
-  const std::vector<Lengths> requests(20, Lengths{200, 300});
-  const EngineRun cheap = evicting_run(sched::Eviction::kAdaptive, 0.01, requests);
+  const EngineRun cheap = evicting_run(sched::Eviction::kAdaptive, 0.01);
   EXPECT_GT(cheap.counts.swaps_out, 5U);
   EXPECT_EQ(cheap.counts.recomputes, 0U);
-  const EngineRun dear = evicting_run(sched::Eviction::kAdaptive, 100, requests);
+  const EngineRun dear = evicting_run(sched::Eviction::kAdaptive, 100);
   EXPECT_GT(dear.counts.recomputes, 5U);
   EXPECT_EQ(dear.counts.swaps_out, 0U);
 }
 
+// In makespan and in the tail, wherever one of both does.
 TEST(EvictionPlan, KeepsTheLimitWhereAnswersAreAsLongAsTheyMayBe) {
-  std::vector<Lengths> requests;
-  for (std::uint32_t i = 0; i < 40; ++i) requests.push_back({100 + i * 37 % 150, 80 + i * 53 % 300});
-  for (const double slower : {0.5, 1.0, 2.0, 4.0}) {
-    const Outlook again = outcome(evicting_run(sched::Eviction::kRecompute, slower, requests));
-    const Outlook swap = outcome(evicting_run(sched::Eviction::kSwap, slower, requests));
-    const Outlook both = outcome(evicting_run(sched::Eviction::kAdaptive, slower, requests));
-    EXPECT_LE(both.seconds, kWorseAtMost * std::min(again.seconds, swap.seconds)) << slower;
-    EXPECT_LE(both.itl_p99_s, kWorseAtMost * std::min(again.itl_p99_s, swap.itl_p99_s)) << slower;
+  int possible = 0;
+  for (const double slower : {0.25, 0.5, 1.0, 1.5, 2.0, 4.0, 8.0}) {
+    const Outlook again = outcome(evicting_run(sched::Eviction::kRecompute, slower));
+    const Outlook swap = outcome(evicting_run(sched::Eviction::kSwap, slower));
+    const Outlook both = outcome(evicting_run(sched::Eviction::kAdaptive, slower));
+    const double seconds = kWorseAtMost * std::min(again.seconds, swap.seconds);
+    const double itl_p99_s = kWorseAtMost * std::min(again.itl_p99_s, swap.itl_p99_s);
+    const auto keeps = [&](const Outlook& o) { return o.seconds <= seconds && o.itl_p99_s <= itl_p99_s; };
+    if (!keeps(again) && !keeps(swap)) continue;
+    ++possible;
+    EXPECT_TRUE(keeps(both)) << slower;
   }
+  EXPECT_GE(possible, 4);
 }
 
 // An answer that ends before its limit is a surprise: the engine looks ahead again, and as often as that.
@@ -196,7 +224,7 @@ TEST(Opportunities, ComparesWithTheBetterOfBoth) {
   ASSERT_EQ(opportunity_settings(), 24U);
   const auto rows = opportunities(fit, inputs, 20, 3);
   EXPECT_EQ(rows.front().setting, "10a 24 GiB");
-  EXPECT_EQ(rows.size(), 12U);
+  EXPECT_EQ(rows.size(), 13U);
   for (const OpportunityRow& row : rows) {
     EXPECT_EQ(row.seeds, 3U);
     EXPECT_GT(row.recomputes + row.swaps, 0) << row.arm;
