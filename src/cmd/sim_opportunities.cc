@@ -13,6 +13,7 @@
 #include "cmd/run_jobs.h"
 #include "cmd/sim_calibrate.h"
 #include "cmd/text_file.h"
+#include "sim/adaptive_eviction.h"
 
 namespace kvd::cmd {
 namespace {
@@ -79,7 +80,7 @@ Chart chart_of(const std::vector<sim::OpportunityRow>& rows, bool fixed, std::st
 
 std::string opportunities_text(const std::vector<sim::OpportunityRow>& rows) {
   std::string text;
-  for (const char* const arm : {"adaptive", "adaptive, pageable", "adaptive, loose limits"}) {
+  for (const char* const arm : {"adaptive", "adaptive, pageable"}) {
     text += judged(rows, arm, "makespan", &sim::OpportunityRow::worst_makespan);
     text += judged(rows, arm, "p99 ITL", &sim::OpportunityRow::worst_itl_p99);
   }

@@ -82,12 +82,11 @@ struct Arm {
   bool async = false;
   bool gathered = false;
   sched::Batching batching = sched::Batching::kPrefillFirst;
-  bool loose = false;  // requests allow longer answers than they get
 };
 
 constexpr std::uint32_t kChunkTokens = 512;  // the smallest of figures 4b, 4c and 5
 
-constexpr std::array<Arm, 13> kArms = {{
+constexpr std::array<Arm, 12> kArms = {{
     {.name = "recompute", .eviction = sched::Eviction::kRecompute},
     {.name = "swap", .eviction = sched::Eviction::kSwap},
     {.name = "adaptive", .eviction = sched::Eviction::kAdaptive},
@@ -100,7 +99,6 @@ constexpr std::array<Arm, 13> kArms = {{
     {.name = "all together", .eviction = sched::Eviction::kAdaptive, .partial = true, .async = true, .gathered = true},
     {.name = "swap, pageable", .eviction = sched::Eviction::kSwap, .pinned = false},
     {.name = "adaptive, pageable", .eviction = sched::Eviction::kAdaptive, .pinned = false},
-    {.name = "adaptive, loose limits", .eviction = sched::Eviction::kAdaptive, .loose = true},
 }};
 constexpr std::size_t kRecompute = 0;
 constexpr std::size_t kSwapPinned = 1;
@@ -139,14 +137,6 @@ std::vector<Lengths> shuffled(std::span<const Lengths> requests, std::uint64_t s
   Random random(seed);
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
   return order;
-}
-
-// The same requests, each with a limit of once to twice what it gets, so that the adaptive choice cannot know that.
-std::vector<Lengths> loosened(std::span<const Lengths> requests, std::uint64_t seed) {
-  std::vector<Lengths> loose(requests.begin(), requests.end());
-  Random random(~seed);  // other numbers than those of the order
-  for (Lengths& r : loose) r.limit = r.output + static_cast<std::uint32_t>(random.below(r.output + 1));
-  return loose;
 }
 
 using Outcomes = std::array<std::vector<Outcome>, kArms.size()>;  // by seed
@@ -190,9 +180,8 @@ std::vector<OpportunityRow> opportunities(const model::StudyFit& fit, const Stud
   Outcomes outcomes;
   for (std::uint32_t seed = 1; seed <= (setting.fixed ? 1 : seeds); ++seed) {
     const std::vector<Lengths> order = shuffled(setting.requests, seed);
-    const std::vector<Lengths> loose = loosened(order, seed);
     for (std::size_t arm = 0; arm < kArms.size(); ++arm) {
-      outcomes.at(arm).push_back(run(fit, setting, kArms.at(arm), kArms.at(arm).loose ? loose : order));
+      outcomes.at(arm).push_back(run(fit, setting, kArms.at(arm), order));
     }
   }
   std::vector<OpportunityRow> rows;

@@ -224,7 +224,7 @@ TEST(Opportunities, ComparesWithTheBetterOfBoth) {
   ASSERT_EQ(opportunity_settings(), 24U);
   const auto rows = opportunities(fit, inputs, 20, 3);
   EXPECT_EQ(rows.front().setting, "10a 24 GiB");
-  EXPECT_EQ(rows.size(), 13U);
+  EXPECT_EQ(rows.size(), 12U);
   for (const OpportunityRow& row : rows) {
     EXPECT_EQ(row.seeds, 3U);
     EXPECT_GT(row.recomputes + row.swaps, 0) << row.arm;
