@@ -221,7 +221,7 @@ class Scheduler {
   std::uint32_t prompt_tokens_ = 0;  // in this pass
   double disturbed_ = 0;             // of the last kDisturbedTokens tokens
   std::uint64_t surprises_ = 0;
-  std::uint32_t host_used_ = 0;      // with what is on its way there
+  std::uint32_t host_used_ = 0;  // with what is on its way there
   Pass pass_;
   Counts counts_;
 };

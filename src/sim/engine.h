@@ -1,5 +1,6 @@
-// One engine under a virtual clock, pass by pass: a scheduler (sched/scheduler.h) whose passes take the time of the step
-// model. A value: a copy goes on by itself from where the engine stands. Pure and deterministic; one owner, no locking.
+// One engine under a virtual clock, pass by pass: a scheduler (sched/scheduler.h) whose passes take the time of the
+// step model. A value: a copy goes on by itself from where the engine stands. Pure and deterministic; one owner, no
+// locking.
 #pragma once
 
 #include <cstdint>
