@@ -13,11 +13,10 @@
 #include "cmd/run_jobs.h"
 #include "cmd/sim_calibrate.h"
 #include "cmd/text_file.h"
+#include "sim/adaptive_eviction.h"
 
 namespace kvd::cmd {
 namespace {
-
-constexpr double kWorseAtMost = 1.02;  // than the better of both: what the adaptive choice is held to
 
 std::vector<sim::OpportunityRow> simulate(const StudyFiles& files, std::uint32_t seeds) {
   const model::StudyFit fit = model::fit_study(files.tables);
@@ -43,7 +42,7 @@ std::string judged(const std::vector<sim::OpportunityRow>& rows, const std::stri
   for (const sim::OpportunityRow& r : rows) {
     if (r.arm != arm) continue;
     ++settings;
-    if (r.*worst <= kWorseAtMost) ++within;
+    if (r.*worst <= sim::kWorseAtMost) ++within;
     if (last == nullptr || r.*worst > last->*worst) last = &r;
   }
   if (last == nullptr) return {};

@@ -61,14 +61,27 @@ Scheduler::Scheduler(Config config) : config_(std::move(config)), pool_(config_.
   KVD_CHECK(config_.eviction != Eviction::kAdaptive || config_.prefers_swap);
 }
 
-RequestId Scheduler::add(std::uint32_t prompt, std::uint32_t output) {
-  KVD_CHECK(prompt > 0 && output > 0);
+RequestId Scheduler::add(std::uint32_t prompt, std::uint32_t output, std::uint32_t limit) {
+  KVD_CHECK(prompt > 0 && output > 0 && (limit == 0 || limit >= output));
   const auto id = static_cast<RequestId>(requests_.size());
   Request& r = requests_.emplace_back();
   r.prompt = prompt;
   r.output = output;
+  r.limit = limit == 0 ? output : limit;
   waiting_.push_back(id);
+  ++surprises_;
   return id;
+}
+
+Scheduler Scheduler::supposing(std::function<bool(const Victim&)> prefers_swap) const {
+  KVD_CHECK(pass_.items.empty());
+  Scheduler supposed = *this;
+  supposed.config_.eviction = Eviction::kAdaptive;
+  supposed.config_.prefers_swap = std::move(prefers_swap);
+  for (Request& r : supposed.requests_) {
+    if (r.state != State::kFinished) r.output = r.limit;
+  }
+  return supposed;
 }
 
 const Pass& Scheduler::schedule() {
@@ -87,7 +100,7 @@ void Scheduler::decide() {
   prompt_tokens_ = 0;
   cutting_ = config_.batching == Batching::kSelective && imbalanced();
   if (config_.batching == Batching::kPrefillFirst) {
-    if (swapped_.empty()) admit_waiting();
+    if (swapped_.empty() || recomputed_first()) admit_waiting();
     if (pass_.items.empty()) {
       run_running();
       if (preempted_.empty() && !swapped_out_ && sitting_out_ == 0) resume_swapped();
@@ -99,6 +112,19 @@ void Scheduler::decide() {
   }
   for (const RequestId id : preempted_) waiting_.push_front(id);
   preempted_.clear();
+}
+
+// Whether, of preempted requests that went different ways, the next to come back is one that has to recompute. The
+// order of arrival holds across both queues only with kAdaptive: vLLM 0.4.2 takes the swapped ones first.
+bool Scheduler::recomputed_first() const noexcept {
+  return config_.eviction == Eviction::kAdaptive && !waiting_.empty() && !swapped_.empty() &&
+         requests_[waiting_.front()].resuming && waiting_.front() < swapped_.front();
+}
+
+// Whether `id`, which waits, comes behind a swapped one. New ones overtake those in mixed and chunked passes.
+bool Scheduler::swapped_first(RequestId id) const noexcept {
+  return config_.eviction == Eviction::kAdaptive && !swapped_.empty() && swapped_.front() < id &&
+         (requests_[id].resuming || config_.batching == Batching::kPrefillFirst);
 }
 
 bool Scheduler::imbalanced() const noexcept {
@@ -306,7 +332,7 @@ bool Scheduler::evict_from_paused() {
 }
 
 void Scheduler::resume_swapped() {
-  while (!swapped_.empty()) {
+  while (!swapped_.empty() && !recomputed_first()) {
     const RequestId id = swapped_.front();
     const Request& r = requests_[id];
     if (r.state == State::kSwappingOut) break;
@@ -361,6 +387,7 @@ void Scheduler::admit_waiting() {
   while (!waiting_.empty()) {
     const RequestId id = waiting_.front();
     Request& r = requests_[id];
+    if (swapped_first(id)) break;
     const Admission admitted = admission(r);
     if (admitted == Admission::kLater) break;
     if (admitted == Admission::kNever) {
@@ -430,6 +457,7 @@ void Scheduler::reject(RequestId id) {
 }
 
 void Scheduler::finish(RequestId id) {
+  if (requests_[id].generated < requests_[id].limit) ++surprises_;
   release(id);
   move_to(requests_[id], State::kFinished);
   erase_from(running_, id);

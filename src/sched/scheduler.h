@@ -106,7 +106,8 @@ struct Pass {
 
 struct Request {
   std::uint32_t prompt = 0;
-  std::uint32_t output = 0;
+  std::uint32_t output = 0;  // how long its answer becomes, which nobody knows before
+  std::uint32_t limit = 0;   // how long its sender allows it to become (max_tokens), which is known
   std::uint32_t generated = 0;
   std::uint32_t computed = 0;     // tokens whose KV exists, on the device or the host
   std::uint32_t host_blocks = 0;  // its tail, while swapped
@@ -139,8 +140,8 @@ class Scheduler {
   // kAdaptive.
   explicit Scheduler(Config config);
 
-  // A new request behind all others. `prompt` and `output` > 0.
-  RequestId add(std::uint32_t prompt, std::uint32_t output);
+  // A new request behind all others. `prompt` and `output` > 0; `limit` >= output, or 0 for one that is reached.
+  RequestId add(std::uint32_t prompt, std::uint32_t output, std::uint32_t limit = 0);
   // Decides the next pass. An empty pass means that there is nothing to do, or nothing that fits, or that everybody
   // waits for copies().
   const Pass& schedule();
@@ -150,6 +151,12 @@ class Scheduler {
   [[nodiscard]] const std::deque<Copy>& copies() const noexcept { return copies_; }
   // The first of copies() is done. Not between schedule() and complete(). Requires one.
   void copied();
+
+  // How it would go on from between two passes, with kAdaptive and `prefers_swap`, as far as can be known: nobody else
+  // comes, and answers become as long as they may.
+  [[nodiscard]] Scheduler supposing(std::function<bool(const Victim&)> prefers_swap) const;
+  // Times that something happened which supposing() could not know: a request came, or ended before its limit.
+  [[nodiscard]] std::uint64_t surprises() const noexcept { return surprises_; }
 
   [[nodiscard]] bool idle() const noexcept {
     return waiting_.empty() && running_.empty() && swapped_.empty() && arriving_.empty();
@@ -172,6 +179,8 @@ class Scheduler {
     return (tokens + config_.block_tokens - 1) / config_.block_tokens;
   }
   void decide();
+  [[nodiscard]] bool recomputed_first() const noexcept;
+  [[nodiscard]] bool swapped_first(RequestId id) const noexcept;
   [[nodiscard]] bool imbalanced() const noexcept;
   [[nodiscard]] std::uint32_t prompt_room() const noexcept;
   void run_running();
@@ -211,7 +220,8 @@ class Scheduler {
   bool cutting_ = false;             // kSelective, in this pass
   std::uint32_t prompt_tokens_ = 0;  // in this pass
   double disturbed_ = 0;             // of the last kDisturbedTokens tokens
-  std::uint32_t host_used_ = 0;      // with what is on its way there
+  std::uint64_t surprises_ = 0;
+  std::uint32_t host_used_ = 0;  // with what is on its way there
   Pass pass_;
   Counts counts_;
 };

@@ -205,9 +205,10 @@ class Walk {
       EXPECT_TRUE(fresh.empty() || !s_.request(id).resuming) << "a preempted request behind a new one";
     }
     EXPECT_TRUE(std::ranges::is_sorted(fresh));
-    // Mixed and chunked passes may admit a later request while an earlier one is preempted, as vLLM does, and a swapped
-    // one may come back before an earlier one that has to recompute.
-    const bool one_queue = s_.config().eviction != Eviction::kAdaptive && s_.counts().host_full == 0;
+    // Mixed and chunked passes may admit a later request while an earlier one is preempted, as vLLM does. Where the
+    // host is full, and not with the adaptive choice, a swapped one may come back before an earlier one that has to
+    // recompute.
+    const bool one_queue = s_.config().eviction == Eviction::kAdaptive || s_.counts().host_full == 0;
     if (s_.config().batching == Batching::kPrefillFirst && one_queue) {
       EXPECT_TRUE(std::ranges::is_sorted(s_.waiting()));
     }

@@ -1,6 +1,9 @@
 #include "sim/adaptive_eviction.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "base/check.h"
 
 namespace kvd::sim {
 
@@ -35,6 +38,59 @@ bool prefers_swap(const EngineCosts& costs, bool async_swap, const sched::Victim
   const bool unseen = victim.disturbed <= kTailShare;
   if (unseen && victim.others > 0 && swap.times != again.times) return swap.times < again.times;
   return swap.seconds < again.seconds;
+}
+
+bool swap_stalls_shorter(const EngineCosts& costs, bool async_swap, const sched::Victim& victim) {
+  const Stall swap = swap_stall(costs, async_swap, victim);
+  return swap.seconds / std::max(1, swap.times) < recompute_stall(costs, victim).seconds;
+}
+
+std::size_t best_of(std::span<const Outlook> outlooks) {
+  KVD_CHECK(outlooks.size() >= 2);
+  const double seconds = std::min(outlooks[0].seconds, outlooks[1].seconds);
+  const double itl_p99_s = std::min(outlooks[0].itl_p99_s, outlooks[1].itl_p99_s);
+  std::size_t best = 0;
+  std::pair<double, double> least;  // beyond the limit, product
+  for (std::size_t i = 0; i < outlooks.size(); ++i) {
+    const double longer = outlooks[i].seconds / seconds;
+    const double later = itl_p99_s > 0 ? outlooks[i].itl_p99_s / itl_p99_s : 1;
+    const std::pair<double, double> rank{std::max({longer, later, kWorseAtMost}), longer * later};
+    if (i > 0 && rank >= least) continue;
+    least = rank;
+    best = i;
+  }
+  return best;
+}
+
+sched::Config EvictionPlan::planned(sched::Config config) {
+  if (config.eviction != sched::Eviction::kAdaptive || config.prefers_swap) return config;
+  KVD_CHECK(costs_.track_itl);
+  asked_ = true;
+  async_swap_ = config.async_swap;
+  config.prefers_swap = [this](const sched::Victim& victim) { return swaps(way_, victim); };
+  return config;
+}
+
+bool EvictionPlan::swaps(std::size_t way, const sched::Victim& victim) const {
+  if (way == kByStalls) return prefers_swap(costs_, async_swap_, victim);
+  if (way == kByLongest) return swap_stalls_shorter(costs_, async_swap_, victim);
+  return way == kSwap;
+}
+
+void EvictionPlan::before_pass(const Engine& engine) {
+  const sched::Scheduler& scheduler = engine.scheduler();
+  if (!asked_ || (holds_ && surprises_ == scheduler.surprises())) return;
+  if (scheduler.pool().free() >= scheduler.running().size()) return;  // a block for everybody
+  std::array<Outlook, kWays> outlooks;
+  for (std::size_t way = 0; way < kWays; ++way) {
+    Engine ahead = engine.supposing([this, way](const sched::Victim& victim) { return swaps(way, victim); });
+    while (const sched::Pass* const pass = ahead.begin()) ahead.end(*pass);
+    outlooks.at(way) = {ahead.seconds(), itl_p99(ahead.gaps())};
+  }
+  way_ = best_of(outlooks);
+  holds_ = true;
+  ++looks_;
+  surprises_ = scheduler.surprises();
 }
 
 }  // namespace kvd::sim

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "sim/adaptive_eviction.h"
+#include "sim/engine_run.h"
 
 namespace kvd::sim {
 
@@ -126,12 +126,9 @@ Outcome run(const model::StudyFit& fit, const Setting& setting, const Arm& arm, 
   const double kv_bytes = model::kStudyModelTable[setting.model].kv_bytes_per_token();
   costs.gather_byte_s = 2 * costs.step.context_token_s / kv_bytes;
   costs.track_itl = true;
-  config.prefers_swap = [&](const sched::Victim& victim) { return prefers_swap(costs, arm.async, victim); };
   EngineRun result = run_engine(config, requests, costs);
   KVD_CHECK(result.rejected == 0);  // every setting holds its longest request
-  const auto rank = result.itl_s.begin() + static_cast<std::ptrdiff_t>(0.99 * static_cast<double>(result.itl_s.size()));
-  std::ranges::nth_element(result.itl_s, rank);
-  return {result.seconds, static_cast<double>(*rank), static_cast<double>(result.counts.recomputes),
+  return {result.seconds, itl_p99(std::move(result.itl_s)), static_cast<double>(result.counts.recomputes),
           static_cast<double>(result.counts.swaps_out)};
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <span>
 
 #include <gtest/gtest.h>
 
@@ -81,6 +82,106 @@ TEST(AdaptiveEviction, CountsTheKernelThatAttendsToWhatStays) {
   EXPECT_TRUE(prefers_swap(costs(), false, tail));
 }
 
+// Two stalls of 38 ms against one of 63 ms: the shorter stall, but the longer way.
+TEST(AdaptiveEviction, ComparesSingleStallsWhereTheTailIsMadeOfThem) {
+  EngineCosts c = costs();
+  c.swap.byte_s *= 1.5;
+  sched::Victim v = sixty_blocks(kOften);
+  v.tokens = 600;
+  const Stall swap = swap_stall(c, false, v);
+  const double again = recompute_stall(c, v).seconds;
+  ASSERT_LT(swap.seconds / 2, again);
+  ASSERT_GT(swap.seconds, again);
+  EXPECT_TRUE(swap_stalls_shorter(c, false, v));
+  EXPECT_FALSE(prefers_swap(c, false, v));
+  c.swap.byte_s *= 3;
+  EXPECT_FALSE(swap_stalls_shorter(c, false, v));
+}
+
+TEST(EvictionPlan, TakesTheLeastProductWithinTheLimit) {
+  EXPECT_EQ(best_of(std::vector<Outlook>{{100, 0.05}, {101, 0.04}}), 1U);
+  EXPECT_EQ(best_of(std::vector<Outlook>{{100, 0.04}, {99, 0.05}}), 0U);
+  EXPECT_EQ(best_of(std::vector<Outlook>{{100, 0.05}, {101, 0.04}, {101.5, 0.03}}), 2U);
+  EXPECT_EQ(best_of(std::vector<Outlook>{{100, 0.05}, {101, 0.04}, {102.5, 0.01}}), 1U) << "ends too late";
+  EXPECT_EQ(best_of(std::vector<Outlook>{{100, 0.05}, {101, 0.04}, {90, 0.041}}), 1U) << "the tail is too long";
+}
+
+TEST(EvictionPlan, TakesTheLesserEvilBeyondTheLimit) {
+  EXPECT_EQ(best_of(std::vector<Outlook>{{100, 0.05}, {110, 0.04}}), 1U);
+  EXPECT_EQ(best_of(std::vector<Outlook>{{100, 0.042}, {110, 0.04}}), 0U);
+  EXPECT_EQ(best_of(std::vector<Outlook>{{100, 0}, {110, 0}}), 0U) << "no gaps between tokens";
+}
+
+// Requests of many lengths, which come back while others run.
+std::vector<Lengths> uneven() {
+  std::vector<Lengths> requests;
+  for (std::uint32_t i = 0; i < 40; ++i) requests.push_back({100 + i * 37 % 150, 80 + i * 53 % 300});
+  return requests;
+}
+
+EngineRun evicting_run(sched::Eviction eviction, double slower) {
+  sched::Config config = sched::vllm_0_4_2(100, 2048);
+  config.eviction = eviction;
+  config.host_blocks = 10'000;
+  EngineCosts c = costs();
+  c.swap.copy_s *= slower;
+  c.swap.byte_s *= slower;
+  c.track_itl = true;
+  return run_engine(config, uneven(), c);
+}
+
+Outlook outcome(const EngineRun& run) { return {run.seconds, itl_p99(run.itl_s)}; }
+
+// Copies that are nearly free, or nearly endless: what is played out decides, and the whole run goes one way.
+TEST(EvictionPlan, FollowsTheWayThatPlaysOutBest) {
+  const EngineRun cheap = evicting_run(sched::Eviction::kAdaptive, 0.01);
+  EXPECT_GT(cheap.counts.swaps_out, 5U);
+  EXPECT_EQ(cheap.counts.recomputes, 0U);
+  const EngineRun dear = evicting_run(sched::Eviction::kAdaptive, 100);
+  EXPECT_GT(dear.counts.recomputes, 5U);
+  EXPECT_EQ(dear.counts.swaps_out, 0U);
+}
+
+// In makespan and in the tail, wherever one of both does.
+TEST(EvictionPlan, KeepsTheLimitWhereAnswersAreAsLongAsTheyMayBe) {
+  int possible = 0;
+  for (const double slower : {0.25, 0.5, 1.0, 1.5, 2.0, 4.0, 8.0}) {
+    const Outlook again = outcome(evicting_run(sched::Eviction::kRecompute, slower));
+    const Outlook swap = outcome(evicting_run(sched::Eviction::kSwap, slower));
+    const Outlook both = outcome(evicting_run(sched::Eviction::kAdaptive, slower));
+    const double seconds = kWorseAtMost * std::min(again.seconds, swap.seconds);
+    const double itl_p99_s = kWorseAtMost * std::min(again.itl_p99_s, swap.itl_p99_s);
+    const auto keeps = [&](const Outlook& o) { return o.seconds <= seconds && o.itl_p99_s <= itl_p99_s; };
+    if (!keeps(again) && !keeps(swap)) continue;
+    ++possible;
+    EXPECT_TRUE(keeps(both)) << slower;
+  }
+  EXPECT_GE(possible, 4);
+}
+
+// An answer that ends before its limit is a surprise: the engine looks ahead again, and as often as that.
+TEST(EvictionPlan, LooksAheadAgainWhenItWasSurprised) {
+  sched::Config config = sched::vllm_0_4_2(100, 2048);
+  config.eviction = sched::Eviction::kAdaptive;
+  config.host_blocks = 10'000;
+  EngineCosts c = costs();
+  c.track_itl = true;
+  const auto looks = [&](std::uint32_t limit) {
+    EvictionPlan plan(c);
+    Engine engine(plan.planned(config), std::vector<Lengths>(20, Lengths{200, 300, limit}), c);
+    for (;;) {
+      plan.before_pass(engine);
+      const sched::Pass* const pass = engine.begin();
+      if (pass == nullptr) break;
+      engine.end(*pass);
+    }
+    return plan.looks();
+  };
+  EXPECT_EQ(looks(300), 1U);
+  EXPECT_GT(looks(400), 1U);
+  EXPECT_LE(looks(400), 20U);
+}
+
 EngineRun swapping_run(bool async, double slower) {
   sched::Config config = sched::vllm_0_4_2(100, 2048);
   config.eviction = sched::Eviction::kSwap;
@@ -137,6 +238,10 @@ TEST(Opportunities, ComparesWithTheBetterOfBoth) {
   // The same requests in the same order take longer where copies are slower.
   EXPECT_GT(arm(rows, "swap, pageable").makespan_s.mean, arm(rows, "swap").makespan_s.mean);
   EXPECT_LT(arm(rows, "asynchronous swap").makespan_s.mean, arm(rows, "swap").makespan_s.mean);
+
+  // The adaptive choice keeps its limit, in makespan and in the tail, with every seed.
+  EXPECT_LE(arm(rows, "adaptive").worst_makespan, kWorseAtMost);
+  EXPECT_LE(arm(rows, "adaptive").worst_itl_p99, kWorseAtMost);
 
   const auto fixed = opportunities(fit, inputs, 0, 3);
   EXPECT_EQ(fixed.front().setting, "9 1K x 32");

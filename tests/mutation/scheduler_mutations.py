@@ -60,6 +60,8 @@ SUBJECTS = (
             "    const RequestId victim = running_.back();\n    preempt(victim);",
             "    std::swap(running_.front(), running_.back());\n    const RequestId victim = running_.back();\n"
             "    preempt(victim);"),
+        Bug(SCHEDULER, "the adaptive choice brings swapped requests back before earlier ones",
+            "  while (!swapped_.empty() && !recomputed_first()) {", "  while (!swapped_.empty()) {"),
         Bug(SCHEDULER, "blocks are given away before they are copied out",
             "    copy_out(id, blocks);\n    return;", "    copy_out(id, blocks);"),
         Bug(SCHEDULER, "a request runs before its blocks are copied in",
