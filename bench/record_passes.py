@@ -3,15 +3,17 @@
 Runs in the engine environment; its parent is bench/step_model.py, which sets what vLLM takes from the environment: the
 engine core must live in this process.
 
-    python -m bench.record_passes MODEL DTYPE SEED OUT.csv 32-600:8-40:4x3 ...
+    python -m bench.record_passes MODEL DTYPE SEED --half A.csv 32-600:8-40:4x3 ... --half B.csv 700-900:8-40:3x3 ...
 
 A workload, shortest-longest prompt : shortest-longest output : BATCHxTIMES, sends TIMES bursts of BATCH requests of
-uniform lengths, one burst after the other. A pass is a step of the engine core: schedule, execute, sample, update. The
-last line on stdout is the wall-clock time of all bursts.
+uniform lengths, one burst after the other. The bursts of all halves come in one random order, so that a machine whose
+speed changes changes it for all. A pass is a step of the engine core: schedule, execute, sample, update. The last line
+on stdout is the wall-clock time of each half's bursts.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import random
 import re
@@ -70,15 +72,34 @@ class Recorder:
         scheduler.schedule = schedule
 
 
-def main(model: str, dtype: str, seed: str, out: str, *workloads: str) -> int:
+def bursts_of(half: int, workloads: list[str]) -> list[tuple]:
+    """(half, requests, shortest and longest prompt, shortest and longest output) of each burst."""
+    bursts = []
+    for text in workloads:
+        match = WORKLOAD.match(text)
+        if match is None:
+            raise SystemExit(f"{text}: 32-1500:8-64:4x3 is the form")
+        low, high, short, long, count, times = map(int, match.groups())
+        bursts += [(half, count, (low, high), (short, long))] * times
+    return bursts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("dtype")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--half", nargs="+", action="append", required=True, metavar=("OUT.csv", "WORKLOAD"))
+    args = parser.parse_args()
+    bursts = [burst for half, (_, *workloads) in enumerate(args.half) for burst in bursts_of(half, workloads)]
     recorder = Recorder()
     from vllm import LLM, SamplingParams
 
-    llm = LLM(model=model, dtype=dtype, max_model_len=8192, enforce_eager=True, enable_prefix_caching=False,
+    llm = LLM(model=args.model, dtype=args.dtype, max_model_len=8192, enforce_eager=True, enable_prefix_caching=False,
               async_scheduling=False, seed=0)
-    rng = random.Random(int(seed))
+    rng = random.Random(args.seed)
 
-    def burst(count: int, prompts: tuple[int, int], outputs: tuple[int, int]) -> float:
+    def run(count: int, prompts: tuple[int, int], outputs: tuple[int, int]) -> float:
         requests = [{"prompt_token_ids": [rng.randrange(1000, 40000) for _ in range(rng.randint(*prompts))]}
                     for _ in range(count)]
         sampling = [SamplingParams(temperature=0, ignore_eos=True, max_tokens=rng.randint(*outputs)) for _ in requests]
@@ -86,24 +107,22 @@ def main(model: str, dtype: str, seed: str, out: str, *workloads: str) -> int:
         llm.generate(requests, sampling, use_tqdm=False)
         return time.perf_counter() - began
 
-    burst(2, (300, 300), (4, 4))  # warm up
-    recorder.rows.clear()
-    wall = 0.0
-    for text in workloads:
-        match = WORKLOAD.match(text)
-        if match is None:
-            print(f"{text}: 32-1500:8-64:4x3 is the form", file=sys.stderr)
-            return 2
-        low, high, short, long, count, times = map(int, match.groups())
-        for _ in range(times):
-            wall += burst(count, (low, high), (short, long))
-    with open(out, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        writer.writerows(recorder.rows)
-    print(wall)
+    run(2, (300, 300), (4, 4))  # warm up
+    rows: list[list[tuple]] = [[] for _ in args.half]
+    wall = [0.0] * len(args.half)
+    rng.shuffle(bursts)
+    for half, *burst in bursts:
+        recorder.rows.clear()
+        wall[half] += run(*burst)
+        rows[half] += recorder.rows
+    for (out, *_), passes in zip(args.half, rows):
+        with open(out, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            writer.writerows(passes)
+    print(*wall)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -14,10 +14,12 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from bench import harness
-from bench.sim_rows import MOONCAKE, Simulator, hour_fleet, ns_a_pass, unpack_trace
+from bench.sim_rows import (MOONCAKE, POLICIES, Simulator, hour_fleet, mooncake_8x, ns_a_pass, same_output,
+                            unpack_trace)
 
 STUDY = "study"
 MEDIAN_ERROR = "given_tables_median_error"
@@ -28,7 +30,6 @@ EVENTS = "events_per_s"
 MEMORY = "events_peak_gib"
 SCALING = "weak_scaling_4096"
 LENGTH = "long_run_64"
-POLICIES = ("least-request", "prefix-affinity")
 
 
 def typed(fleet: dict[str, object]) -> str:
@@ -36,17 +37,24 @@ def typed(fleet: dict[str, object]) -> str:
     return f"kvdepot sim run examples/sim/mooncake.toml --no-skip {settings}"
 
 
+def output_of(command: list[str]) -> str:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise harness.BenchError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
 def study(bench: harness.Bench, program: str) -> None:
     out = bench.build / "bench" / "study.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     command = [program, "sim", "study", "--data", str(harness.ROOT / "data/ipdps25"), "--out", str(out)]
-    subprocess.run(command, check=True)
+    output_of(command)
     bench.progress.note(f"wrote {out.relative_to(bench.build.parent)}")
 
 
 def left_out(bench: harness.Bench, program: str) -> None:
     command = [program, "sim", "calibrate", "--data", str(harness.ROOT / "data/ipdps25"), "--json"]
-    points = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["left_out"]
+    points = json.loads(output_of(command))["left_out"]
     errors = sorted(abs(p["predicted_s"] / p["measured_s"] - 1) for p in points if not p["end_of_series"])
     ends = [abs(p["predicted_s"] / p["measured_s"] - 1) for p in points if p["end_of_series"]]
     what = "kvdepot sim calibrate --json"
@@ -58,8 +66,7 @@ def left_out(bench: harness.Bench, program: str) -> None:
 def speed(bench: harness.Bench, sim: Simulator, block: int) -> None:
     """The slower of both policies, median of the rounds."""
     name, goal = SPEED[block]
-    arms = {policy: lambda _, policy=policy: sim.run(MOONCAKE, {"engine.block_tokens": block,
-                                                                "fleet.policy": policy})["process_s"]
+    arms = {policy: lambda _, policy=policy: sim.run(MOONCAKE, mooncake_8x(block, policy))["process_s"]
             for policy in POLICIES}
     times = harness.alternate(arms, bench.rounds(15, 5))
     slow = max(POLICIES, key=lambda policy: statistics.median(times[policy]))
@@ -70,16 +77,12 @@ def speed(bench: harness.Bench, sim: Simulator, block: int) -> None:
 
 
 def identity(bench: harness.Bench, sim: Simulator) -> None:
-    same, skipped, stepped = True, [], []
-    files = [bench.work / "skip.csv", bench.work / "step.csv"]
-    for block in SPEED:
-        for policy in POLICIES:
-            settings = {"engine.block_tokens": block, "fleet.policy": policy}
-            skipped.append(sim.run(MOONCAKE, settings, "--requests", str(files[0]))["simulate_s"])
-            stepped.append(sim.run(MOONCAKE, settings, "--requests", str(files[1]), "--no-skip")["simulate_s"])
-            same &= files[0].read_bytes() == files[1].read_bytes()
-    bench.value(SAME, float(same), "", better="higher", goal=1, command="kvdepot sim run ... --no-skip --requests FILE",
-                skipping_s=skipped, every_pass_s=stepped)
+    differ, skipped, stepped = zip(*[same_output(sim, mooncake_8x(block, policy), bench.work)
+                                     for block in SPEED for policy in POLICIES])
+    bench.value(SAME, float(not any(differ)), "", better="higher", goal=1,
+                command="kvdepot sim run ... --json --no-skip --requests FILE --series FILE",
+                differ=sorted(set(sum(differ, []))), skipping_s=[run["simulate_s"] for run in skipped],
+                every_pass_s=[run["simulate_s"] for run in stepped])
 
 
 def events(bench: harness.Bench, sim: Simulator) -> None:
@@ -127,21 +130,19 @@ def run(bench: harness.Bench) -> None:
     if not Path(program).exists():
         raise harness.BenchError(f"{program} is not there: make build PRESET=release")
     sim = Simulator(program, unpack_trace(bench.work / "conversation_trace.jsonl"))
-    if bench.wants(STUDY):
-        study(bench, program)
-    if bench.wants(MEDIAN_ERROR, HIGH_ERROR):
-        left_out(bench, program)
-    for block, (name, _) in SPEED.items():
-        if bench.wants(name):
-            speed(bench, sim, block)
-    if bench.wants(SAME):
-        identity(bench, sim)
-    if bench.wants(EVENTS, MEMORY):
-        events(bench, sim)
-    if bench.wants(SCALING):
-        scaling(bench, sim)
-    if bench.wants(LENGTH):
-        long_run(bench, sim)
+    parts: list[tuple[Callable[[], None], tuple[str, ...]]] = [
+        (lambda: study(bench, program), (STUDY,)),
+        (lambda: left_out(bench, program), (MEDIAN_ERROR, HIGH_ERROR)),
+        *[(lambda block=block: speed(bench, sim, block), (name,)) for block, (name, _) in SPEED.items()],
+        (lambda: identity(bench, sim), (SAME,)),
+        (lambda: events(bench, sim), (EVENTS, MEMORY)),
+        (lambda: scaling(bench, sim), (SCALING,)),
+        (lambda: long_run(bench, sim), (LENGTH,)),
+    ]
+    for measure, names in parts:
+        if bench.wants(*names):
+            with bench.part(*names):
+                measure()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import filecmp
 import json
 import lzma
 import os
@@ -30,6 +29,7 @@ ROOT = harness.ROOT
 MOONCAKE = ROOT / "examples/sim/mooncake.toml"
 SHARED_PREFIX = ROOT / "examples/sim/shared_prefix.toml"
 TRACE_REQUESTS = 12031
+POLICIES = ("least-request", "prefix-affinity")     # of mooncake_8x
 STAGES = [(15, 50), (3, 20), (10, 20), (15, 20), (20, 38), (22, 34), (25, 30), (30, 25), (35, 21), (40, 38), (43, 36),
           (46, 33), (49, 30), (52, 29), (55, 27), (57, 26), (60, 25)]
 # What llm-d published: output tokens/s and TTFT mean (means over the stages), TTFT mean of the stage of 3 requests/s.
@@ -82,6 +82,33 @@ def hour_fleet(instances: int, requests: int) -> dict[str, object]:
             "workload.speed": instances / (8 * copies)}
 
 
+def mooncake_8x(block: int, policy: str) -> dict[str, object]:
+    """The hour on eight instances."""
+    return {"engine.block_tokens": block, "fleet.policy": policy}
+
+
+# What of a summary tells how it was computed: the machine's times, and how many passes were executed to get there.
+OF_THE_MACHINE = ("wall_s", "simulate_s", "events_per_s", "peak_mib", "process_s", "passes_executed")
+
+
+def differences(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    """What two summaries say differently of the fleet."""
+    keys = (one.keys() | other.keys()) - set(OF_THE_MACHINE)
+    return sorted(key for key in keys if one.get(key) != other.get(key))
+
+
+def same_output(sim: Simulator, settings: Mapping[str, object], folder: Path) -> tuple[list[str], dict, dict]:
+    """What differs when passes are skipped, of every request's record, of the series over time and of the summary; the
+    runs that skip and that do not."""
+    runs, files = [], []
+    for name, flags in (("skip", ()), ("step", ("--no-skip",))):
+        paths = [folder / f"{name}.{what}.csv" for what in ("requests", "series")]
+        runs.append(sim.run(MOONCAKE, settings, "--requests", str(paths[0]), "--series", str(paths[1]), *flags))
+        files.append([path.read_bytes() for path in paths])
+    differ = [what for what, skip, step in zip(("--requests", "--series"), *files) if skip != step]
+    return differ + differences(*runs), *runs
+
+
 def ns_a_pass(run: dict) -> float:
     return 1e9 * run["simulate_s"] / run["passes"]
 
@@ -91,14 +118,11 @@ def speed(sim: Simulator, figures: Path | None) -> None:
           "|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for block in (512, 16):
-            for policy in ("least-request", "prefix-affinity"):
-                settings = {"engine.block_tokens": block, "fleet.policy": policy}
+            for policy in POLICIES:
+                settings = mooncake_8x(block, policy)
                 runs = [sim.run(MOONCAKE, settings) for _ in range(5)]
                 all_passes = [sim.run(MOONCAKE, settings, "--no-skip") for _ in range(5)]
-                names = [str(Path(folder) / name) for name in ("skip.csv", "step.csv")]
-                sim.run(MOONCAKE, settings, "--requests", names[0])
-                sim.run(MOONCAKE, settings, "--no-skip", "--requests", names[1])
-                same = "identical" if filecmp.cmp(*names, shallow=False) else "DIFFERENT"
+                same = ", ".join(same_output(sim, settings, Path(folder))[0]) or "identical"
                 print(f"| mooncake_8x_{block}_s | {policy} | {statistics.median(r['process_s'] for r in runs):.3f} | "
                       f"{statistics.median(r['process_s'] for r in all_passes):.3f} | {runs[0]['passes']} | "
                       f"{runs[0]['passes_executed']} | {same} |")
@@ -147,9 +171,38 @@ def mean_over(stages: Iterable[list[dict]], figure: Callable[[dict], float]) -> 
     return statistics.mean(statistics.mean(map(figure, stage)) for stage in stages)
 
 
+def in_parallel(jobs: Iterable[Callable[[], object]]) -> list:
+    """Results in order; as many at once as there are cores. Nothing here is timed."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [future.result() for future in [pool.submit(job) for job in jobs]]
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Mean and half of its 95 % interval."""
+    return statistics.mean(values), T_95[len(values) - 1] * statistics.stdev(values) / len(values) ** 0.5
+
+
+def llmd_figures(sim: Simulator, policy: str, tokens: int, most: int, age: int, seed: int) -> dict[str, float]:
+    """One run of the published stages."""
+    stages = llmd_stages(sim, {"fleet.policy": policy, "fleet.seed": seed, "workload.output_tokens": tokens,
+                               "workload.in_flight_max": most, "fleet.metrics_age_ms": age})
+    seconds = [max(r["finish"] for r in stage) - min(r["arrival"] for r in stage) for stage in stages]
+    replica_s = 8 * sum(seconds)
+    return {
+        "rate": statistics.mean(len(stage) * tokens / s for stage, s in zip(stages, seconds)),
+        "low": statistics.mean(r["first_token"] - r["arrival"] for r in stages[0]),
+        "ttft": mean_over(stages, lambda r: r["first_token"] - r["arrival"]),
+        "scheduled": mean_over(stages, lambda r: r["first_token"] - r["scheduled"]),
+        "itl_ms": 1e3 * mean_over(stages, lambda r: (r["finish"] - r["first_token"]) / (tokens - 1)),
+        "decoding": sum(r["finish"] - r["first_token"] for stage in stages for r in stage) / replica_s,
+        "waiting": sum(r["first_token"] - r["arrival"] for stage in stages for r in stage) / replica_s,
+    }
+
+
 def llmd(sim: Simulator, figures: Path | None) -> None:
-    """Decoding and waiting (until the first token): mean requests a replica while stages run. TTFT is from the moment
-    at which the load generator sends, as inference-perf counts; from the schedule it is in a column of its own."""
+    """Means of the seeds with 95 % intervals. Decoding and waiting (until the first token): mean requests a replica
+    while stages run. TTFT is from the moment at which the load generator sends, as inference-perf counts; from the
+    schedule it is in a column of its own."""
     print("| output tokens | policy | in flight at most | metrics ms | output tok/s | published | error | "
           "TTFT mean s | published | from schedule s | TTFT at 3/s, s | published | error | ITL mean ms | decoding | "
           "waiting |\n" +
@@ -157,21 +210,15 @@ def llmd(sim: Simulator, figures: Path | None) -> None:
     arms = [(1000, policy, most, 0) for most in (0, *IN_FLIGHT) for policy in PUBLISHED]
     arms += [(1000, "load", most, 50) for most in (0, *IN_FLIGHT)] + [(430, policy, 0, 0) for policy in PUBLISHED]
     for tokens, policy, most, age in arms:
-        rate, ttft, ttft_low = PUBLISHED[policy]
-        stages = llmd_stages(sim, {"fleet.policy": policy, "workload.output_tokens": tokens,
-                                   "workload.in_flight_max": most, "fleet.metrics_age_ms": age})
-        seconds = [max(r["finish"] for r in stage) - min(r["arrival"] for r in stage) for stage in stages]
-        got = statistics.mean(len(stage) * tokens / s for stage, s in zip(stages, seconds))
-        low = statistics.mean(r["first_token"] - r["arrival"] for r in stages[0])
-        replica_s = 8 * sum(seconds)
-        print(f"| {tokens} | {policy} | {most or 'no limit'} | {age} | {got:.0f} | {rate} | "
-              f"{100 * (got / rate - 1):+.0f} % | "
-              f"{mean_over(stages, lambda r: r['first_token'] - r['arrival']):.1f} | {ttft:.1f} | "
-              f"{mean_over(stages, lambda r: r['first_token'] - r['scheduled']):.1f} | "
-              f"{low:.3f} | {ttft_low} | {100 * (low / ttft_low - 1):+.0f} % | "
-              f"{1e3 * mean_over(stages, lambda r: (r['finish'] - r['first_token']) / (tokens - 1)):.1f} | "
-              f"{sum(r['finish'] - r['first_token'] for stage in stages for r in stage) / replica_s:.1f} | "
-              f"{sum(r['first_token'] - r['arrival'] for stage in stages for r in stage) / replica_s:.1f} |")
+        published, ttft, ttft_low = PUBLISHED[policy]
+        runs = in_parallel([lambda seed=seed: llmd_figures(sim, policy, tokens, most, age, seed) for seed in SEEDS])
+        got = {name: interval([run[name] for run in runs]) for name in runs[0]}
+        (rate, rate_half), (low, low_half) = got["rate"], got["low"]
+        print(f"| {tokens} | {policy} | {most or 'no limit'} | {age} | {rate:.0f} ± {rate_half:.0f} | {published} | "
+              f"{100 * (rate / published - 1):+.0f} % | {got['ttft'][0]:.1f} ± {got['ttft'][1]:.1f} | {ttft:.1f} | "
+              f"{got['scheduled'][0]:.1f} | {low:.3f} ± {low_half:.3f} | {ttft_low} | "
+              f"{100 * (low / ttft_low - 1):+.0f} % | {got['itl_ms'][0]:.1f} | {got['decoding'][0]:.1f} | "
+              f"{got['waiting'][0]:.1f} |", flush=True)
 
 
 BASE = "private 0.31M, prefix-affinity"
@@ -192,17 +239,6 @@ def depot_arms() -> dict[str, dict[str, object]]:
 
 def at_load(load: float, seed: int) -> dict[str, object]:
     return {"workload.speed": load, "fleet.seed": seed, "fleet.warmup_s": WARMUP_S / load}
-
-
-def in_parallel(jobs: Iterable[Callable[[], object]]) -> list:
-    """Results in order; as many at once as there are cores. Nothing here is timed."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return [future.result() for future in [pool.submit(job) for job in jobs]]
-
-
-def interval(values: list[float]) -> tuple[float, float]:
-    """Mean and half of its 95 % interval."""
-    return statistics.mean(values), T_95[len(values) - 1] * statistics.stdev(values) / len(values) ** 0.5
 
 
 def time_cells(runs: list[dict]) -> str:

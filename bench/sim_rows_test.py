@@ -1,6 +1,10 @@
+import contextlib
+import io
+import tempfile
 import unittest
+from pathlib import Path
 
-from bench import sim_rows
+from bench import harness, sim, sim_rows
 
 
 def run(ttft: float, tpot: float, unstable: bool = False) -> dict:
@@ -42,6 +46,40 @@ class Fleets(unittest.TestCase):
     def test_long_and_short_runs_differ_in_their_length_only(self):
         short, long = sim_rows.hour_fleet(64, 100_000), sim_rows.hour_fleet(64, 10_000_000)
         self.assertEqual({k for k in short if short[k] != long[k]}, {"workload.repeats", "workload.requests_max"})
+
+
+class Records(unittest.TestCase):
+    def test_of_other_bytes_are_not_the_same(self):
+        class Writer:
+            """Writes as it is told, for the run that skips and the one that does not."""
+
+            def run(self, _config, settings, _requests: str, requests: str, _series: str, series: str,
+                    *flags: str) -> dict:
+                said = settings["stepped" if flags else "skipped"]
+                Path(requests).write_text(said[0], encoding="utf-8")
+                Path(series).write_text(said[1], encoding="utf-8")
+                return {"goodput_per_s": said[2], "passes_executed": len(flags), "wall_s": 1 + len(flags)}
+
+        with tempfile.TemporaryDirectory() as folder:
+            for stepped, differ in ((("a", "b", 3), []), (("x", "b", 3), ["--requests"]), (("a", "x", 3), ["--series"]),
+                                    (("a", "b", 4), ["goodput_per_s"])):
+                found = sim_rows.same_output(Writer(), {"skipped": ("a", "b", 3), "stepped": stepped}, Path(folder))
+                self.assertEqual(found[0], differ)
+                self.assertEqual([run["passes_executed"] for run in found[1:]], [0, 1])
+
+
+class Suite(unittest.TestCase):
+    def test_goes_on_behind_a_row_that_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "release" / "bin" / "kvdepot"
+            program.parent.mkdir(parents=True)
+            program.write_text("#!/bin/sh\necho no >&2\nexit 3\n", encoding="utf-8")
+            program.chmod(0o755)
+            with contextlib.redirect_stderr(io.StringIO()):
+                bench = harness.Bench("sim", harness.parse("sim", "", ["--quick", "--build-dir", folder], None))
+                sim.run(bench)
+            self.assertIn("study", bench.failed())
+            self.assertIn("long_run_64", bench.failed())
 
 
 class Arms(unittest.TestCase):

@@ -2,10 +2,10 @@
 
     python3 -m bench.step_model [--build-dir build] [--kvdepot build/release/bin/kvdepot] [--recordings 3]
 
-Records passes of one set of workloads, fits the step model to them, and predicts the passes of workloads with other
-lengths and batch sizes, which the fit has not seen. Prints the error per pass, by what the passes held, and of the
-whole, end to end. Each recording is two engines, one after the other, with other random lengths; run it alone, on a
-machine that does nothing else.
+Records passes of two sets of workloads, fits the step model to one, and predicts the passes of the other, which have
+other lengths and batch sizes and which the fit has not seen. Prints the error per pass, by what the passes held, and of
+the whole, end to end. Each recording is one engine, to which the bursts of both sets come in a random order; run it
+alone, on a machine that does nothing else.
 
 Between two passes an engine returns tokens and asks for more. That time is taken from the fitted half as well, as one
 constant a pass, and is named apart from the passes' own error.
@@ -33,13 +33,13 @@ FITTED = ("16-299:8-40:1x6", "600-899:8-48:4x3", "16-299:16-64:8x3", "16-299:16-
 PREDICTED = ("300-599:24-80:6x3", "900-1199:20-60:3x3", "300-599:16-60:12x2", "1500-1999:8-24:3x2")
 
 
-def record(spec: EngineSpec, seed: int, out: Path, workloads: tuple[str, ...]) -> float:
-    """Seconds that all bursts took."""
+def record(spec: EngineSpec, seed: int, fitted: Path, predicted: Path) -> list[float]:
+    """Seconds that all bursts of each half took."""
     environment = spec.environment() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"}
-    command = [str(spec.python), "-m", "bench.record_passes", str(spec.model), spec.dtype, str(seed), str(out),
-               *workloads]
+    command = [str(spec.python), "-m", "bench.record_passes", str(spec.model), spec.dtype, str(seed),
+               "--half", str(fitted), *FITTED, "--half", str(predicted), *PREDICTED]
     done = subprocess.run(command, env=environment, cwd=harness.ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    return float(done.stdout.strip().splitlines()[-1])
+    return [float(seconds) for seconds in done.stdout.strip().splitlines()[-1].split()]
 
 
 def seconds_of(path: Path) -> list[float]:
@@ -54,8 +54,8 @@ def between_passes_s(wall: float, seconds: list[float]) -> float:
 
 def one_recording(spec: EngineSpec, kvdepot: str, folder: Path, number: int) -> dict:
     fitted, predicted = folder / f"fitted-{number}.csv", folder / f"predicted-{number}.csv"
-    gap = between_passes_s(record(spec, 2 * number - 1, fitted, FITTED), seconds_of(fitted))
-    wall = record(spec, 2 * number, predicted, PREDICTED)
+    fitted_wall, wall = record(spec, number, fitted, predicted)
+    gap = between_passes_s(fitted_wall, seconds_of(fitted))
     fit = json.loads(subprocess.run([kvdepot, "sim", "calibrate", str(fitted), "--test", str(predicted), "--json"],
                                     check=True, capture_output=True, text=True).stdout)
     whole = fit["left_out_predicted_s"] + gap * fit["passes_left_out"]

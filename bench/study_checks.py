@@ -1,4 +1,5 @@
-"""Checks of the IPDPS'25 paper's orderings and trends on the predicted study, one for each of study_sentences.py.
+"""Checks of the IPDPS'25 paper's orderings and trends on the predicted study, for study_sentences.py; those on single
+passes, memory and transfers are in study_pass_checks.py.
 
 A check takes study.json (docs/sim.md has the layout; `evictions` is what `kvdepot sim study --figure evictions` prints)
 and answers whether the sentence holds, with the predicted figures. Thresholds stand for the paper's words ("minimal",
@@ -10,10 +11,9 @@ from __future__ import annotations
 import json
 from functools import cache
 from itertools import accumulate, combinations
-from pathlib import Path
 from statistics import mean, median
 
-ROOT = Path(__file__).resolve().parent.parent
+from bench.harness import ROOT
 
 Study = dict
 Verdict = tuple[bool, str]

@@ -6,7 +6,8 @@ Prints for every sentence whether it holds, with the predicted figures. One that
 model or the paper, explained in docs/results/study.md, and no reason to fail. With --page it fails when the table of
 that page says anything else than today's predictions; --update writes the table into it.
 
---study takes what `kvdepot sim study` and `kvdepot sim study --figure evictions` wrote; without it they are run.
+--study takes what `kvdepot sim study`, `kvdepot sim study --figure evictions --figure makespans --figure accesses
+--figure prompt_passes` and `kvdepot sim calibrate --json` wrote; without it they are run.
 """
 
 from __future__ import annotations
@@ -23,25 +24,33 @@ from pathlib import Path
 from bench.study_checks import Study
 from bench.study_sentences import SENTENCES, Sentence
 
-TABLE_HEAD = ["| figure | the paper says | | predicted |", "|---|---|---|---|"]
+TABLE_HEAD = ["| figure, section | the paper says | | predicted |", "|---|---|---|---|"]
 COUNT_LINE = re.compile(r"\d+ of \d+ sentences hold")
-NEEDED = {*(f"fig{n}" for n in "3a 3b 3c 4a 4b 4c 5 8a 8b 9 10a 10b 11".split()), "evictions"}
+ASIDES = ("evictions", "makespans", "accesses", "prompt_passes")
+NEEDED = {*(f"fig{n}" for n in "3a 3b 3c 4a 4b 4c 4c_fixed 5 8a 8b 9 10a 10b 11".split()), *ASIDES, "constants"}
+RUNS = (["study"], ["study", *(word for name in ASIDES for word in ("--figure", name))], ["calibrate", "--json"])
+
+
+GIVEN = " by construction"
 
 
 def verdicts(study: Study) -> Iterator[tuple[Sentence, str, str]]:
-    """Sentence, "holds" or not, predicted figures."""
+    """Sentence, "holds" or not, predicted figures; "... by construction" where nothing that is simulated decides it."""
     for sentence in SENTENCES:
         if sentence.check is None:
-            yield sentence, "not simulated", ""
+            yield sentence, "not simulated", sentence.why_not
             continue
         holds, figures = sentence.check(study)
-        yield sentence, "holds" if holds else "does not hold", figures
+        verdict = "holds" if holds else "does not hold"
+        yield (sentence, verdict + GIVEN, f"{figures} ({sentence.given})") if sentence.given else \
+            (sentence, verdict, figures)
 
 
 def count_line(found: Sequence[tuple[Sentence, str, str]]) -> str:
     said = [verdict for _, verdict, _ in found]
-    simulated = len(said) - said.count("not simulated")
-    return f"{said.count('holds')} of {simulated} sentences hold; {len(said) - simulated} are not simulated."
+    given, none = sum(verdict.endswith(GIVEN) for verdict in said), said.count("not simulated")
+    return f"{said.count('holds')} of {len(said) - given - none} sentences hold; {given} more are decided by " \
+           f"construction, and {none} are not simulated."
 
 
 def table(found: Sequence[tuple[Sentence, str, str]]) -> list[str]:
@@ -74,8 +83,8 @@ def predicted(kvdepot: str, files: Sequence[Path]) -> Study:
     if files:
         texts = [file.read_text(encoding="utf-8") for file in files]
     else:
-        texts = [subprocess.run([kvdepot, "sim", "study", *what], check=True, capture_output=True, text=True).stdout
-                 for what in ([], ["--figure", "evictions"])]
+        texts = [subprocess.run([kvdepot, "sim", *what], check=True, capture_output=True, text=True).stdout
+                 for what in RUNS]
     study: Study = {}
     for text in texts:
         study.update(json.loads(text))
@@ -95,8 +104,8 @@ def main() -> int:
     study = predicted(args.kvdepot, args.study)
     lacking = NEEDED - set(study)
     if lacking:
-        parser.error(f"--study: {', '.join(sorted(lacking))} is missing; `kvdepot sim study` and `kvdepot sim study "
-                     "--figure evictions` write all that is needed")
+        parser.error(f"--study: {', '.join(sorted(lacking))} is missing; these write all that is needed: " +
+                     ", ".join(f"kvdepot sim {' '.join(run)}" for run in RUNS))
     found = list(verdicts(study))
     if args.page:
         page = args.page.read_text(encoding="utf-8").splitlines()
@@ -110,7 +119,7 @@ def main() -> int:
         print("\n".join(table(found)))
         return 0
     for sentence, verdict, figures in found:
-        print(f"{verdict:<14} {sentence.figure:<5} {sentence.text}\n{'':<20} {figures}")
+        print(f"{verdict:<30} {sentence.figure:<5} {sentence.text}\n{'':<36} {figures}")
     print(f"\n{count_line(found)}")
     return 0
 

@@ -13,4 +13,6 @@ else()
   endif()
   install(FILES deploy/kvdepot.service DESTINATION lib/systemd/system)
   install(FILES deploy/kvdepot.toml DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+  # The study's tables are compiled in; their licence asks to go with them.
+  install(FILES data/ipdps25/LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}" RENAME LICENSE.ipdps25)
 endif()

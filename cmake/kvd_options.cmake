@@ -64,6 +64,7 @@ endif()
 if(kvd_sanitize)
   # Every target and every external header-only library sees the same flags, so these are global.
   # Reports need lines, not the types of variables.
-  add_compile_options(-fsanitize=${kvd_sanitize} -fno-sanitize-recover=all -fno-omit-frame-pointer -gline-tables-only)
+  add_compile_options(-fsanitize=${kvd_sanitize} -fno-sanitize-recover=all -fno-omit-frame-pointer
+                      $<$<CXX_COMPILER_ID:Clang>:-gline-tables-only>)
   add_link_options(-fsanitize=${kvd_sanitize})
 endif()

@@ -59,6 +59,10 @@ void Channel::reset(const Error& why) {
   if (connection_ != nullptr) connection_->close(why);
 }
 
+void Channel::hurry() {
+  if (state_ == State::kBackoff) timer_.arm(loop_.now());
+}
+
 void Channel::dial() {
   state_ = State::kDialing;
   timer_.arm_in(kHandshakeLimit);

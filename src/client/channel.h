@@ -63,6 +63,8 @@ class Channel final : private net::MessageHandler {
   void start();
   // Gives up the present connection; on_lost() comes from the loop, then the next attempt.
   void reset(const Error& why);
+  // The depot was just seen to be there: an attempt that waits for its time begins now.
+  void hurry();
   // Ends everything, silently: no call of the user, no byte after it. Not from inside a callback of this channel.
   void stop();
 

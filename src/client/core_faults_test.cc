@@ -282,6 +282,17 @@ TEST(CoreFaults, ALossOfTheDataConnectionAloneIsAReconnectToo) {
   EXPECT_EQ(rig.state.reconnects.value(), 1U);
 }
 
+TEST(CoreFaults, BothConnectionsAreBackAsSoonAsOneIs) {
+  CoreRig rig;
+  rig.depot->kill();
+  rig.loop.run_for(std::chrono::seconds(30));  // the attempts of both are far apart by now
+  rig.depot->restart();
+  ASSERT_TRUE(rig.loop.run_until([&] { return !rig.state.breaker_open(); }, std::chrono::seconds(2)));
+  const Time one = rig.loop.now();
+  ASSERT_TRUE(rig.wait_connected());
+  EXPECT_LE(rig.loop.now() - one, Millis(1));
+}
+
 TEST(CoreFaults, ADepotThatIsAwayIsAskedAtMostAboutOnceASecond) {
   CoreRig rig;
   rig.depot->kill();  // the proxy hangs up on whoever comes

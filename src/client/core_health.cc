@@ -44,9 +44,11 @@ void Core::on_probe_timer() {
   probe_timer_.arm(breaker_.probe_at());
 }
 
-void Core::on_ready(Channel&) {
+void Core::on_ready(Channel& channel) {
   if (breaker_.open()) close_breaker();  // to be greeted is as good as a probe
   breaker_.on_success();
+  // Else a MATCH would promise, for up to a second, what no GET can bring.
+  (is_data(channel) ? control_ : data_).channel.hurry();
   if (!control_.channel.ready() || !data_.channel.ready()) return;
   if (std::exchange(was_connected_, true)) state_.reconnects.add();
   state_.set_connected(true);

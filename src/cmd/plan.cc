@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "cmd/complaint.h"
+#include "cmd/plan_catalogue.h"
 #include "cmd/plan_report.h"
 #include "cmd/plan_talk.h"
 #include "cmd/plan_talk_runs.h"
@@ -73,57 +74,6 @@ void add_outputs(CLI::App& app, PlanFlags& flags) {
       ->take_last();
 }
 
-// What is known of every device: how much of the peak is achieved, and by which table.
-std::string device_lines(const model::Catalogue& catalogue) {
-  std::string out = "devices (memory, bandwidth, FLOP/s by precision; achieved of FLOP/s and of bandwidth, error)\n";
-  for (const std::string& name : catalogue.device_names()) {
-    const model::Device& d = *catalogue.device(name);
-    if (d.name != name) continue;  // an alias
-    out +=
-        fmt::format("  {:<12} {:>4.0f} GB {:>6.3g} TB/s ", d.name, d.memory_bytes * 1e-9, d.memory_bytes_per_s * 1e-12);
-    for (const auto& [precision, flops] : d.flops_per_s) out += fmt::format(" {} {:.4g}T", precision, flops * 1e-12);
-    out += fmt::format(";  {:.2g}, {:.3g}, {:.0f} %  {}: {}\n", d.compute_efficiency, d.memory_efficiency,
-                       d.error * 100, d.origin.kind(), d.origin.source);
-  }
-  return out;
-}
-
-std::string model_lines(const model::Catalogue& catalogue) {
-  std::string out = "models (parameters, active; KV bytes a token in bf16; context; kinds of layer)\n";
-  for (const std::string& name : catalogue.model_names()) {
-    const model::Transformer& m = *catalogue.model(name);
-    if (m.name != name) continue;
-    out += fmt::format("  {:<20} {:>7.4g} G {:>7.4g} G {:>8.0f} B {:>8} ", m.name, m.params() * 1e-9,
-                       m.params_active() * 1e-9, m.kv_token_bytes(2), m.context_tokens);
-    for (const model::LayerGroup& group : m.groups) {
-      out += fmt::format(" {} x {}{}", group.layers, model::mixer_name(group.mixer),
-                         group.experts > 0 ? " + experts" : "");
-    }
-    out += fmt::format("  ({})\n", m.source);
-  }
-  return out;
-}
-
-std::string class_lines(const model::Catalogue& catalogue) {
-  std::string out = "classes (devices for each GPU, over which link) and what they are made of\n";
-  for (const model::DeploymentClass& c : catalogue.classes()) {
-    out += fmt::format("  {:<4} {:<30} {:g} x {}{}{}\n", c.name, c.title, c.per_gpu, c.storage,
-                       c.link.empty() ? "" : " over " + c.link, c.shared ? ", shared" : "");
-    if (const model::Storage* s = catalogue.storage(c.storage)) {
-      out += fmt::format("       {}: read {:.3g} GB/s, write {:.3g} GB/s, {:.3g} us, {:.3g} TB  {}: {}\n", s->name,
-                         model::bandwidth_at(s->read_bytes_per_s, c.request_bytes) * 1e-9,
-                         model::bandwidth_at(s->write_bytes_per_s, c.request_bytes) * 1e-9, s->latency_s * 1e6,
-                         s->capacity_bytes * 1e-12, s->origin.kind(), s->origin.source);
-    }
-    if (const model::Link* l = catalogue.link(c.link)) {
-      out += fmt::format("       {}: {:.3g} GB/s, {:.3g} us  {}: {}\n", l->name,
-                         model::bandwidth_at(l->bytes_per_s, c.request_bytes) * 1e-9, l->latency_s * 1e6,
-                         l->origin.kind(), l->origin.source);
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 PlanVerb::PlanVerb(CLI::App& program) {
@@ -139,10 +89,12 @@ PlanVerb::PlanVerb(CLI::App& program) {
       ->check(CLI::Range(2U, 1000U));
   talk_->add_option("--html", flags_.html, "Write the figures as a page")->type_name("FILE")->take_last();
   talk_->footer("Example:\n  kvdepot plan talk --html talk.html");
-  list_ = plan_->add_subcommand("catalogue", "Models, devices and classes that are known, with their sources");
+  list_ = plan_->add_subcommand("catalogue",
+                                "All devices, models, links, storage and classes that are known, with their sources");
   list_->add_option("--catalogue", flags_.catalogue, "TOML file with entries of your own; repeatable")
       ->type_name("FILE")
       ->allow_extra_args(false);
+  list_->add_flag("--json", flags_.json, "Print all of it as one JSON object, SI units");
   list_->footer("Example:\n  kvdepot plan catalogue --catalogue mine.toml");
 }
 
@@ -184,7 +136,7 @@ OrComplaint<std::string> PlanVerb::talk() const {
 OrComplaint<std::string> PlanVerb::list() const {
   const auto catalogue = read_catalogue(flags_.catalogue);
   if (!catalogue) return std::unexpected(catalogue.error());
-  return model_lines(*catalogue) + "\n" + device_lines(*catalogue) + "\n" + class_lines(*catalogue);
+  return flags_.json ? catalogue_json(*catalogue) : catalogue_text(*catalogue);
 }
 
 int PlanVerb::run() const {

@@ -139,6 +139,7 @@ std::string plan_json(const Plan& plan, const model::Answer& answer) {
                    {"flops_per_s", answer.replica.flops_per_s},
                    {"memory_bytes_per_s", answer.replica.memory_bytes_per_s},
                    {"tpot_one_s", answer.replica.tpot_one_s},
+                   {"all_reduce_s_per_token", answer.replica.reduce_decode_s},
                    {"tpot_one_range_s", range(answer.tpot_one_range)},
                    {"error", q.device->error},
                    {"measured", q.device->origin.measured},
@@ -153,6 +154,7 @@ std::string plan_json(const Plan& plan, const model::Answer& answer) {
                      {"sla_ttft_s", q.sla.ttft_s},
                      {"sla_tpot_s", q.sla.tpot_s},
                      {"attention", q.attention == model::Attention::kFull ? "full" : "causal"}};
+  out["assumptions"] = plan_assumptions(plan);
   if (plan.trace != nullptr) out["trace"] = trace_json(*plan.trace);
   out["s3_with_all_reuse_found"] = prefill_json(answer.talk);
   out["vanilla"] = class_json(answer.vanilla, answer.vanilla, q.sla.tpot_s);

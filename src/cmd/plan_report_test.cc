@@ -40,6 +40,25 @@ TEST(PlanReport, TheTableNamesEveryClassAndSaysWhatHelps) {
   EXPECT_THAT(table, HasSubstr("faster storage gains nothing"));
 }
 
+TEST(PlanReport, SaysWhatIsAssumedBetweenGpus) {
+  const auto assumed = [](const char* gpu) {
+    PlanFlags flags = chat();
+    flags.gpu = gpu;
+    const Worked w = work(flags);
+    const auto json = nlohmann::json::parse(plan_json(w.plan, w.answer));
+    std::string all;
+    for (const auto& line : json["assumptions"]) {
+      EXPECT_THAT(plan_table(w.plan, w.answer), HasSubstr(line.get<std::string>() + "\n"));
+      all += line.get<std::string>();
+    }
+    return all;
+  };
+  EXPECT_EQ(assumed("h100:2"), "");
+  EXPECT_THAT(assumed("h100:4"), HasSubstr("an all-reduce of 4 GPUs has the latency of one of two over nvlink-h100"));
+  EXPECT_THAT(assumed("h100-pcie:2"),
+              HasSubstr("all-reduces between the 2 GPUs take no time: h100-pcie names no reduce_link"));
+}
+
 TEST(PlanReport, SlowReadsAreNotWorthIt) {
   PlanFlags flags = chat();
   flags.io = "100MB/s";
@@ -96,7 +115,26 @@ TEST(PlanReport, AFileIsWrittenWholeOrNotAtAll) {
   std::ofstream(at / "taken" / "file") << "x";
   EXPECT_NE(write_text((at / "taken").string(), "text"), "");
   EXPECT_NE(write_text((at / "missing" / "a.html").string(), "text"), "");
+  for (const char* const bad : {"taken", "missing/b.html", "b.csv"}) {  // of several files none, or all
+    TextFiles files;
+    EXPECT_EQ(files.add((at / "b.csv").string(), "text"), "");
+    EXPECT_NE(files.add((at / bad).string(), "text"), "");
+  }
+  {
+    TextFiles files;
+    const std::string here = std::filesystem::relative(at / "b.csv").string();
+    EXPECT_EQ(files.add(here, "text"), "");
+    for (const std::string& other : {"./" + here, (at / "b.csv").string(), (at / "taken" / ".." / "b.csv").string()}) {
+      EXPECT_THAT(files.add(other, "other"), HasSubstr("is named for two files")) << other;
+    }
+  }
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(at), {}), 2);  // nothing half-written is left
+  TextFiles files;
+  EXPECT_EQ(files.add((at / "b.csv").string(), "text"), "");
+  EXPECT_EQ(files.add("", "text"), "");
+  EXPECT_FALSE(std::filesystem::exists(at / "b.csv"));
+  EXPECT_EQ(files.commit(), "");
+  EXPECT_EQ(*read_text((at / "b.csv").string()), "text");
   std::filesystem::remove_all(at);
 }
 

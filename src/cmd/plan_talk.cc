@@ -311,7 +311,17 @@ std::string talk_table(const TalkRuns& runs) {
   out += sla_lines(setups.front(), runs) + simulated_lines(setups, runs);
   out += "\nAssumed where the talk is silent:\n";
   for (const TalkSetup& s : setups) out += fmt::format("  {}: {}\n", s.name, s.assumed);
-  return out;
+  double little_error = 0;
+  for (const TalkSeries& series : runs.series) {
+    for (const TalkClients& p : series.points) {
+      little_error = std::max({little_error, p.vanilla.little_error, p.depot.little_error});
+    }
+  }
+  return out +
+         fmt::format(
+             "\nchecks: tokens and blocks of every run are conserved, all requests end, Little's law holds within "
+             "{:.2g}; a run that breaks one ends the program\n",
+             little_error);
 }
 
 namespace {

@@ -38,6 +38,7 @@ Arm run_arm(const TalkSetup& setup, const sim::TalkTraffic& traffic, bool depot,
     arm.run.preemptions += static_cast<double>(p.preemptions) / seeds;
     arm.run.prompt_mean += p.prompt_mean / seeds;
     arm.run.loaded_share += p.loaded_share / seeds;
+    arm.run.little_error = std::max(arm.run.little_error, p.little_error);
   }
   arm.run.ttft_s = sim::interval(arm.ttft_s);
   arm.run.tpot_s = sim::interval(arm.tpot_s);

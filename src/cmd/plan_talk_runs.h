@@ -23,6 +23,7 @@ struct TalkRun {
   double preemptions = 0;        // a run
   double prompt_mean = 0;
   double loaded_share = 0;  // of prompt tokens, from the depot
+  double little_error = 0;  // of its runs at most (sim/talk_loop.h)
 };
 
 struct TalkClients {

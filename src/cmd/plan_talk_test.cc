@@ -104,6 +104,17 @@ TEST(PlanTalk, TheSimulatedSlaFollowsTheFormWhereMemoryIsAmpleAndMemoryBindsWher
   }
 }
 
+// At 100 tokens the simulation lets half as many in as the form: the depot has whole blocks, 80 of the 90 tokens. Of
+// 160 tokens it has all 144.
+TEST(PlanTalk, WholeBlocksAreWhatShortPromptsLose) {
+  const auto figures = talk_figures(few_runs());
+  const auto& form = figures[1].chart.series[1].points;
+  const auto setups = talk_setups();
+  const double form_at_160 = form.at(1).second * form.at(1).first / 160;  // prompts are what the time goes to
+  EXPECT_NEAR(clients_within(setups.front(), 160, true, false, 1) / form_at_160, 1, 0.1);
+  EXPECT_LT(clients_within(setups.front(), 100, true, false, 1) / form.front().second, 0.6);
+}
+
 TEST(PlanTalk, TheNumberOfThreadsChangesNothing) {
   const std::vector<TalkSetup> one{setup(talk_setups(), "llama-70b-tp1")};
   const auto told = [](std::size_t, std::size_t) {};
@@ -121,6 +132,7 @@ TEST(PlanTalk, PointsComeAsJson) {
   EXPECT_GT(json["runs"]["qwen3-14b"]["plain"][3]["depot"]["ttft_s"]["half"].get<double>(), 0);
   EXPECT_EQ(json["sla"].size(), 2 * kTalkPrompts.size());
   EXPECT_THAT(talk_table(few_runs()), testing::HasSubstr("llama-70b-tp1"));
+  EXPECT_THAT(talk_table(few_runs()), testing::HasSubstr("\nchecks: tokens and blocks of every run are conserved"));
 }
 
 }  // namespace

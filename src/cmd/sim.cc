@@ -23,7 +23,7 @@ struct SimFlags {
 };
 
 void add_common(CLI::App& verb, StudyFlags& flags) {
-  verb.add_option("--data", flags.data, "Folder with calibration.json and workloads.json [data/ipdps25]")
+  verb.add_option("--data", flags.data, "Folder with a calibration.json and a workloads.json [the study's, built in]")
       ->type_name("DIR");
   verb.add_option("--out", flags.out, "Write here instead of to stdout; appears when complete")->type_name("FILE");
 }
@@ -36,6 +36,36 @@ void add_fleet(CLI::App& verb, std::string& config, std::vector<std::string>& se
   verb.add_option("--ablate", off, "Switch a mechanism off, see below; repeatable")
       ->type_name("NAME")
       ->allow_extra_args(false);
+}
+
+CLI::App* add_calibrate(CLI::App& sim, StudyFlags& flags) {
+  CLI::App* const calibrate =
+      sim.add_subcommand("calibrate", "Fit the step-time model to measurements, with its error on points left out");
+  add_common(*calibrate, flags);
+  calibrate->add_flag("--json", flags.json, "Constants and every point left out as JSON");
+  calibrate
+      ->add_option("passes", flags.passes,
+                   "CSV of measured passes: seconds, prefill_tokens, pairs, decodes, context_tokens; without it "
+                   "the study's tables")
+      ->type_name("CSV");
+  calibrate->add_option("--test", flags.test, "CSV of other passes to test the fit on [every second one]")
+      ->type_name("CSV");
+  calibrate
+      ->add_option("--device", flags.device,
+                   "Write a [[device]] entry of that name for kvdepot plan --catalogue, made of the passes")
+      ->type_name("NAME");
+  calibrate->add_flag("--engine", flags.engine, "Write an [engine] section for kvdepot sim run");
+  calibrate->add_option("--model", flags.model, "With --device or --engine: whose passes they are, 16 bits a parameter")
+      ->type_name("NAME");
+  calibrate->add_option("--memory", flags.memory, "With --device: the device's memory")->type_name("SIZE");
+  calibrate->add_option("--context", flags.context, "With --engine: the engine's context [of --model]")
+      ->type_name("TOKENS")
+      ->check(CLI::Range(1U, 1U << 30));
+  calibrate->footer(
+      "Examples:\n  kvdepot sim calibrate\n"
+      "  kvdepot sim calibrate passes.csv --device my-cpu --model smollm2-135m --memory 8GiB --out my-cpu.toml\n"
+      "  kvdepot sim calibrate passes.csv --engine --model smollm2-135m --out fleet.toml");
+  return calibrate;
 }
 
 void add_run(CLI::App& run, SimRunFlags& flags) {
@@ -90,28 +120,7 @@ std::function<int()> add_sim(CLI::App& app) {
       ->type_name("FILE");
   study->footer("Example:\n  kvdepot sim study --figure 9 --figure 10a --out study.json");
 
-  CLI::App* const calibrate =
-      sim->add_subcommand("calibrate", "Fit the step-time model to measurements, with its error on points left out");
-  add_common(*calibrate, flags->calibrate);
-  calibrate->add_flag("--json", flags->calibrate.json, "Constants and every point left out as JSON");
-  calibrate
-      ->add_option("passes", flags->calibrate.passes,
-                   "CSV of measured passes: seconds, prefill_tokens, pairs, decodes, context_tokens; without it "
-                   "the study's tables")
-      ->type_name("CSV");
-  calibrate->add_option("--test", flags->calibrate.test, "CSV of other passes to test the fit on [every second one]")
-      ->type_name("CSV");
-  calibrate
-      ->add_option("--device", flags->calibrate.device,
-                   "Write a [[device]] entry of that name for kvdepot plan --catalogue, made of the passes")
-      ->type_name("NAME");
-  calibrate->add_option("--model", flags->calibrate.model, "With --device: whose passes they are, 16 bits a parameter")
-      ->type_name("NAME");
-  calibrate->add_option("--memory", flags->calibrate.memory, "With --device: the device's memory")->type_name("SIZE");
-  calibrate->footer(
-      "Examples:\n  kvdepot sim calibrate --data data/ipdps25\n"
-      "  kvdepot sim calibrate passes.csv --device my-cpu --model smollm2-135m --memory 8GiB --out my-cpu.toml");
-
+  CLI::App* const calibrate = add_calibrate(*sim, flags->calibrate);
   CLI::App* const opportunities =
       sim->add_subcommand("opportunities", "The study's open opportunities against recomputation and swapping");
   add_common(*opportunities, flags->opportunities);

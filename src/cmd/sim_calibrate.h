@@ -2,6 +2,7 @@
 // it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,16 @@ int deliver(const std::string& text, const std::string& out);
                                        const std::string& name, double memory_bytes, double error,
                                        const std::string& source);
 
-// Fits to the passes and tests on those of --test; without it every second pass is left out for that.
+// An [engine] section for `kvdepot sim run` with the times of `fit` and this context, and `model`'s KV in 16 bits where
+// it is not nullptr. `about` are comment lines in front.
+[[nodiscard]] std::string engine_section(const model::LinearFit& fit, const model::Transformer* model,
+                                         std::uint64_t context_tokens, const std::vector<std::string>& about);
+
+// An option that would be ignored beside the others, and what it belongs to; empty if there is none.
+[[nodiscard]] std::string misplaced_option(const StudyFlags& flags);
+
+// Fits to the passes and tests on those of --test; without it every second pass is left out for that. Requires options
+// without a misplaced one.
 int run_calibrate_on_passes(const StudyFlags& flags);
 
 }  // namespace kvd::cmd

@@ -27,10 +27,12 @@ struct SourceKeys {
   std::vector<std::string> keys;
 };
 const std::vector<SourceKeys> kSources = {
-    {"trace", {"trace", "copies", "repeats", "jitter_s", "requests_max"}},
+    {"trace", {"trace", "copies", "repeats", "jitter_s", "requests_max", "rate"}},
     {"shared-prefix",
      {"groups", "prompts", "shared_tokens", "own_tokens", "output_tokens", "stages", "rate", "duration_s", "gap_s"}},
-    {"poisson", {"prompt_tokens", "output_tokens", "zipf_theta", "stages", "rate", "duration_s", "gap_s", "at_once"}},
+    {"poisson",
+     {"prompt_tokens", "output_tokens", "total_tokens", "prompt_share", "zipf_theta", "stages", "rate", "duration_s",
+      "gap_s", "at_once"}},
     {"multi-turn",
      {"groups", "system_tokens", "turns", "user_tokens", "output_tokens", "zipf_theta", "think_s", "stages", "rate",
       "duration_s", "gap_s"}},
@@ -94,12 +96,17 @@ class Keys {
       : table_(table), file_(file), typed_(std::move(typed)) {}
 
   [[nodiscard]] const toml::node* find(const std::string& key) const { return table_.at_path(key).node(); }
-  void complain(const std::string& key, std::string text) {
-    if (fault) return;
+  // Where the key is, with its name.
+  [[nodiscard]] InputFault place(const std::string& key) const {
     const toml::node* const node = find(key);
     const bool typed = typed_.contains(key);
     const std::size_t line = node == nullptr || typed ? 0 : node->source().begin.line;
-    fault = InputFault{typed ? "--set" : std::string(file_), line, fmt::format("{}: {}", key, text)};
+    return {typed ? "--set" : std::string(file_), line, key};
+  }
+  void complain(const std::string& key, const std::string& text) {
+    if (fault) return;
+    fault = place(key);
+    fault->text += ": " + text;
   }
   double number(const std::string& key, double fallback, double low, double high = 1e18) {
     const toml::node* const node = find(key);
@@ -166,6 +173,9 @@ void check_names(const toml::table& table, Keys& keys) {
   }
 }
 
+constexpr double kOwnTimeMax = 1e5;  // of an engine's own times, in their units: 100 s for a pass
+constexpr double kLatencyMaxMs = 1e6;
+
 // What the engine's other keys may replace.
 struct EngineBase {
   model::LinearPass pass;
@@ -181,11 +191,9 @@ EngineBase preset_engine(Keys& keys) {
   for (const char* const key : {"engine.precision", "engine.kv_precision", "engine.catalogue"}) {
     if (keys.find(key) != nullptr) keys.complain(key, "engine.model and engine.gpu are expected, too");
   }
-  const model::RooflineInput roofline = model::qwen3_32b_h100x2();
-  EngineBase base{model::roofline(roofline), roofline.kv_bytes_per_token};
-  base.layers = static_cast<std::uint32_t>(roofline.layers);
-  base.kv_tokens = 307'328;  // what vLLM had in llm-d's run
-  return base;
+  const model::CatalogueEngine engine = model::qwen3_32b_h100x2();
+  return {engine.pass, engine.kv_token_bytes, engine.layers, static_cast<std::uint32_t>(engine.kv_tokens),
+          static_cast<std::uint32_t>(engine.context_tokens)};
 }
 
 EngineBase catalogue_engine(Keys& keys, std::uint32_t block_tokens) {
@@ -219,21 +227,21 @@ EngineBase catalogue_engine(Keys& keys, std::uint32_t block_tokens) {
 
 void read_engine(Keys& keys, SimConfig& config) {
   sched::V1Config& engine = config.fleet.engine;
-  engine.block_tokens = keys.count("engine.block_tokens", 16);
+  engine = sched::vllm_v1(0, keys.count("engine.block_tokens", 16));  // blocks follow from kv_tokens
   const bool named = keys.find("engine.model") != nullptr || keys.find("engine.gpu") != nullptr;
   const EngineBase base = named ? catalogue_engine(keys, engine.block_tokens) : preset_engine(keys);
   model::LinearPass& pass = config.fleet.pass;
   pass = base.pass;
   const auto own = [&](const char* key, model::Picoseconds& value, double unit_s) {
-    if (keys.find(key) != nullptr) value = model::picoseconds(keys.number(key, 0, 0) * unit_s);
+    if (keys.find(key) != nullptr) value = model::picoseconds(keys.number(key, 0, 0, kOwnTimeMax) * unit_s);
   };
   own("engine.base_ms", pass.base, 1e-3);
   own("engine.token_us", pass.token, 1e-6);
   own("engine.pair_ns", pass.pair, 1e-9);
   own("engine.seq_us", pass.seq, 1e-6);
   own("engine.context_ns", pass.context, 1e-9);
-  engine.chunk_tokens = keys.count("engine.chunk_tokens", 8192);
-  engine.seqs_max = keys.count("engine.seqs_max", 1024);
+  engine.chunk_tokens = keys.count("engine.chunk_tokens", engine.chunk_tokens);
+  engine.seqs_max = keys.count("engine.seqs_max", engine.seqs_max);
   config.kv_tokens = keys.count("engine.kv_tokens", base.kv_tokens);
   config.context_tokens_max = keys.count("engine.context_tokens", base.context_tokens);
   engine.blocks = config.kv_tokens / engine.block_tokens;
@@ -250,14 +258,17 @@ void read_engine(Keys& keys, SimConfig& config) {
   tiers.layerwise = loads == "layerwise";
 }
 
+constexpr double kRateMax = 1e6;  // arrivals a second
+
 // workload.stages, or rate and duration_s for a single one; `speed` multiplies rates.
 std::vector<sim::Stage> read_stages(const toml::table& table, Keys& keys, double speed) {
-  constexpr const char* kPair = "each stage is [arrivals a second, seconds], both above 0";
+  constexpr const char* kPair = "each stage is [arrivals a second, seconds], both above 0, at most 1e6 a second";
   std::vector<sim::Stage> out;
   const bool single = keys.find("workload.rate") != nullptr || keys.find("workload.duration_s") != nullptr;
   if (single) {
     if (keys.find("workload.stages") != nullptr) keys.complain("workload.stages", "rate and duration_s are there, too");
-    out.push_back({speed * keys.number("workload.rate", 0, 1e-9), keys.number("workload.duration_s", 0, 1e-9)});
+    out.push_back(
+        {speed * keys.number("workload.rate", 0, 1e-9, kRateMax), keys.number("workload.duration_s", 0, 1e-9)});
     if (out[0].rate <= 0) keys.complain("workload", "rate, in arrivals a second, is expected with duration_s");
     if (out[0].seconds <= 0) keys.complain("workload", "duration_s is expected with rate");
     return out;
@@ -275,7 +286,7 @@ std::vector<sim::Stage> read_stages(const toml::table& table, Keys& keys, double
     const toml::array* const pair = stage.as_array();
     const auto rate = pair != nullptr && pair->size() == 2 ? (*pair)[0].value<double>() : std::nullopt;
     const auto seconds = rate ? (*pair)[1].value<double>() : std::nullopt;
-    if (!seconds || !(*rate > 0) || !(*seconds > 0) || *rate > 1e6 || *seconds > 1e7) {
+    if (!seconds || !(*rate > 0) || !(*seconds > 0) || *rate > kRateMax || !std::isfinite(*seconds)) {
       keys.complain("workload.stages", kPair);
       return out;
     }
@@ -312,6 +323,46 @@ void check_context(Keys& keys, const std::string& key, std::uint64_t tokens, con
                                  config.context_tokens_max));
 }
 
+// Of poisson: prompt and answer, each by itself or as shares of a total.
+void read_lengths(Keys& keys, SimConfig& config) {
+  sim::PoissonOptions& poisson = config.poisson;
+  if (keys.find("workload.total_tokens") == nullptr && keys.find("workload.prompt_share") == nullptr) {
+    poisson.prompt = read_range(keys, "workload.prompt_tokens", poisson.prompt);
+    poisson.output = read_range(keys, "workload.output_tokens", poisson.output);
+    check_context(keys, "workload.prompt_tokens", std::uint64_t{poisson.prompt.high} + poisson.output.high, config);
+    return;
+  }
+  for (const char* const key : {"workload.prompt_tokens", "workload.output_tokens"}) {
+    if (keys.find(key) != nullptr) keys.complain(key, "total_tokens or prompt_share is there, too");
+  }
+  for (const char* const key : {"workload.total_tokens", "workload.prompt_share"}) {
+    if (keys.find(key) == nullptr) keys.complain("workload", "total_tokens and prompt_share are expected together");
+  }
+  poisson.total = read_range(keys, "workload.total_tokens", poisson.total);
+  if (poisson.total.low < 2) keys.complain("workload.total_tokens", "at least 2 are expected: a prompt and an answer");
+  poisson.prompt_share = keys.number("workload.prompt_share", 0.5, 1e-6, 1 - 1e-6);
+  check_context(keys, "workload.total_tokens", poisson.total.high, config);
+}
+
+// Generated requests that may come later than the simulated clock goes.
+void check_end(Keys& keys, const SimConfig& config) {
+  const bool sessions = config.source == "multi-turn";
+  const sim::PoissonOptions& poisson = config.poisson;
+  const double end = sessions ? sim::end_of(config.sessions.stages, config.sessions.gap_s)
+                     : config.source == "poisson"
+                         ? sim::end_of(poisson.stages, poisson.gap_s)
+                         : sim::end_of(config.shared_prefix.stages, config.shared_prefix.gap_s);
+  if (end > sim::kArrivalMaxS) {
+    keys.complain(keys.find("workload.stages") != nullptr ? "workload.stages" : "workload.duration_s", too_late(end));
+  }
+  const double last = sessions ? sim::last_arrival_s(config.sessions) : 0;
+  if (last > sim::kArrivalMaxS) {
+    const std::string key = keys.find("workload.think_s") != nullptr ? "workload.think_s" : "workload.turns";
+    keys.complain(key, fmt::format("{} turns with {} s between them: {}", config.sessions.turns.high,
+                                   config.sessions.think_s, too_late(last)));
+  }
+}
+
 void read_generator(const toml::table& table, Keys& keys, SimConfig& config) {
   const double speed = config.trace.speed;
   const double gap_s = keys.number("workload.gap_s", 0, 0);
@@ -328,12 +379,10 @@ void read_generator(const toml::table& table, Keys& keys, SimConfig& config) {
                   config);
   } else if (config.source == "poisson") {
     sim::PoissonOptions& poisson = config.poisson;
-    poisson.prompt = read_range(keys, "workload.prompt_tokens", poisson.prompt);
-    poisson.output = read_range(keys, "workload.output_tokens", poisson.output);
+    read_lengths(keys, config);
     poisson.at_once = keys.count("workload.at_once", 0, 0);
     if (poisson.at_once == 0) poisson.stages = read_stages(table, keys, speed);
     poisson.gap_s = gap_s;
-    check_context(keys, "workload.prompt_tokens", std::uint64_t{poisson.prompt.high} + poisson.output.high, config);
   } else {
     sim::SessionOptions& sessions = config.sessions;
     sessions.groups = keys.count("workload.groups", 1);
@@ -358,6 +407,9 @@ void read_workload(const toml::table& table, Keys& keys, SimConfig& config) {
   config.trace.repeats = keys.count("workload.repeats", 1);
   config.trace.speed = keys.number("workload.speed", 1, 1e-6);
   config.trace.jitter_s = keys.number("workload.jitter_s", 0, 0);
+  if (generator.empty() && keys.find("workload.rate") != nullptr) {
+    config.trace.rate = keys.number("workload.rate", 0, 1e-9, kRateMax);
+  }
   config.trace.requests_max = keys.count("workload.requests_max", 0, 0);
   config.fleet.in_flight_max = keys.count("workload.in_flight_max", 0, 0);
   config.trace.seed = config.shared_prefix.seed = config.poisson.seed = config.sessions.seed = config.fleet.seed;
@@ -378,7 +430,12 @@ void read_workload(const toml::table& table, Keys& keys, SimConfig& config) {
     keys.complain("workload." + name,
                   fmt::format("is not a key of {}, which has {}", config.source, fmt::join(source->keys, ", ")));
   }
-  if (!generator.empty()) read_generator(table, keys, config);
+  config.arrivals_at = keys.place(config.trace.rate > 0      ? "workload.rate"
+                                  : config.trace.repeats > 1 ? "workload.repeats"
+                                                             : "workload.trace");
+  if (generator.empty()) return;
+  read_generator(table, keys, config);
+  check_end(keys, config);
 }
 
 // "10GB/s" as bytes a second; `fallback` where the key is missing, 0 for "unbounded".
@@ -400,7 +457,7 @@ void read_tier(const toml::table& table, Keys& keys, SimConfig& config, std::siz
   if (table[name].as_table() == nullptr) return;
   sim::TierConfig& tier = config.fleet.tiers.tier.at(t);
   const auto key = [&](const char* what) { return fmt::format("{}.{}", name, what); };
-  tier.latency_s = keys.number(key("latency_ms"), t == 0 ? 0.005 : t == 1 ? 0.1 : 1, 0) * 1e-3;
+  tier.latency_s = keys.number(key("latency_ms"), t == 0 ? 0.005 : t == 1 ? 0.1 : 1, 0, kLatencyMaxMs) * 1e-3;
   tier.read_bytes_per_s = read_rate(keys, key("bandwidth"), 0);
   tier.write_bytes_per_s = read_rate(keys, key("write_bandwidth"), tier.read_bytes_per_s);
   tier.write_budget_per_s = read_rate(keys, key("write_budget"), 0);
@@ -452,6 +509,13 @@ bool override_key(toml::table& table, const std::string& typed) {
 
 }  // namespace
 
+std::string too_late(double arrival_s) {
+  return fmt::format(
+      "the last request may come after {:.3g} s, and picoseconds of 64 bits have room for arrivals within {:.0f} s "
+      "(100 days)",
+      arrival_s, sim::kArrivalMaxS);
+}
+
 FromInput<SimConfig> read_sim_config(std::string_view text, std::string_view file,
                                      const std::vector<std::string>& overrides) {
   toml::table table;
@@ -475,8 +539,8 @@ FromInput<SimConfig> read_sim_config(std::string_view text, std::string_view fil
     keys.complain("fleet.policy", fmt::format("the policies are: {}", fmt::join(route::kPolicyNames, ", ")));
   }
   config.fleet.seed = keys.count("fleet.seed", 1, 0);
-  config.fleet.warmup_s = keys.number("fleet.warmup_s", 0, 0);
-  config.fleet.metrics_age_s = keys.number("fleet.metrics_age_ms", 0, 0) * 1e-3;
+  config.fleet.warmup_s = keys.number("fleet.warmup_s", 0, 0, sim::kArrivalMaxS);
+  config.fleet.metrics_age_s = keys.number("fleet.metrics_age_ms", 0, 0, 1e3 * sim::kArrivalMaxS) * 1e-3;
   config.fleet.sla_ttft_s = keys.number("sla.ttft_s", 5, 0);
   config.fleet.sla_tpot_s = keys.number("sla.tpot_s", 0.05, 0);
   read_engine(keys, config);

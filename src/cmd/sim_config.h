@@ -20,16 +20,21 @@ struct SimConfig {
   std::uint64_t context_tokens_max = 0;
   std::uint32_t kv_tokens = 0;  // of an instance; engine.blocks follows with the block size
   sim::TraceOptions trace;
+  InputFault arrivals_at;  // where a trace's arrivals are asked for; the text is the key
   sim::SharedPrefixOptions shared_prefix;
   sim::PoissonOptions poisson;
   sim::SessionOptions sessions;
   std::string text;  // the configuration as it was taken, one "key = value" a line
 };
 
+// What is wrong with requests that may come as late as this.
+[[nodiscard]] std::string too_late(double arrival_s);
+
 // Reads `text`, with `overrides` ("fleet.policy=random") on top. Paths in `text` are seen from the folder of `file`,
 // paths in `overrides` from where the process runs. Faults: syntax, keys that don't exist (with the nearest one that
 // does) or belong to another workload, values of the wrong kind or out of range, missing units, no workload or two,
-// requests longer than the context, an unknown policy or engine, a model that does not fit its GPUs.
+// requests longer than the context or later than kArrivalMaxS, an unknown policy or engine, a model that does not fit
+// its GPUs.
 FromInput<SimConfig> read_sim_config(std::string_view text, std::string_view file,
                                      const std::vector<std::string>& overrides);
 

@@ -68,6 +68,21 @@ TEST(SimConfig, MultipliesRatesBySpeed) {
   EXPECT_EQ(config->poisson.stages[0].rate, 7.5);
 }
 
+TEST(SimConfig, TakesLengthsAsSharesOfATotal) {
+  const std::string text = "[workload]\ngenerator = \"poisson\"\nat_once = 32\ntotal_tokens = [128, 8192]\n";
+  const auto config = read_sim_config(text, "fleet.toml", {"workload.prompt_share=0.25", "workload.zipf_theta=0.6"});
+  ASSERT_TRUE(config) << config.error().str();
+  EXPECT_EQ(config->poisson.total.theta, 0.6);
+  EXPECT_EQ(config->poisson.prompt_max(), 2048U);
+  EXPECT_THAT(fault(text), HasSubstr("total_tokens and prompt_share are expected together"));
+  EXPECT_THAT(fault(text, {"workload.prompt_share=1"}), HasSubstr("prompt_share: a number from"));
+  EXPECT_THAT(fault(text, {"workload.prompt_share=0.5", "workload.output_tokens=9"}),
+              HasSubstr("prompt_share is there"));
+  EXPECT_THAT(fault(text, {"workload.prompt_share=0.5", "workload.total_tokens=1"}),
+              HasSubstr("a prompt and an answer"));
+  EXPECT_THAT(fault(text, {"workload.prompt_share=0.5", "engine.context_tokens=8191"}), HasSubstr("8192 tokens"));
+}
+
 TEST(SimConfig, NamesFileAndLineAndWhatIsExpected) {
   const std::string text = kTiersText;
   const auto with = [&](const std::string& from, const std::string& to) {
@@ -90,6 +105,23 @@ TEST(SimConfig, NamesFileAndLineAndWhatIsExpected) {
   EXPECT_THAT(fault(with("\"poisson\"", "\"poison\"")), HasSubstr("shared-prefix, poisson, multi-turn"));
   EXPECT_THAT(fault(text, {"depot.total_bandwith=1GB/s"}), HasSubstr("depot.total_bandwidth"));
   EXPECT_THAT(fault(text, {"flash.total_bandwidth=1GB/s"}), HasSubstr("no such key"));
+}
+
+// Picoseconds of 64 bits end after 106 days.
+TEST(SimConfig, GeneratesNoArrivalBehindTheClock) {
+  const std::string head = "[workload]\ngenerator = \"multi-turn\"\n";
+  EXPECT_EQ(fault(head + "rate = 1e-3\nduration_s = 8e6\n"), "no fault");
+  EXPECT_THAT(fault(head + "rate = 1e-3\nduration_s = 1e7\n"),
+              AllOf(StartsWith("fleet.toml:4: workload.duration_s: "), HasSubstr("after 1e+07 s"),
+                    HasSubstr("arrivals within 8640000 s (100 days)")));
+  EXPECT_THAT(fault(head + "stages = [[1, 5e6], [1, 5e6]]\n"), StartsWith("fleet.toml:3: workload.stages: "));
+  EXPECT_THAT(fault(head + "stages = [[1, 1], [1, 1]]\ngap_s = 1e18\n"), StartsWith("fleet.toml:3: workload.stages: "));
+  EXPECT_THAT(fault(head + "stages = [[1, inf]]\n"), HasSubstr("each stage is"));
+  EXPECT_THAT(fault(head + "rate = 1\nduration_s = 60\nthink_s = 1e6\n"),
+              AllOf(StartsWith("fleet.toml:5: workload.think_s: 10 turns with"), HasSubstr("(100 days)")));
+  EXPECT_THAT(fault(kTiersText, {"workload.rate=1e7"}), HasSubstr("from 1e-09 to 1000000"));
+  EXPECT_THAT(fault(kTiersText, {"fleet.warmup_s=1e9"}), HasSubstr("from 0 to 8640000"));
+  EXPECT_THAT(fault(kTiersText, {"engine.base_ms=1e12"}), HasSubstr("from 0 to 100000"));
 }
 
 TEST(SimConfig, ATierWithoutBandwidthIsOff) {
@@ -129,7 +161,7 @@ TEST(SimConfig, MakesAnEngineOfTheCatalogue) {
   const auto slow = read_sim_config(kNamedText, "fleet.toml", {"engine.precision=bf16", "engine.gpu=h100:4"});
   ASSERT_TRUE(slow) << slow.error().str();
   EXPECT_EQ(slow->fleet.tiers.kv_bytes_per_token, 2 * 163'840);
-  EXPECT_NEAR(static_cast<double>(slow->fleet.pass.token) / static_cast<double>(config->fleet.pass.token), 1, 1e-3)
+  EXPECT_NEAR(static_cast<double>(slow->fleet.pass.pair) / static_cast<double>(config->fleet.pass.pair), 1, 1e-3)
       << "twice the GPUs at half the speed";
   const auto own = read_sim_config(kNamedText, "fleet.toml",
                                    {"engine.kv_precision=bf16", "engine.base_ms=7", "engine.context_tokens=100000"});

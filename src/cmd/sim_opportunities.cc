@@ -11,7 +11,6 @@
 #include "cmd/complaint.h"
 #include "cmd/progress_bar.h"
 #include "cmd/run_jobs.h"
-#include "cmd/sim_calibrate.h"
 #include "cmd/text_file.h"
 #include "sim/adaptive_eviction.h"
 
@@ -76,6 +75,13 @@ Chart chart_of(const std::vector<sim::OpportunityRow>& rows, bool fixed, std::st
   return chart;
 }
 
+// A mean with its interval, which one seed has none of.
+std::string shown(const sim::OpportunityRow& row, const sim::Interval& value, double scale, const char* sign,
+                  int digits) {
+  const std::string mean = fmt::format("{}{:.{}f}", value.mean < 0 ? "" : sign, scale * value.mean, digits);
+  return row.seeds == 1 ? mean : fmt::format("{} ± {:.{}f}", mean, scale * value.half, digits);
+}
+
 }  // namespace
 
 std::string opportunities_text(const std::vector<sim::OpportunityRow>& rows) {
@@ -86,20 +92,23 @@ std::string opportunities_text(const std::vector<sim::OpportunityRow>& rows) {
   }
   text +=
       "\nGains and \"worst\" are over the better of recompute and swap with the same seed, for each measure by itself "
-      "(of "
-      "recompute and swap, pageable, for pageable arms); 95 % intervals over seeds. Preempted: recomputed + "
+      "(of recompute and swap, pageable, for pageable arms); 95 % intervals over seeds. Preempted: recomputed + "
       "swapped.\n\n"
-      "| setting | seeds | arm | makespan s | gain % | worst | ITL p99 ms | gain % | worst | preempted |\n"
+      "| setting | seeds (1 seed: deterministic) | arm | makespan s | gain % | worst | ITL p99 ms | gain % | worst | "
+      "preempted |\n"
       "|---|---|---|---|---|---|---|---|---|---|\n";
+  double little_error = 0;
   for (const sim::OpportunityRow& r : rows) {
-    text += fmt::format(
-        "| {} | {} | {} | {:.2f} ± {:.2f} | {:+.2f} ± {:.2f} | {:.4f} | {:.1f} ± {:.1f} | {:+.1f} ± {:.1f} | {:.3f} | "
-        "{:.0f} + {:.0f} |\n",
-        r.setting, r.seeds, r.arm, r.makespan_s.mean, r.makespan_s.half, 100 * r.makespan_gain.mean,
-        100 * r.makespan_gain.half, r.worst_makespan, 1e3 * r.itl_p99_s.mean, 1e3 * r.itl_p99_s.half,
-        100 * r.itl_p99_gain.mean, 100 * r.itl_p99_gain.half, r.worst_itl_p99, r.recomputes, r.swaps);
+    little_error = std::max(little_error, r.little_error);
+    text += fmt::format("| {} | {} | {} | {} | {} | {:.4f} | {} | {} | {:.3f} | {:.0f} + {:.0f} |\n", r.setting,
+                        r.seeds, r.arm, shown(r, r.makespan_s, 1, "", 2), shown(r, r.makespan_gain, 100, "+", 2),
+                        r.worst_makespan, shown(r, r.itl_p99_s, 1e3, "", 1), shown(r, r.itl_p99_gain, 100, "+", 1),
+                        r.worst_itl_p99, r.recomputes, r.swaps);
   }
-  return text;
+  return text + fmt::format(
+                    "\nchecks: tokens and blocks of every run are conserved, all requests end, Little's law holds "
+                    "within {:.2g}; a run that breaks one ends the program\n",
+                    little_error);
 }
 
 std::vector<Chart> opportunity_charts(const std::vector<sim::OpportunityRow>& rows) {
@@ -117,19 +126,20 @@ int run_opportunities(const StudyFlags& flags) {
   if (flags.seeds < 2) return complain("--seeds: at least 2 are needed for an interval");
   const auto files = load_study(flags.data);
   if (!files) return complain(files.error());
+  if (std::string fault = sim::opportunities_fault(files->inputs); !fault.empty()) {
+    return complain(InputFault{files->inputs_name, 0, std::move(fault)}.str());
+  }
   const std::vector<sim::OpportunityRow> rows = simulate(*files, flags.seeds);
   const std::string text = opportunities_text(rows);
   const std::vector<Chart> charts = opportunity_charts(rows);
-  if (!flags.html.empty()) {
-    const std::string error = write_text(flags.html, page("The IPDPS'25 study's open opportunities", text, charts));
-    if (!error.empty()) return complain(error);
-  }
-  if (!flags.svg.empty()) {
-    const std::string error = write_text(flags.svg, draw_all(charts));
-    if (!error.empty()) return complain(error);
-  }
-  if (flags.out.empty() && !(flags.html.empty() && flags.svg.empty())) return 0;
-  return deliver(text, flags.out);
+  TextFiles outputs;
+  std::string error = outputs.add(flags.html, page("The IPDPS'25 study's open opportunities", text, charts));
+  if (error.empty()) error = outputs.add(flags.svg, draw_all(charts));
+  if (error.empty()) error = outputs.add(flags.out, text);
+  if (error.empty()) error = outputs.commit();
+  if (!error.empty()) return complain(error);
+  if (flags.out.empty() && flags.html.empty() && flags.svg.empty()) fmt::print("{}", text);
+  return 0;
 }
 
 }  // namespace kvd::cmd

@@ -2,9 +2,14 @@
 #include "cmd/sim_opportunities.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cmd/text_file.h"
+#include "sim/study_text.h"
 
 namespace kvd::cmd {
 namespace {
@@ -19,6 +24,7 @@ sim::OpportunityRow row(const char* setting, bool fixed, const char* arm, double
   r.label = setting + 2;
   r.fixed = fixed;
   r.arm = arm;
+  r.seeds = fixed ? 1 : 30;
   r.makespan_s = {makespan, 0};
   r.itl_p99_s = {0.05, 0};
   r.worst_makespan = 1.001;
@@ -39,6 +45,32 @@ TEST(SimOpportunities, SaysWhereTheAdaptiveChoiceMissesItsLimit) {
   EXPECT_THAT(text, HasSubstr("adaptive, makespan: within 2 % of the better of both with every seed in 2 of 2"));
   EXPECT_THAT(text, HasSubstr("adaptive, p99 ITL: within 2 % of the better of both with every seed in 1 of 2 settings; "
                               "at worst +50.00 % (9 1K)"));
+  EXPECT_THAT(text, HasSubstr("\nchecks: tokens and blocks of every run are conserved"));
+}
+
+TEST(SimOpportunities, ShowsNoIntervalWhereNothingIsDrawn) {
+  const std::string text = opportunities_text(rows());
+  EXPECT_THAT(text, HasSubstr("| seeds (1 seed: deterministic) |"));
+  EXPECT_THAT(text, HasSubstr("\n| 9 1K | 1 | recompute | 10.00 | +0.00 | 1.0010 | 50.0 | +0.0 | 1.000 | 0 + 0 |\n"));
+  EXPECT_THAT(text, HasSubstr("\n| 10 6G | 30 | recompute | 30.00 ± 0.00 | +0.00 ± 0.00 | 1.0010 |"));
+}
+
+TEST(SimOpportunities, AListThatDoesNotFitIsRefusedWithItsPlace) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "kvd_sim_opportunities_test";
+  std::filesystem::create_directories(folder);
+  auto workloads = nlohmann::json::parse(sim::built_in_workloads());
+  workloads["zipf_128_8192_ratio_0.5"][7] = {40'000, 10'000};
+  ASSERT_EQ(write_text((folder / "calibration.json").string(), std::string(sim::built_in_calibration())), "");
+  ASSERT_EQ(write_text((folder / "workloads.json").string(), workloads.dump()), "");
+  StudyFlags flags;
+  flags.data = folder.string();
+  flags.seeds = 2;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_opportunities(flags), 2);
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr("workloads.json: zipf_128_8192_ratio_0.5[7]: 40000 + 10000 = 50000 tokens take 3125 blocks of 16"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(SimOpportunities, ChartsShowWhatIsAboveTheBestArmOfEachSetting) {

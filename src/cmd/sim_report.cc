@@ -94,7 +94,8 @@ ordered_json fleet_json(const sim::FleetResult& r, const SimConfig& config) {
   out["checks"] = {{"tokens_conserved", r.tokens_conserved},
                    {"blocks_conserved", r.blocks_conserved},
                    {"loads_conserved", r.loads_conserved},
-                   {"little_error", r.little_error}};
+                   {"little_error", r.little_error},
+                   {"sound", sound(r)}};
   return out;
 }
 

@@ -34,19 +34,20 @@ sim::FleetResult simulate(const sim::FleetConfig& config, sim::ArrivalSource& so
   return sim::run_fleet(config, watched);
 }
 
-// Writes the files that were asked for; one line when one of them cannot be written.
+// Writes the files that were asked for; one line, and none of them, when one cannot be written.
 std::string write_files(const SimRunFlags& flags, const SimConfig& config, const sim::FleetResult& result,
                         const std::string& text) {
-  const auto write = [](const std::string& path, const auto& make) {
-    return path.empty() ? std::string() : write_text(path, make());
+  TextFiles files;
+  const auto add = [&](const std::string& path, const auto& make) {
+    return path.empty() ? std::string() : files.add(path, make());
   };
-  std::string error = write(flags.requests, [&] { return requests_csv(result); });
-  if (error.empty()) error = write(flags.passes, [&] { return passes_csv(result); });
-  if (error.empty()) error = write(flags.series, [&] { return samples_csv(result, config); });
+  std::string error = add(flags.requests, [&] { return requests_csv(result); });
+  if (error.empty()) error = add(flags.passes, [&] { return passes_csv(result); });
+  if (error.empty()) error = add(flags.series, [&] { return samples_csv(result, config); });
   if (error.empty()) {
-    error = write(flags.html, [&] { return page("Fleet of " + flags.config, text, fleet_charts(result, config)); });
+    error = add(flags.html, [&] { return page("Fleet of " + flags.config, text, fleet_charts(result, config)); });
   }
-  return error;
+  return error.empty() ? files.commit() : error;
 }
 
 }  // namespace

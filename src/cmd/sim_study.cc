@@ -1,8 +1,11 @@
 #include "cmd/sim_study.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
+#include <ranges>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,37 +14,49 @@
 #include "cmd/sim_calibrate.h"
 #include "cmd/sim_charts.h"
 #include "cmd/text_file.h"
+#include "sim/study_text.h"
 
 namespace kvd::cmd {
 
 namespace {
 
-constexpr const char* kEvictions = "evictions";  // what --figure takes besides the figures
+// What --figure takes besides the figures: what the paper says in words of runs that it draws otherwise.
+struct Aside {
+  std::string_view name;
+  nlohmann::ordered_json (*run)(const model::StudyFit& fit, const sim::StudyInputs& inputs);
+};
+constexpr std::array<Aside, 4> kAsides = {{{"evictions", sim::study_evictions},
+                                           {"makespans", sim::study_makespans},
+                                           {"accesses", sim::study_accesses},
+                                           {"prompt_passes", sim::study_prompt_passes}}};
 
-std::expected<nlohmann::json, std::string> read_json(const std::string& path) {
-  const auto text = read_text(path);
-  if (!text) return std::unexpected(text.error() + "; --data names the folder with the study's tables");
-  try {
-    return nlohmann::json::parse(*text);
-  } catch (const nlohmann::json::exception& error) {
-    return std::unexpected(fmt::format("{}: {}", path, error.what()));
-  }
+// One of the study's files: of the folder that was typed, or what is compiled in.
+struct StudyText {
+  std::string name;
+  std::string text;
+};
+
+std::expected<StudyText, std::string> study_text(const std::string& folder, const char* name,
+                                                 std::string_view built_in) {
+  if (folder.empty()) return StudyText{fmt::format("{} (built in)", name), std::string(built_in)};
+  const std::string path = folder + "/" + name;
+  auto text = read_text(path);
+  if (!text) return std::unexpected(text.error() + "; --data names a folder with the study's tables");
+  return StudyText{path, std::move(*text)};
 }
 
 }  // namespace
 
 std::expected<StudyFiles, std::string> load_study(const std::string& data) {
-  const std::string calibration_path = data + "/calibration.json";
-  const std::string workloads_path = data + "/workloads.json";
-  const auto calibration = read_json(calibration_path);
+  const auto calibration = study_text(data, "calibration.json", sim::built_in_calibration());
   if (!calibration) return std::unexpected(calibration.error());
-  const auto workloads = read_json(workloads_path);
+  const auto workloads = study_text(data, "workloads.json", sim::built_in_workloads());
   if (!workloads) return std::unexpected(workloads.error());
-  auto tables = sim::read_tables(*calibration);
-  if (!tables) return std::unexpected(fmt::format("{}: {}", calibration_path, tables.error()));
-  auto inputs = sim::read_inputs(*workloads);
-  if (!inputs) return std::unexpected(fmt::format("{}: {}", workloads_path, inputs.error()));
-  return StudyFiles{std::move(*tables), std::move(*inputs)};
+  auto tables = sim::read_tables(calibration->text, calibration->name);
+  if (!tables) return std::unexpected(tables.error().str());
+  auto inputs = sim::read_inputs(workloads->text, workloads->name);
+  if (!inputs) return std::unexpected(inputs.error().str());
+  return StudyFiles{std::move(*tables), std::move(*inputs), workloads->name};
 }
 
 namespace {
@@ -114,8 +129,10 @@ std::string errors_text(const std::vector<sim::LeftOut>& points) {
 int run_study(const StudyFlags& flags) {
   const auto& known = sim::study_figures();
   for (const std::string& figure : flags.figures) {
-    if (figure != kEvictions && std::ranges::find(known, figure) == known.end()) {
-      return complain(fmt::format("--figure {}: the study has {}, and {}", figure, fmt::join(known, ", "), kEvictions));
+    const auto aside = std::ranges::find(kAsides, figure, &Aside::name);
+    if (aside == kAsides.end() && std::ranges::find(known, figure) == known.end()) {
+      return complain(fmt::format("--figure {}: the study has {}; and {}", figure, fmt::join(known, ", "),
+                                  fmt::join(kAsides | std::views::transform(&Aside::name), ", ")));
     }
   }
   const auto loaded = load_study(flags.data);
@@ -123,25 +140,31 @@ int run_study(const StudyFlags& flags) {
   const model::StudyFit fit = model::fit_study(loaded->tables);
   nlohmann::ordered_json out;
   for (const std::string& figure : flags.figures.empty() ? known : flags.figures) {
-    if (figure == kEvictions) {
-      out[kEvictions] = sim::study_evictions(fit, loaded->inputs);
+    if (const auto aside = std::ranges::find(kAsides, figure, &Aside::name); aside != kAsides.end()) {
+      out[figure] = aside->run(fit, loaded->inputs);
     } else {
       out["fig" + figure] = sim::study_figure(figure, fit, loaded->inputs);
     }
   }
+  TextFiles files;
+  std::string error;
   if (!flags.html.empty()) {
-    const std::string text = constants_text(fit) + "\nLines are predicted, dots were measured and are fitted to.";
-    const std::string error =
-        write_text(flags.html, page("The IPDPS'25 study, predicted", text, study_charts(out, loaded->tables)));
-    if (!error.empty()) return complain(error);
-    if (flags.out.empty()) return 0;
+    const std::string text =
+        constants_text(fit) +
+        "\nLines are predicted, dots were measured and are fitted to.\nchecks: tokens and blocks of every run are "
+        "conserved, all requests end, Little's law holds within 1 %; a run that breaks one ends the program";
+    error = files.add(flags.html, page("The IPDPS'25 study, predicted", text, study_charts(out, loaded->tables)));
   }
-  return deliver(out.dump(1) + "\n", flags.out);
+  if (error.empty()) error = files.add(flags.out, out.dump(1) + "\n");
+  if (error.empty()) error = files.commit();
+  if (!error.empty()) return complain(error);
+  if (flags.out.empty() && flags.html.empty()) fmt::print("{}\n", out.dump(1));
+  return 0;
 }
 
 int run_calibrate(const StudyFlags& flags) {
+  if (const std::string fault = misplaced_option(flags); !fault.empty()) return complain(fault);
   if (!flags.passes.empty()) return run_calibrate_on_passes(flags);
-  if (!flags.device.empty()) return complain("--device: a CSV of the device's passes is expected");
   const auto loaded = load_study(flags.data);
   if (!loaded) return complain(loaded.error());
   const model::StudyFit fit = model::fit_study(loaded->tables);

@@ -175,7 +175,8 @@ std::string csv(const Sweep& sweep) {
   for (const Axis& axis : sweep.axes) text += axis.key + ",";
   text +=
       "seed,requests,rejected,ttft_mean_s,ttft_p50_s,ttft_p90_s,ttft_p99_s,tpot_mean_s,tpot_p90_s,"
-      "output_tokens_per_s,goodput_per_s,hit_share,loaded_share,busy_share,preemptions,unstable\n";
+      "output_tokens_per_s,goodput_per_s,hit_share,loaded_share,busy_share,preemptions,unstable,warmup_requests,"
+      "unfinished,little_error,sound\n";
   for (const Arm& arm : sweep.arms) {
     for (unsigned s = 0; s < sweep.seeds; ++s) {
       const sim::FleetResult& r = arm.results[s];
@@ -184,8 +185,9 @@ std::string csv(const Sweep& sweep) {
       const bool known = !r.unstable && r.ttft.count > 0;
       for (const double time : {r.ttft.mean, r.ttft.p50, r.ttft.p90, r.ttft.p99}) text += time_field(time, known);
       for (const double time : {r.tpot.mean, r.tpot.p90}) text += time_field(time, known && r.tpot.count > 0);
-      text += fmt::format("{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{},{}\n", r.output_tokens_per_s, r.goodput, r.hit_share,
-                          r.loaded_share, r.busy_share, r.preemptions, r.unstable ? 1 : 0);
+      text += fmt::format("{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{},{},{},{},{:.3g},{}\n", r.output_tokens_per_s,
+                          r.goodput, r.hit_share, r.loaded_share, r.busy_share, r.preemptions, r.unstable ? 1 : 0,
+                          r.warmup_requests, r.unfinished, r.little_error, sound(r) ? 1 : 0);
     }
   }
   return text;
@@ -200,12 +202,47 @@ sim::Interval paired(const Sweep& sweep, const Arm& arm) {
   return sim::interval(gains);
 }
 
+// What the intervals of so many seeds are worth.
+std::string seeds_text(unsigned seeds) {
+  if (seeds == 1) return "seed 1; no intervals, which take at least 2 seeds (10 to say something)";
+  return fmt::format("seeds 1 to {} for each; 95 % intervals{}", seeds,
+                     seeds < 10 ? ", of fewer than the 10 seeds that they take to say something" : "");
+}
+
+// The checks of all runs, in a line.
+std::string checks_text(const Sweep& sweep) {
+  std::size_t runs = 0;
+  std::size_t broken = 0;
+  std::uint64_t warmup = 0;
+  std::uint64_t unfinished = 0;
+  double little = 0;
+  for (const Arm& arm : sweep.arms) {
+    for (const sim::FleetResult& r : arm.results) {
+      ++runs;
+      broken += sound(r) ? 0 : 1;
+      warmup += r.warmup_requests;
+      unfinished += r.unfinished;
+      little = std::max(little, r.little_error);
+    }
+  }
+  return fmt::format(
+      "checks: tokens, blocks, loads and Little's law (within {:.2g}) {} in {} of {} runs; {} requests of "
+      "warm-ups not counted, {} unfinished\n",
+      little, broken == 0 ? "hold" : "BROKEN", broken == 0 ? runs : broken, runs, warmup, unfinished);
+}
+
+// "1.234 ± 0.056"; a single seed has no interval.
+std::string spread(const sim::Interval& of, unsigned seeds, bool difference = false) {
+  const std::string mean = difference ? fmt::format("{:+.3f}", of.mean) : fmt::format("{:.3f}", of.mean);
+  return seeds == 1 ? mean : fmt::format("{} ± {:.3f}", mean, of.half);
+}
+
 std::string table(const Sweep& sweep) {
   const SimConfig& base = sweep.arms[0].configs[0];
   std::string text = fmt::format(
-      "{} arms, seeds 1 to {} for each; 95 % intervals. Requests that arrive in the first {} s are simulated and not "
+      "{} arms, {}. Requests that arrive in the first {} s are simulated and not "
       "counted;\nevery request runs to its end. Goodput: TTFT within {} s and TPOT within {} s.\n\n|",
-      sweep.arms.size(), sweep.seeds, base.fleet.warmup_s, base.fleet.sla_ttft_s, base.fleet.sla_tpot_s);
+      sweep.arms.size(), seeds_text(sweep.seeds), base.fleet.warmup_s, base.fleet.sla_ttft_s, base.fleet.sla_tpot_s);
   for (const Axis& axis : sweep.axes) text += fmt::format(" {} |", axis.key);
   text += " TTFT mean s | TTFT p90 s | TPOT p90 ms | goodput /s | over the first arm | own hits % | tiers % |\n|";
   for (std::size_t i = 0; i < sweep.axes.size() + 7; ++i) text += "---|";
@@ -216,17 +253,14 @@ std::string table(const Sweep& sweep) {
     if (const std::size_t unstable = arm.unstable(); unstable > 0) {
       text += fmt::format(" unstable in {} of {} | | |", unstable, sweep.seeds);
     } else {
-      const sim::Interval mean = arm.over_seeds(ttft_mean);
-      const sim::Interval p90 = arm.over_seeds(ttft_p90);
-      text += fmt::format(" {:.3f} ± {:.3f} | {:.3f} ± {:.3f} | {:.1f} |", mean.mean, mean.half, p90.mean, p90.half,
-                          1e3 * arm.over_seeds(tpot_p90).mean);
+      text += fmt::format(" {} | {} | {:.1f} |", spread(arm.over_seeds(ttft_mean), sweep.seeds),
+                          spread(arm.over_seeds(ttft_p90), sweep.seeds), 1e3 * arm.over_seeds(tpot_p90).mean);
     }
-    const sim::Interval good = arm.over_seeds(goodput);
-    const sim::Interval gain = paired(sweep, arm);
-    text += fmt::format(" {:.3f} ± {:.3f} | {:+.3f} ± {:.3f} | {:.1f} | {:.1f} |\n", good.mean, good.half, gain.mean,
-                        gain.half, 100 * arm.over_seeds(hit_share).mean, 100 * arm.over_seeds(loaded_share).mean);
+    text += fmt::format(" {} | {} | {:.1f} | {:.1f} |\n", spread(arm.over_seeds(goodput), sweep.seeds),
+                        spread(paired(sweep, arm), sweep.seeds, true), 100 * arm.over_seeds(hit_share).mean,
+                        100 * arm.over_seeds(loaded_share).mean);
   }
-  return text;
+  return text + '\n' + checks_text(sweep);
 }
 
 nlohmann::ordered_json json(const Sweep& sweep) {
@@ -235,7 +269,8 @@ nlohmann::ordered_json json(const Sweep& sweep) {
     nlohmann::ordered_json entry;
     for (std::size_t i = 0; i < sweep.axes.size(); ++i) entry["arm"][sweep.axes[i].key] = arm.values[i];
     const sim::Interval gain = paired(sweep, arm);
-    entry["goodput_over_first"] = {{"mean", gain.mean}, {"half_95", gain.half}};
+    entry["goodput_over_first"] = {{"mean", gain.mean}, {"half_95", nullptr}};
+    if (sweep.seeds > 1) entry["goodput_over_first"]["half_95"] = gain.half;
     for (unsigned s = 0; s < sweep.seeds; ++s) entry["runs"].push_back(fleet_json(arm.results[s], arm.configs[s]));
     out.push_back(std::move(entry));
   }
@@ -286,10 +321,10 @@ int run_sim_sweep(const SimSweepFlags& flags) {
   const unsigned jobs = flags.jobs > 0 ? flags.jobs : threads_of_machine();
   if (const auto fault = simulate(*sweep, shelf, jobs)) return complain(*fault);
   const std::string text = table(*sweep);
-  std::string error = flags.out.empty() ? "" : write_text(flags.out, csv(*sweep));
-  if (error.empty() && !flags.html.empty()) {
-    error = write_text(flags.html, page("Sweep of " + flags.config, text, charts(*sweep)));
-  }
+  TextFiles files;
+  std::string error = files.add(flags.out, csv(*sweep));
+  if (error.empty()) error = files.add(flags.html, page("Sweep of " + flags.config, text, charts(*sweep)));
+  if (error.empty()) error = files.commit();
   if (!error.empty()) return complain(error);
   fmt::print("{}", flags.json ? json(*sweep).dump(1) + "\n" : text);
   const bool all_sound = std::ranges::all_of(sweep->arms, [](const Arm& arm) {

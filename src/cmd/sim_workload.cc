@@ -29,9 +29,21 @@ std::optional<std::string> workload_fault(const SimConfig& config, const TraceSh
   double ids = 0;
   if (config.source == "trace") {
     const trace::Trace& trace = shelf.at(config);
-    if (config.trace.repeats > 1 && trace.span_s() <= 0) {
-      return fmt::format("workload.repeats = {}: the requests of {} all come at once, and so would repeats: use copies",
-                         config.trace.repeats, config.trace_path);
+    if (config.trace.rate > 0 && trace.timed) {
+      return fmt::format("workload.rate = {}: {} has arrivals of its own; workload.speed changes their rate",
+                         config.trace.rate, config.trace_path);
+    }
+    if (config.trace.repeats > 1 && config.trace.rate <= 0 && trace.span_s() <= 0) {
+      return fmt::format(
+          "workload.repeats = {}: the requests of {} all come at once, and so would repeats: use copies, or give a "
+          "workload.rate",
+          config.trace.repeats, config.trace_path);
+    }
+    if (const double last = sim::last_arrival_s(trace, config.trace); last > sim::kArrivalMaxS) {
+      InputFault fault = config.arrivals_at;
+      fault.text += fmt::format(": {}: {}; fewer requests{}, or a higher workload.speed, are expected",
+                                config.trace_path, too_late(last), config.trace.rate > 0 ? ", a higher rate" : "");
+      return fault.str();
     }
     ids = sim::prefix_ids(trace, config.trace);
   } else if (config.source == "poisson") {
@@ -75,6 +87,12 @@ std::expected<std::unique_ptr<sim::ArrivalSource>, std::string> make_source(SimC
 }
 
 std::optional<std::string> nothing_counted(const sim::FleetResult& result, const SimConfig& config) {
+  if (result.out_of_time) {
+    return fmt::format(
+        "workload: the fleet is not done with it after {:.0f} s (104 days), where picoseconds of 64 bits end: less "
+        "load, or more instances, are expected",
+        sim::kClockMaxS);
+  }
   if (result.requests > 0) return std::nullopt;
   if (result.warmup_requests > 0) {
     return fmt::format(

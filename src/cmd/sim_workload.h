@@ -30,7 +30,8 @@ class TraceShelf {
 // line when its blocks do not fit, or when there are more prompts than can be told apart.
 std::expected<std::unique_ptr<sim::ArrivalSource>, std::string> make_source(SimConfig& config, const TraceShelf& shelf);
 
-// Why a run has nothing to report, with the arithmetic: no request fits, or all came in the warm-up. Nothing if it has.
+// Why a run has nothing to report, with the arithmetic: no request fits, all came in the warm-up, or the simulated
+// clock ended first. Nothing if it has.
 [[nodiscard]] std::optional<std::string> nothing_counted(const sim::FleetResult& result, const SimConfig& config);
 
 // Passes requests on and shows on a terminal how many have come. The source outlives it.

@@ -14,6 +14,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 constexpr const char* kPoisson = "[workload]\ngenerator = \"poisson\"\nrate = 2\nduration_s = 20\n";
 constexpr const char* kRows = "prompt_tokens,output_tokens\n1000,10\n2000,20\n";
@@ -56,11 +57,11 @@ std::optional<std::string> run(SimConfig config) {
 
 TEST_F(Workload, SaysWhenPromptsCannotBeToldApart) {
   EXPECT_EQ(fault(kPoisson), "");
-  EXPECT_THAT(fault(kPoisson, {"workload.duration_s=200000000"}), HasSubstr("can be told apart"));
+  EXPECT_THAT(fault(kPoisson, {"workload.duration_s=8000000", "workload.rate=200"}), HasSubstr("can be told apart"));
   EXPECT_THAT(fault(kPoisson, {"workload.at_once=4000000000"}), HasSubstr("can be told apart"));
   const std::string sessions = "[workload]\ngenerator = \"multi-turn\"\nrate = 1\nduration_s = 100\n";
   EXPECT_EQ(fault(sessions), "");
-  EXPECT_THAT(fault(sessions, {"workload.duration_s=300000000"}), HasSubstr("can be told apart"));
+  EXPECT_THAT(fault(sessions, {"workload.duration_s=8000000", "workload.rate=100"}), HasSubstr("can be told apart"));
   const std::string shared = "[workload]\ngenerator = \"shared-prefix\"\nrate = 1\nduration_s = 10\n";
   EXPECT_EQ(fault(shared), "");
   EXPECT_THAT(fault(shared, {"workload.groups=100000000"}), HasSubstr("100000000 groups x 5 prompts"));
@@ -72,6 +73,38 @@ TEST_F(Workload, SaysWhenPromptsCannotBeToldApart) {
 TEST_F(Workload, RepeatsNeedArrivals) {
   EXPECT_THAT(fault(trace_config(kRows), {"workload.repeats=2"}), HasSubstr("all come at once"));
   EXPECT_EQ(fault(trace_config(kTimedRows), {"workload.repeats=2"}), "");
+  EXPECT_EQ(fault(trace_config(kRows), {"workload.repeats=2", "workload.rate=3"}), "");
+}
+
+// Picoseconds of 64 bits end after 106 days.
+TEST_F(Workload, NoArrivalComesBehindTheClock) {
+  const std::string lengths = trace_config(kRows);
+  EXPECT_THAT(fault(lengths + "rate = 1e-9\n"),
+              AllOf(StartsWith("fleet.toml:3: workload.rate: "), HasSubstr("within 8640000 s (100 days)"),
+                    HasSubstr("fewer requests, a higher rate, or a higher workload.speed")));
+  EXPECT_THAT(fault(lengths, {"workload.rate=1e-9"}), StartsWith("--set: workload.rate: "));
+  EXPECT_EQ(fault(lengths, {"workload.rate=0.01"}), "");
+  EXPECT_THAT(fault(lengths, {"workload.rate=100000", "workload.copies=1000000", "workload.speed=1e-6"}),
+              HasSubstr("workload.rate: "));
+  EXPECT_EQ(fault(lengths, {"workload.rate=1", "workload.repeats=1000000000", "workload.requests_max=1000"}), "");
+  const std::string timed = trace_config(kTimedRows);
+  EXPECT_THAT(fault(timed + "repeats = 1000000\n"), StartsWith("fleet.toml:3: workload.repeats: "));
+  EXPECT_THAT(fault(timed, {"workload.speed=1e-6", "workload.jitter_s=9"}), HasSubstr("workload.trace: "));
+  EXPECT_THAT(fault(trace_config("arrival_s,prompt_tokens,output_tokens\n0,1000,10\n1.7e9,2000,20\n")),
+              AllOf(StartsWith("fleet.toml:2: workload.trace: "), HasSubstr("after 1.7e+09 s")));
+}
+
+TEST_F(Workload, SaysWhenTheFleetIsNotDoneByTheEndOfTheClock) {
+  const auto slow = run(read(kPoisson, {"engine.base_ms=100000", "workload.output_tokens=100000", "workload.at_once=4",
+                                        "workload.duration_s=1", "engine.seqs_max=1"}));
+  ASSERT_TRUE(slow);
+  EXPECT_THAT(*slow, HasSubstr("is not done with it after 9000000 s"));
+}
+
+TEST_F(Workload, LengthsWithoutArrivalsTakeARate) {
+  const SimConfig config = read(trace_config(kRows), {"workload.rate=0.5"});
+  EXPECT_EQ(config.trace.rate, 0.5);
+  EXPECT_THAT(fault(trace_config(kTimedRows), {"workload.rate=0.5"}), HasSubstr("has arrivals of its own"));
 }
 
 TEST_F(Workload, LeavesSomethingToCountOrSaysWhyNot) {

@@ -2,10 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -17,24 +20,63 @@ std::expected<std::string, std::string> read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
-    return std::unexpected(fmt::format("{} cannot be read: {}", path, error_text(errno)));
+    const int error = errno;
+    const bool packed = error == ENOENT && access((path + ".xz").c_str(), F_OK) == 0;
+    return std::unexpected(fmt::format("{} cannot be read: {}{}", path, error_text(error),
+                                       packed ? fmt::format("; unpack it with: xz -dk {}.xz", path) : ""));
   }
   return std::move(text).str();
 }
 
-std::string write_text(const std::string& path, const std::string& text) {
-  const std::string part = path + ".part";
-  const auto complain = [&] {
-    const std::string why = error_text(errno);
-    std::remove(part.c_str());
-    return fmt::format("{} cannot be written: {}", path, why);
-  };
-  std::FILE* const file = std::fopen(part.c_str(), "w");
-  if (file == nullptr) return complain();
+namespace {
+
+std::string part_of(const std::string& path) { return path + ".part"; }
+
+// One spelling of a path, however it was typed.
+std::filesystem::path plain(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::path whole = std::filesystem::absolute(path, ignored);
+  return (ignored ? std::filesystem::path(path) : whole).lexically_normal();
+}
+
+std::string cannot(const std::string& path, int error) {
+  return fmt::format("{} cannot be written: {}", path, error_text(error));
+}
+
+}  // namespace
+
+TextFiles::~TextFiles() {
+  for (const std::string& path : paths_) std::remove(part_of(path).c_str());
+}
+
+std::string TextFiles::add(const std::string& path, const std::string& text) {
+  if (path.empty()) return {};
+  if (std::ranges::find(paths_, plain(path), plain) != paths_.end()) return path + " is named for two files";
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return cannot(path, EISDIR);
+  std::FILE* const file = std::fopen(part_of(path).c_str(), "w");
+  if (file == nullptr) return cannot(path, errno);
+  paths_.push_back(path);
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0 &&
                        fsync(fileno(file)) == 0;
-  if (std::fclose(file) != 0 || !written || std::rename(part.c_str(), path.c_str()) != 0) return complain();
+  const int error = errno;
+  if (std::fclose(file) != 0) return cannot(path, errno);
+  return written ? std::string() : cannot(path, error);
+}
+
+std::string TextFiles::commit() {
+  while (!paths_.empty()) {
+    const std::string path = paths_.front();
+    if (std::rename(part_of(path).c_str(), path.c_str()) != 0) return cannot(path, errno);
+    paths_.erase(paths_.begin());
+  }
   return {};
+}
+
+std::string write_text(const std::string& path, const std::string& text) {
+  TextFiles file;
+  std::string error = file.add(path, text);
+  return error.empty() ? file.commit() : error;
 }
 
 }  // namespace kvd::cmd

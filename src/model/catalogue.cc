@@ -79,8 +79,8 @@ const Catalogue& Catalogue::built_in() {
   static const Catalogue catalogue = [] {
     Catalogue made;
     KVD_CHECK(made.add(built_in_models(), "models.toml").has_value());
-    KVD_CHECK(made.add(built_in_devices(), "devices.toml").has_value());
     KVD_CHECK(made.add(built_in_storage(), "storage.toml").has_value());
+    KVD_CHECK(made.add(built_in_devices(), "devices.toml").has_value());
     return made;
   }();
   return catalogue;
@@ -92,6 +92,7 @@ const Link* Catalogue::link(std::string_view name) const { return find(links_, k
 const Storage* Catalogue::storage(std::string_view name) const { return find(storage_, kNoAliases, name); }
 std::vector<std::string> Catalogue::model_names() const { return names_of(models_, model_aliases_); }
 std::vector<std::string> Catalogue::device_names() const { return names_of(devices_, device_aliases_); }
+std::vector<std::string> Catalogue::link_names() const { return names_of(links_, kNoAliases); }
 std::vector<std::string> Catalogue::storage_names() const { return names_of(storage_, kNoAliases); }
 
 }  // namespace kvd::model

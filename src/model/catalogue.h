@@ -35,10 +35,19 @@ struct Device {
   std::map<std::string, double> flops_per_s;  // peak, dense, by precision: bf16, fp8, int8, fp32
   double compute_efficiency = 0;              // achieved / peak
   double memory_efficiency = 0;
-  double error = 0;    // relative, of both
-  double layer_s = 0;  // of a decode step, per layer
-  double step_s = 0;   // of a decode step
+  double error = 0;         // relative, of both
+  double layer_s = 0;       // of a pass, per layer
+  double step_s = 0;        // of a pass
+  double seq_s = 0;         // of a decode step, per request
+  std::string reduce_link;  // over which tensor parallel devices sum up; "" = that takes no time
   Origin origin;
+
+  // Seconds until `gpus` of them hold the sum of a message, as latency + bytes * second: a ring, in which each sends
+  // 2 (n-1)/n of it over reduce_link. Zero for one.
+  double reduce_latency_s = 0;
+  double reduce_byte_s = 0;  // between two of them
+  [[nodiscard]] double all_reduce_latency_s(std::uint32_t gpus) const { return gpus > 1 ? reduce_latency_s : 0; }
+  [[nodiscard]] double all_reduce_byte_s(std::uint32_t gpus) const { return 2 * (gpus - 1.0) / gpus * reduce_byte_s; }
 
   // Peak at a precision; fp16 is bf16, and what the device can't do it computes as bf16.
   [[nodiscard]] double peak_flops_per_s(std::string_view precision) const;
@@ -78,6 +87,7 @@ struct DeploymentClass {
   double read_limit = 0;   // bytes/s per GPU; 0 = none
   bool shared = false;     // every replica finds what any stored
   bool overlapped = true;  // layers are loaded while others compute
+  std::string source;
 };
 
 class Catalogue {
@@ -101,6 +111,7 @@ class Catalogue {
   // All names of a kind, sorted, for lists and for the nearest one.
   [[nodiscard]] std::vector<std::string> model_names() const;
   [[nodiscard]] std::vector<std::string> device_names() const;
+  [[nodiscard]] std::vector<std::string> link_names() const;
   [[nodiscard]] std::vector<std::string> storage_names() const;
 
  private:

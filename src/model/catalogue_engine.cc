@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include <fmt/format.h>
 
@@ -36,16 +35,15 @@ LinearPass pass_of(const Question& q, const Replica& replica, double copies) {
   const double each = (model.kv_bytes(2 * full, q.kv_bytes_per_element) - held) / full;
   const double fixed = held - each * full;
   LinearPass pass;
+  const PassReduces reduces = pass_reduces(q);
   pass.base = picoseconds(model.params() * q.weight_bytes_per_param / bytes + q.device->layer_s * model.layers() +
-                          q.device->step_s);
-  pass.token = picoseconds(token_flops / flops);
+                          q.device->step_s + reduces.pass_s);
+  pass.token = picoseconds(token_flops / flops + replica.reduce_token_s);
   pass.pair = picoseconds(pair_flops / flops);
   pass.context = picoseconds(each * copies / bytes);
-  pass.seq = picoseconds(fixed * copies / bytes);
+  pass.seq = picoseconds(fixed * copies / bytes + reduces.token_s + q.device->seq_s);
   return pass;
 }
-
-std::string gb(double bytes) { return fmt::format("{:.1f} GB", bytes * 1e-9); }
 
 }  // namespace
 
@@ -60,22 +58,27 @@ std::expected<CatalogueEngine, std::string> catalogue_engine(const Question& q, 
   engine.kv_token_memory = replica.kv_token_bytes;
   engine.layers = q.model->layers();
   engine.context_tokens = q.model->context_tokens;
-  const double weights = q.model->params() * q.weight_bytes_per_param;
-  const double memory = q.device->memory_bytes * q.gpus;
-  engine.kv_memory_bytes = memory * kMemoryUsed - weights;
-  engine.kv_memory_bytes_most = memory - weights;
-  const double needed = kv_tokens_min * engine.kv_token_memory;
-  if (engine.kv_memory_bytes < needed) {
-    return std::unexpected(fmt::format(
-        "{} does not fit {} x {}: weights {:.3g}e9 parameters x {:g} B = {}, KV of {} tokens x {:.0f} B = {}, together "
-        "{}; memory {} x {} x {:g} = {}. Use at least {:.0f} GPUs, or a smaller precision",
-        q.model->name, q.gpus, q.device->name, q.model->params() * 1e-9, q.weight_bytes_per_param, gb(weights),
-        kv_tokens_min, engine.kv_token_memory, gb(needed), gb(weights + needed), q.gpus, gb(q.device->memory_bytes),
-        kMemoryUsed, gb(memory * kMemoryUsed), std::ceil((weights + needed) / (q.device->memory_bytes * kMemoryUsed))));
-  }
+  const auto room =
+      kv_memory_bytes(q, kv_tokens_min * engine.kv_token_memory,
+                      fmt::format("{} tokens x {:.0f} B", kv_tokens_min, engine.kv_token_memory), "precision");
+  if (!room) return std::unexpected(room.error());
+  engine.kv_memory_bytes = *room;
+  engine.kv_memory_bytes_most = q.device->memory_bytes * q.gpus - q.model->params() * q.weight_bytes_per_param;
   engine.kv_tokens = static_cast<std::uint64_t>(engine.kv_memory_bytes / engine.kv_token_memory);
   engine.pass = pass_of(q, replica, engine.kv_token_memory / engine.kv_token_bytes);
   return engine;
+}
+
+CatalogueEngine qwen3_32b_h100x2() {
+  Question q;
+  q.model = Catalogue::built_in().model("qwen3-32b");
+  q.device = Catalogue::built_in().device("h100");
+  q.gpus = 2;
+  auto engine = catalogue_engine(q, 1);
+  KVD_CHECK(engine.has_value());
+  engine->kv_tokens = 307'328;
+  engine->context_tokens = 131'072;
+  return *engine;
 }
 
 double precision_bytes(std::string_view precision) {

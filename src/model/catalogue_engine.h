@@ -2,14 +2,15 @@
 // Nothing is fitted. Pure; any thread.
 //
 //   base     all weights are read once (of a mixture all experts: right for passes of many tokens, too slow for single
-//            ones), and the device's fixed time of a step
-//   token    a prompt token's matrix products; layers with a window: its attention to a whole window
+//            ones), the device's fixed time of a step, and the latencies of all-reduces
+//   token    a prompt token's matrix products and all-reduces; layers with a window: its attention to a whole window
 //   pair     attention of the layers that look at all tokens
 //   context  reading a cached token in those layers, with every copy that tensor parallelism keeps of it
-//   seq      a decoding sequence's read of whole windows and recurrent states
+//   seq      a decoding sequence's all-reduces, the device's time for it, its read of whole windows and recurrent
+//   states
 //
-// Windows are taken as full: an upper bound for what is shorter. Left out, as in the presets of linear_pass.h: what
-// decodes compute, which hides behind reading the weights up to some hundred sequences.
+// Windows are taken as full: an upper bound for what is shorter. Left out: what decodes compute, which hides behind
+// reading the weights up to some hundred sequences.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,10 @@ struct CatalogueEngine {
 // with the arithmetic: the model does not fit, with at least `kv_tokens_min` tokens, or it keeps no KV.
 [[nodiscard]] std::expected<CatalogueEngine, std::string> catalogue_engine(const Question& question,
                                                                            std::uint32_t kv_tokens_min);
+
+// Qwen3-32B in bf16 on two H100 SXM, of the built-in catalogue, with the KV cache that vLLM had in llm-d's published
+// run and the context to which YaRN extends the model's.
+[[nodiscard]] CatalogueEngine qwen3_32b_h100x2();
 
 // Bytes of an element: bf16, fp16, fp8, int8, fp32; 0 for other names.
 [[nodiscard]] double precision_bytes(std::string_view precision);

@@ -34,14 +34,45 @@ TEST(CatalogueEngine, TakesAsLongAsTheClosedFormsSay) {
   const Question q = on("llama-3-70b", "h100", 2, 1);
   const CatalogueEngine engine = good(q);
   const Replica replica = replica_of(q);
-  EXPECT_NEAR(seconds(engine.pass.base), replica.tpot_one_s, 1e-9) << "a dense model's weights are all read";
+  EXPECT_NEAR(seconds(engine.pass.base + engine.pass.seq), replica.tpot_one_s, 1e-9)
+      << "a dense model's weights are all read";
   constexpr std::int64_t kPrompt = 2200;
   const Workload workload{kPrompt, 170, 0};
   const double alone = prefill(replica, workload, {1e12, 1e12, 0, true}).ttft_vanilla_s;
   EXPECT_NEAR(seconds(engine.pass.pass(kPrompt, kPrompt * (kPrompt + 1) / 2, 0, 0) - engine.pass.base) / alone, 1,
               1e-3);
   EXPECT_NEAR(seconds(engine.pass.context * kPrompt) / batching(replica, workload, alone, false).context_s, 1, 1e-3);
-  EXPECT_EQ(engine.pass.seq, 0);
+  EXPECT_NEAR(seconds(engine.pass.seq), replica.reduce_token_s + replica.seq_s, 1e-12);
+}
+
+// Two messages of 8,192 values of 2 bytes in each of 80 layers; between four GPUs a ring sends 1.5 times as much of it.
+TEST(CatalogueEngine, SumsUpBetweenTensorParallelDevices) {
+  const Link& nvlink = *Catalogue::built_in().link("nvlink-h100");
+  const double token_s = 2 * 80 * 8192 * 2.0 / nvlink.bytes_per_s.back().second;
+  for (const auto& [gpus, share] : {std::pair{1U, 0.0}, {2U, 1.0}, {4U, 1.5}, {8U, 1.75}}) {
+    Question q = on("llama-3-70b", "h100", gpus, 1);
+    const PassReduces reduces = pass_reduces(q);
+    EXPECT_NEAR(reduces.token_s, share * token_s, 1e-12) << gpus;
+    EXPECT_DOUBLE_EQ(reduces.pass_s, gpus == 1 ? 0 : 160 * nvlink.latency_s) << gpus;
+    if (gpus == 1) continue;  // does not fit
+    const LinearPass with = good(q).pass;
+    Device alone = *q.device;
+    alone.reduce_latency_s = alone.reduce_byte_s = 0;
+    q.device = &alone;
+    const LinearPass without = good(q).pass;
+    EXPECT_NEAR(seconds(with.base - without.base), reduces.pass_s, 1e-11) << gpus;
+    EXPECT_NEAR(seconds(with.token - without.token), reduces.token_s, 1e-11) << gpus;
+    EXPECT_NEAR(seconds(with.seq - without.seq), reduces.token_s, 1e-11) << gpus;
+    EXPECT_EQ(with.pair, without.pair);
+    EXPECT_EQ(with.context, without.context);
+  }
+}
+
+TEST(CatalogueEngine, ThePresetIsMadeOfTheCatalogue) {
+  const CatalogueEngine preset = qwen3_32b_h100x2();
+  const LinearPass named = good(on("qwen3-32b", "h100", 2, 2)).pass;
+  EXPECT_EQ(preset.pass.pass(1000, 500'500, 10, 5000), named.pass(1000, 500'500, 10, 5000));
+  EXPECT_EQ(preset.kv_token_bytes, 262'144);
 }
 
 TEST(CatalogueEngine, ReadsWindowsOnceTheyAreFull) {
@@ -59,9 +90,12 @@ TEST(CatalogueEngine, ReadsWindowsOnceTheyAreFull) {
   ASSERT_GT(everywhere, 0);
   for (const std::int64_t tokens : {2000, 20'000, 100'000}) {
     const double held = q.model->kv_bytes(static_cast<double>(tokens), 2);
-    EXPECT_NEAR(seconds(engine.pass.seq + engine.pass.context * tokens) * replica.memory_bytes_per_s / held, 1, 1e-3);
+    const double read =
+        seconds(engine.pass.seq + engine.pass.context * tokens) - replica.reduce_token_s - replica.seq_s;
+    EXPECT_NEAR(read * replica.memory_bytes_per_s / held, 1, 1e-3);
     const double flops = replica.token_flops + at_window * window + everywhere * static_cast<double>(tokens);
-    EXPECT_NEAR(seconds(engine.pass.token + engine.pass.pair * tokens) * replica.flops_per_s / flops, 1, 1e-3);
+    const double computed = seconds(engine.pass.token + engine.pass.pair * tokens) - replica.reduce_token_s;
+    EXPECT_NEAR(computed * replica.flops_per_s / flops, 1, 1e-3);
   }
 }
 

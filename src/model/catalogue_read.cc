@@ -38,14 +38,21 @@ class CatalogueReader {
       if (std::ranges::find(names, key.str()) == names.end()) return unknown(key, names, "table");
       if (!node.is_array_of_tables()) return fault_at(node, fmt::format("expected [[{}]]", key.str()));
     }
-    // Classes last: they refer to links and storage.
-    for (const char* name : {"model", "device", "link", "storage", "class"}) {
+    // Devices refer to links, classes to links and storage.
+    for (const char* name : {"model", "link", "storage", "device", "class"}) {
       const auto* entries = root[name].as_array();
       for (std::size_t i = 0; entries != nullptr && i < entries->size() && !fault_; ++i) {
         if (const auto* table = (*entries)[i].as_table()) (this->*kinds.at(name))(*table);
       }
     }
     if (fault_) return std::unexpected(*fault_);
+    // A file may replace the link of a device that it does not name.
+    for (auto& [name, device] : into_.devices_) {
+      const auto link = into_.links_.find(device.reduce_link);
+      if (link == into_.links_.end()) continue;
+      device.reduce_latency_s = link->second.latency_s;
+      device.reduce_byte_s = 1 / link->second.bytes_per_s.back().second;
+    }
     return {};
   }
 
@@ -92,9 +99,18 @@ class CatalogueReader {
     if (!value) complain(*table.get(key), fmt::format("expected {} = true or false", key));
     return value.value_or(fallback);
   }
+  // Every entry says where its values are from: what is made of them shows it.
+  std::string source(const toml::table& table) {
+    if (const auto value = table["source"].value<std::string>()) return *value;
+    complain(table,
+             fmt::format("{}expected source = \"...\": where this entry's values are from, in a line of your own, "
+                         "as in source = \"our cluster, 2026-11\"",
+                         table.contains("name") ? text(table, "name") + ": " : ""));
+    return "";
+  }
   // `more`: what an entry's data_sheet may name besides its own keys.
   Origin origin(const toml::table& table, const Names& more = {}) {
-    Origin made{text(table, "source"), flag(table, "measured", false)};
+    Origin made{source(table), flag(table, "measured", false)};
     if (!table.contains("data_sheet")) return made;
     Names known = more;
     for (const auto& [key, node] : table) known.emplace_back(key.str());
@@ -140,7 +156,7 @@ class CatalogueReader {
   void read_model(const toml::table& table) {
     check_keys(table, {"name", "aliases", "source", "params", "config", "measured"});
     const std::string name = text(table, "name");
-    const std::string source = text(table, "source");
+    const std::string from = source(table);
     const double params = number(table, "params", 0);
     const auto* config = table["config"].as_table();
     if (config == nullptr) return complain(table, "expected config = {the fields of a config.json}");
@@ -148,7 +164,7 @@ class CatalogueReader {
     json << toml::json_formatter(*config);
     auto model = read_hf_config(json.str(), name, file_);
     if (!model) return complain(*config, model.error().text);
-    model->source = source;
+    model->source = from;
     model->params_published = params;
     if (fault_) return;
     aliases(table, name, into_.model_aliases_);
@@ -157,7 +173,8 @@ class CatalogueReader {
 
   void read_device(const toml::table& table) {
     check_keys(table, {"name", "aliases", "source", "measured", "data_sheet", "memory_bytes", "memory_bytes_per_s",
-                       "flops_per_s", "compute_efficiency", "memory_efficiency", "error", "layer_s", "step_s"});
+                       "flops_per_s", "compute_efficiency", "memory_efficiency", "error", "layer_s", "step_s", "seq_s",
+                       "reduce_link"});
     Device device;
     device.name = text(table, "name");
     device.origin = origin(table, kPrecisionNames);
@@ -168,6 +185,11 @@ class CatalogueReader {
     device.error = number(table, "error", 0.3);
     device.layer_s = number(table, "layer_s", 0);
     device.step_s = number(table, "step_s", 0);
+    device.seq_s = number(table, "seq_s", 0);
+    device.reduce_link = text(table, "reduce_link", false);
+    if (!device.reduce_link.empty() && !into_.links_.contains(device.reduce_link)) {
+      complain(table, fmt::format("no link '{}': expected a [[link]] of that name", device.reduce_link));
+    }
     if (!(device.error < 1)) complain(table, "error: expected a share below 1");
     const auto* flops = table["flops_per_s"].as_table();
     if (flops == nullptr || !flops->contains("bf16")) return complain(table, "expected flops_per_s = {bf16 = ...}");
@@ -201,11 +223,12 @@ class CatalogueReader {
   }
 
   void read_class(const toml::table& table) {
-    check_keys(table,
-               {"name", "title", "storage", "link", "per_gpu", "request_bytes", "read_limit", "shared", "overlapped"});
+    check_keys(table, {"name", "title", "source", "storage", "link", "per_gpu", "request_bytes", "read_limit", "shared",
+                       "overlapped"});
     DeploymentClass made;
     made.name = text(table, "name");
     made.title = text(table, "title", false);
+    made.source = source(table);
     made.storage = text(table, "storage");
     made.link = text(table, "link", false);
     made.per_gpu = number(table, "per_gpu", 1);

@@ -1,6 +1,8 @@
 // Tests of the catalogue: what is built in, what a user's file adds, and what is said about a bad one.
 #include "model/catalogue.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -62,6 +64,7 @@ source = "made up"
 config = {hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 4, vocab_size = 100}
 [[class]]
 name = "S3"
+source = "made up"
 storage = "mine-nvme"
 shared = true
 [[storage]]
@@ -88,7 +91,8 @@ TEST(Catalogue, SingleNumbersOfAMeasuredEntryMayComeFromADataSheet) {
   EXPECT_TRUE(origin.measured_value("bytes_per_s"));
   EXPECT_FALSE(origin.measured_value("latency_s"));
   EXPECT_EQ(origin.kind(), "measured but for latency_s");
-  EXPECT_EQ(catalogue.device("h100")->origin.kind(), "data sheet");
+  EXPECT_EQ(catalogue.device("h200")->origin.kind(), "data sheet");
+  EXPECT_TRUE(catalogue.device("h100")->origin.measured_value("compute_efficiency"));
   EXPECT_FALSE(catalogue.device("h100")->origin.measured_value("memory_bytes"));
   EXPECT_THAT(complaint(measured + "data_sheet = [\"latency\"]\n"),
               HasSubstr("mine.toml:7: data_sheet: 'latency' is no key of this entry"));
@@ -105,12 +109,42 @@ TEST(Catalogue, CopiesOverPcieFollowTheFitTheyAreTakenFrom) {
   }
 }
 
+TEST(Catalogue, ADeviceSumsUpOverTheLinkThatItNames) {
+  Catalogue catalogue = Catalogue::built_in();
+  EXPECT_EQ(catalogue.device("h100-pcie")->all_reduce_byte_s(2), 0) << "it names none";
+  ASSERT_TRUE(catalogue
+                  .add("[[link]]\nname = \"nvlink-h100\"\nsource = \"s\"\nlatency_s = 1e-5\n"
+                       "bytes_per_s = [[1024, 1e9], [1048576, 1e11]]\n",
+                       "f")
+                  .has_value());
+  EXPECT_DOUBLE_EQ(catalogue.device("h100")->all_reduce_latency_s(2), 1e-5) << "a replaced link counts";
+  EXPECT_DOUBLE_EQ(catalogue.device("h100")->all_reduce_byte_s(4), 1.5e-11) << "large messages' rate";
+  EXPECT_EQ(catalogue.device("h100")->all_reduce_latency_s(1), 0);
+  EXPECT_THAT(complaint("[[device]]\nname = \"d\"\nsource = \"s\"\nmemory_bytes = 1\nmemory_bytes_per_s = 1\n"
+                        "flops_per_s = {bf16 = 1}\ncompute_efficiency = 1\nmemory_efficiency = 1\n"
+                        "reduce_link = \"string\"\n"),
+              HasSubstr("no link 'string'"));
+}
+
+// Small requests move what the sources' requests a second make of their size, large ones the whole bandwidth.
+TEST(Catalogue, SmallRequestsToServicesAreLimitedByTheirNumber) {
+  const Storage& objects = *Catalogue::built_in().storage("object-store");
+  for (const auto& [curve, per_s] :
+       {std::pair{objects.read_bytes_per_s, 5500.0}, {objects.write_bytes_per_s, 3500.0}}) {
+    for (const auto& [bytes, rate] : curve) EXPECT_NEAR(rate / std::min(1e9, bytes * per_s), 1, 0.005) << bytes;
+    EXPECT_EQ(curve.back().second, 1e9);
+  }
+  const Storage& drive = *Catalogue::built_in().storage("nvme-gen4");
+  EXPECT_NEAR(bandwidth_at(drive.read_bytes_per_s, 4096) / (900e3 * 4096), 1, 0.005);
+  EXPECT_NEAR(bandwidth_at(drive.write_bytes_per_s, 4096) / (200e3 * 4096), 1, 0.005);
+}
+
 TEST(Catalogue, ABadFileAddsNothing) {
   Catalogue catalogue = Catalogue::built_in();
   const std::string good = kLink + "bytes_per_s = [[4096, 1e9]]\n";
   EXPECT_TRUE(catalogue.add(good, "f").has_value());
   Catalogue other = Catalogue::built_in();
-  EXPECT_FALSE(other.add(good + "[[class]]\nname = \"S9\"\nstorage = \"tape\"\n", "f").has_value());
+  EXPECT_FALSE(other.add(good + "[[class]]\nname = \"S9\"\nsource = \"x\"\nstorage = \"tape\"\n", "f").has_value());
   EXPECT_EQ(other.link("l"), nullptr);
 }
 
@@ -128,7 +162,12 @@ TEST(Catalogue, SaysWhatIsWrongAndWhere) {
   EXPECT_THAT(complaint("[[model]]\nname = \"m\"\nsource = \"s\"\nconfig = {hidden_size = 3}\n"),
               HasSubstr("mine.toml:4: no layers"));
   EXPECT_THAT(complaint("[[device]]\nname = \"d\"\n"), HasSubstr("expected source"));
-  EXPECT_THAT(complaint("[[class]]\nname = \"S9\"\nstorage = \"tape\"\n"), HasSubstr("no storage 'tape'"));
+  EXPECT_THAT(complaint("[[class]]\nname = \"S9\"\nsource = \"x\"\nstorage = \"tape\"\n"),
+              HasSubstr("no storage 'tape'"));
+  EXPECT_THAT(
+      complaint("[[class]]\nname = \"S9\"\nstorage = \"dram\"\n"),
+      HasSubstr("mine.toml:1: S9: expected source = \"...\": where this entry's values are from, in a line of your "
+                "own, as in source = \"our cluster"));
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ double compute_s(const Replica& replica, double from, double to) {
   for (const AttentionPart& part : replica.attention) {
     flops += part.pair_flops * pairs(from, to, part.window_tokens, replica.mode);
   }
-  return flops / replica.flops_per_s;
+  return flops / replica.flops_per_s + (to - from) * replica.reduce_token_s;
 }
 
 // a*: where reading the stored share takes as long as computing the rest. One side grows with a, the other falls.
@@ -94,7 +94,7 @@ double Batching::experts_s(double batch) const {
 }
 
 double Batching::tpot_s(double batch) const {
-  return tpot_one_s + (batch - 1) * (prefill_s + context_s) + experts_s(batch);
+  return tpot_one_s + (batch - 1) * (prefill_s + decode_s()) + experts_s(batch);
 }
 
 double Batching::requests_per_s(double batch) const {
@@ -110,6 +110,7 @@ Batching batching(const Replica& replica, const Workload& workload, double ttft_
   result.prefill_s = ttft_one_s / workload.output_tokens;
   const double context = workload.prompt_tokens + (growing ? workload.output_tokens / 2 : 0);
   result.context_s = replica.context_bytes(context) / replica.memory_bytes_per_s;
+  result.request_s = replica.reduce_decode_s + replica.seq_s;
   for (const ExpertPart& part : replica.experts) {
     result.experts.push_back({part.bytes / replica.memory_bytes_per_s, part.share});
   }
@@ -132,15 +133,15 @@ std::uint64_t batch_within(const Batching& batching, const Sla& sla) {
 }
 
 std::uint64_t batch_of_talk(const Batching& batching, double tpot_sla_s) {
-  const double room = (tpot_sla_s - batching.tpot_one_s) / (batching.prefill_s + batching.context_s);
+  const double room = (tpot_sla_s - batching.tpot_one_s) / (batching.prefill_s + batching.decode_s());
   return room <= 0 ? 0 : static_cast<std::uint64_t>(std::min(std::floor(room), static_cast<double>(kBatchMax)));
 }
 
 double batch_gain(const Batching& vanilla, const Batching& depot) {
-  return (vanilla.prefill_s + vanilla.context_s) / (depot.prefill_s + depot.context_s);
+  return (vanilla.prefill_s + vanilla.decode_s()) / (depot.prefill_s + depot.decode_s());
 }
 
-double batch_gain_limit(const Batching& vanilla) { return 1 + vanilla.prefill_s / vanilla.context_s; }
+double batch_gain_limit(const Batching& vanilla) { return 1 + vanilla.prefill_s / vanilla.decode_s(); }
 
 double break_even_bytes_per_s(const Replica& replica, const Workload& workload) {
   const double stored_bytes = workload.reuse * workload.prompt_tokens * replica.kv_token_bytes;
@@ -172,7 +173,7 @@ std::uint64_t shortest_prompt(const Replica& replica, const Workload& workload, 
 }
 
 double split_tpot_s(const Batching& batching, double batch) {
-  return batching.tpot_one_s + (batch - 1) * batching.context_s + batching.experts_s(batch);
+  return batching.tpot_one_s + (batch - 1) * batching.decode_s() + batching.experts_s(batch);
 }
 
 double split_requests_per_s(const Batching& batching, double batch) {

@@ -45,6 +45,11 @@ struct Replica {
   std::vector<WindowPart> windows{};  // of kv_token_bytes
   double state_bytes = 0;             // of a sequence, however long: recurrent layers
   std::vector<ExpertPart> experts{};
+  // All-reduces between its GPUs: of a prompt's token, beside what flops_per_s has of them, and of a further request's
+  // token in a decode step.
+  double reduce_token_s = 0;
+  double reduce_decode_s = 0;
+  double seq_s = 0;  // a decode step's fixed time for each further request
 
   // KV in memory of a sequence of `tokens`, which each of its decode steps reads: windows hold no more than their
   // length, recurrent layers their state.
@@ -89,6 +94,7 @@ struct Batching {
   double output_tokens = 1;
   double prefill_s = 0;  // dP = TTFT(1)/M: what a further request adds to every step for its prefill
   double context_s = 0;  // dH = N*kv/H: and for reading its KV; in windows what they hold of it
+  double request_s = 0;  // and for its token's all-reduces and the engine's own work
   // Routed experts: seconds to read all of them, and the share that one token is sent to.
   struct Experts {
     double read_s = 0;
@@ -99,6 +105,8 @@ struct Batching {
   // What reading the experts of B requests takes beyond those of one: each token goes to its experts independently of
   // the others, so B of them meet 1 - (1 - share)^B of all. Real routers are less even and meet fewer.
   [[nodiscard]] double experts_s(double batch) const;
+  // What a further request adds to every step for its decoding.
+  [[nodiscard]] double decode_s() const noexcept { return context_s + request_s; }
   [[nodiscard]] double ttft_s(double batch) const;
   [[nodiscard]] double tpot_s(double batch) const;
   // Requests per second of a replica whose B slots are always busy: B/(TTFT(B) + (M-1)*TPOT(B)).

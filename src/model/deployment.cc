@@ -16,6 +16,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMeasuredError = 0.1;  // of a bandwidth that was measured
 constexpr double kSheetError = 0.3;     // of one from a data sheet
 constexpr std::uint64_t kPromptTokensMax = 1'000'000;
+constexpr double kReducesPerLayer = 2;    // behind attention and feed-forward
+constexpr double kActivationBytes = 2;    // also where weights have fewer
 constexpr double kReplicasMax = 1 << 30;  // of an answer to how many are needed
 
 // Copies of a token's KV in a replica's memory: ranks beyond the KV heads, and all ranks of latent attention, hold the
@@ -315,20 +317,11 @@ std::expected<Answer, std::string> check(const Question& q) {
                            " keeps no KV for its tokens (recurrent layers only): there is nothing to store");
   }
   all.weight_bytes = q.model->params() * q.weight_bytes_per_param;
-  const double memory = q.device->memory_bytes * q.gpus * kMemoryUsed;
   const double tokens = q.workload.prompt_tokens + q.workload.output_tokens;
   const double request = q.model->kv_bytes(tokens, q.kv_bytes_per_element) * copies_in_memory(*q.model, q.gpus);
-  all.kv_memory_bytes = memory - all.weight_bytes;
-  if (all.kv_memory_bytes < request) {
-    const double needed = (all.weight_bytes + request) / (q.device->memory_bytes * kMemoryUsed);
-    return std::unexpected(
-        fmt::format("{} does not fit {} x {}: weights {:.3g}e9 parameters x {:g} B = {}, KV of one request {} tokens = "
-                    "{}, together {}; "
-                    "memory {} x {} x {:g} = {}. Use at least {:.0f} GPUs, or a smaller --precision",
-                    q.model->name, q.gpus, q.device->name, q.model->params() * 1e-9, q.weight_bytes_per_param,
-                    show_gb(all.weight_bytes), tokens, show_gb(request), show_gb(all.weight_bytes + request), q.gpus,
-                    show_gb(q.device->memory_bytes), kMemoryUsed, show_gb(memory), std::ceil(needed)));
-  }
+  const auto room = kv_memory_bytes(q, request, fmt::format("one request {} tokens", tokens), "--precision");
+  if (!room) return std::unexpected(room.error());
+  all.kv_memory_bytes = *room;
   if (q.model->context_tokens > 0 && tokens > static_cast<double>(q.model->context_tokens)) {
     return std::unexpected(fmt::format(
         "prompt {:.0f} + output {:.0f} = {:.0f} tokens, but the context of {} is {}: expected "
@@ -339,6 +332,26 @@ std::expected<Answer, std::string> check(const Question& q) {
 }
 
 }  // namespace
+
+std::expected<double, std::string> kv_memory_bytes(const Question& q, double kv_bytes, const std::string& kv,
+                                                   const char* precision) {
+  const double weights = q.model->params() * q.weight_bytes_per_param;
+  const double memory = q.device->memory_bytes * q.gpus * kMemoryUsed;
+  const double left = memory - weights;
+  if (left >= kv_bytes) return left;
+  return std::unexpected(fmt::format(
+      "{} does not fit {} x {}: weights {:.3g}e9 parameters x {:g} B = {}, KV of {} = {}, together {}; memory {} x {} "
+      "x {:g} = {}. Use at least {:.0f} GPUs, or a smaller {}",
+      q.model->name, q.gpus, q.device->name, q.model->params() * 1e-9, q.weight_bytes_per_param, show_gb(weights), kv,
+      show_gb(kv_bytes), show_gb(weights + kv_bytes), q.gpus, show_gb(q.device->memory_bytes), kMemoryUsed,
+      show_gb(memory), std::ceil((weights + kv_bytes) / (q.device->memory_bytes * kMemoryUsed)), precision));
+}
+
+PassReduces pass_reduces(const Question& q) noexcept {
+  const double reduces = kReducesPerLayer * q.model->layers();
+  return {reduces * q.device->all_reduce_latency_s(q.gpus),
+          reduces * q.model->hidden * kActivationBytes * q.device->all_reduce_byte_s(q.gpus)};
+}
 
 Replica replica_of(const Question& q, double compute_factor, double memory_factor) {
   const double efficiency = q.compute_efficiency > 0 ? q.compute_efficiency : q.device->compute_efficiency;
@@ -353,9 +366,14 @@ Replica replica_of(const Question& q, double compute_factor, double memory_facto
   replica.windows = q.model->windows(kv_bytes);
   replica.state_bytes = q.model->state_bytes(kv_bytes);
   replica.experts = q.model->experts(q.weight_bytes_per_param);
+  const PassReduces reduces = pass_reduces(q);
+  replica.reduce_decode_s = reduces.token_s / compute_factor;
+  if (q.compute_efficiency <= 0) replica.reduce_token_s = replica.reduce_decode_s;
+  replica.seq_s = q.device->seq_s;
   const double weights_s = q.model->params_active() * q.weight_bytes_per_param / replica.memory_bytes_per_s;
-  replica.tpot_one_s =
-      q.tpot_one_s > 0 ? q.tpot_one_s : weights_s + q.device->layer_s * q.model->layers() + q.device->step_s;
+  replica.tpot_one_s = q.tpot_one_s > 0 ? q.tpot_one_s
+                                        : weights_s + q.device->layer_s * q.model->layers() + q.device->step_s +
+                                              q.device->seq_s + reduces.pass_s + reduces.token_s;
   return replica;
 }
 
@@ -366,8 +384,12 @@ Answer work_out(const Question& q, const Catalogue& catalogue, const Answer& che
                 double rate) {
   Answer all = checked;
   all.replica = replica_of(q, 1 + corner.compute * q.device->error, 1 + corner.memory * q.device->error);
-  static const DeploymentClass kNothing{
-      .name = "vanilla", .title = "nothing kept", .storage = "hbm", .link = "", .per_gpu = 0};
+  static const DeploymentClass kNothing{.name = "vanilla",
+                                        .title = "nothing kept",
+                                        .storage = "hbm",
+                                        .link = "",
+                                        .per_gpu = 0,
+                                        .source = "what the others are compared with"};
   const ClassWorker vanilla(q, catalogue, kNothing, all, corner);
   all.vanilla = vanilla.work(0);
   double served = q.requests_per_s;

@@ -43,7 +43,7 @@ struct Question {
   bool growing = false;  // decode reads the answer's KV too
   Sla sla{0.4, 0.040};
   double tpot_one_s = 0;          // 0 = from the device
-  double compute_efficiency = 0;  // 0 = the device's
+  double compute_efficiency = 0;  // 0 = the device's; otherwise of prefills with their all-reduces
   double io_bytes_per_s = 0;      // of S3, per replica; 0 = the class's
   double requests_per_s = 0;      // of all replicas; 0 = as many as S3 serves within the SLA
   double idle_s = 120;            // mean time until a prefix is used again
@@ -127,6 +127,18 @@ struct Answer {
 
 // The error is one line with the arithmetic: the model does not fit its GPUs, or the request its context.
 [[nodiscard]] std::expected<Answer, std::string> answer(const Question& question, const Catalogue& catalogue);
+
+// What kMemoryUsed of a replica's memory leaves for KV beside the weights. The error is one line with the arithmetic:
+// less than `kv_bytes`, those of `kv` ("16 tokens"); `precision` is the caller's name of what could be smaller.
+[[nodiscard]] std::expected<double, std::string> kv_memory_bytes(const Question& question, double kv_bytes,
+                                                                 const std::string& kv, const char* precision);
+
+// The all-reduces of a pass between the GPUs of a replica, two in each layer, of activations in 16 bits.
+struct PassReduces {
+  double pass_s = 0;   // latencies
+  double token_s = 0;  // of each token in the pass, prefilled or decoded
+};
+[[nodiscard]] PassReduces pass_reduces(const Question& question) noexcept;
 
 // One replica of the question, with the given factors on its FLOP/s and bytes/s (1 = as the catalogue has them).
 [[nodiscard]] Replica replica_of(const Question& question, double compute_factor = 1, double memory_factor = 1);

@@ -49,6 +49,18 @@ TEST(Deployment, GivesTheCheckVectorFromTheCatalogue) {
   EXPECT_NEAR(all.vanilla.prefill.ttft_depot_s, 0.163379, 1e-6);
 }
 
+TEST(Deployment, AnEfficiencyOfPrefillsLeavesDecodesTheirAllReduces) {
+  Question q = chat();
+  const Answer all = good(q);
+  q.compute_efficiency = q.device->compute_efficiency;
+  const Answer given = good(q);
+  EXPECT_LT(given.vanilla.prefill.ttft_vanilla_s, all.vanilla.prefill.ttft_vanilla_s);
+  EXPECT_EQ(given.replica.tpot_one_s, all.replica.tpot_one_s);
+  EXPECT_EQ(given.vanilla.batching.request_s, all.vanilla.batching.request_s);
+  EXPECT_NEAR(given.vanilla.batching.request_s, pass_reduces(q).token_s + q.device->seq_s, 1e-15);
+  EXPECT_GT(pass_reduces(q).token_s, 0);
+}
+
 TEST(Deployment, EveryClassIsAtLeastAsGoodAsNothingWhereItReadsFastEnough) {
   const Answer all = good(chat());
   ASSERT_EQ(all.classes.size(), 6U);
@@ -199,7 +211,7 @@ TEST(Deployment, ABatchReadsMoreExpertsThanOneRequest) {
   const double few = 1.0 / 32;                      // 8 of 256
   const double read = all * (1 - std::pow(1 - few, 64) - few) / replica.memory_bytes_per_s;
   EXPECT_NEAR(step.tpot_s(1), replica.tpot_one_s, 1e-12);
-  EXPECT_NEAR(step.tpot_s(64), replica.tpot_one_s + 63 * step.context_s + read, 1e-9);
+  EXPECT_NEAR(step.tpot_s(64), replica.tpot_one_s + 63 * step.decode_s() + read, 1e-9);
   EXPECT_GT(read, 10 * q.model->params_active() / replica.memory_bytes_per_s);
 }
 

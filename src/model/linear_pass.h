@@ -30,29 +30,4 @@ struct LinearPass {
   }
 };
 
-// What a data sheet and a model's config say.
-struct RooflineInput {
-  double parameters = 0;  // that a token uses, without embeddings
-  double weights_bytes = 0;
-  double layers = 0;
-  double attention_width = 0;  // query heads * head size
-  double kv_bytes_per_token = 0;
-  double gpus = 1;
-  double peak_flops = 0;          // of one GPU
-  double memory_bytes_per_s = 0;  // of one GPU
-  double flops_efficiency = 0;    // achieved / peak in prefills
-  double memory_efficiency = 0;
-  double pass_overhead_s = 0;
-  double seq_overhead_s = 0;
-};
-
-// Requires positive sizes, rates and efficiencies.
-LinearPass roofline(const RooflineInput& in) noexcept;
-
-// Qwen3-32B in bf16 on two H100 SXM with tensor parallelism. Sources: the model's config.json (64 layers, 64 query and
-// 8 KV heads of 128, 31.2 G parameters without embeddings), NVIDIA's data sheet (989 TFLOP/s, 3.35 TB/s), and from the
-// BLIS simulator's defaults 45 % of peak in prefills, 32.1 us a layer, 126 us a step and 4.4 us a request of overhead;
-// 80 % of the memory bandwidth.
-RooflineInput qwen3_32b_h100x2() noexcept;
-
 }  // namespace kvd::model

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "base/csv.h"
@@ -69,6 +70,12 @@ Scales scales_of(std::span<const MeasuredPass> passes, std::size_t step) {
   return s;
 }
 
+// Passes whose time is their tokens', with small shares of the rest: floor, token, pair, seq, context.
+std::vector<double> first_guess(const Scales& s) {
+  return {s.shortest_s, 0.5 * s.longest_s / s.tokens, 0.5 * s.longest_s / (s.tokens * s.tokens), 0.01 * s.shortest_s,
+          0.1 * s.shortest_s / s.context};
+}
+
 // Tries the terms one after the other, and keeps one where the passes speak for it: by the Bayesian information
 // criterion, count * log(error without / error with) > added parameters * log(count).
 class PassFitter {
@@ -77,11 +84,8 @@ class PassFitter {
       : passes_(passes), step_(step), count_((passes.size() + step - 1) / step), scales_(scales_of(passes, step)) {}
 
   PassFit run() {
-    // Starts from passes whose time is their tokens', with small shares of the rest.
     const Scales& s = scales_;
-    Found best = fit({s.shortest_s, 0.5 * s.longest_s / s.tokens, 0.5 * s.longest_s / (s.tokens * s.tokens),
-                      0.01 * s.shortest_s, 0.1 * s.shortest_s / s.context},
-                     {});
+    Found best = fit(first_guess(s), {});
     for (const double share : kKneeStarts) {
       if (s.decodes.empty()) break;
       std::vector<double> start(best.parameters.begin(), best.parameters.begin() + 5);
@@ -161,6 +165,11 @@ double PassFit::seconds(const MeasuredPass& pass, double& first_left) const noex
   return std::sqrt(floor_s * floor_s + compute * compute) + decode_s(pass.decodes) + pass.context_tokens * context_s;
 }
 
+double LinearFit::seconds(const MeasuredPass& pass) const noexcept {
+  return base_s + pass.prefill_tokens * token_s + pass.pairs * pair_s + pass.decodes * seq_s +
+         pass.context_tokens * context_s;
+}
+
 std::vector<double> predict_passes(const PassFit& fit, std::span<const MeasuredPass> passes) {
   std::vector<double> seconds;
   seconds.reserve(passes.size());
@@ -202,6 +211,25 @@ FromInput<std::vector<MeasuredPass>> read_passes(std::string_view text, std::str
 PassFit fit_passes(std::span<const MeasuredPass> passes, std::size_t step) {
   KVD_CHECK(step > 0 && (passes.size() + step - 1) / step >= kFitPassesMin);
   return PassFitter(passes, step).run();
+}
+
+LinearFit fit_linear(std::span<const MeasuredPass> passes, const PassFit& fit, std::size_t step) {
+  const std::size_t count = step == 0 ? 0 : (passes.size() + step - 1) / step;
+  KVD_CHECK(count >= kFitPassesMin);
+  std::vector<double> warm_s = predict_passes(fit, passes);
+  for (std::size_t i = 0; i < passes.size(); ++i) warm_s[i] = passes[i].seconds * fit.seconds(passes[i]) / warm_s[i];
+  const auto from = [](std::span<const double> p) { return LinearFit{p[0], p[1], p[2], p[3], p[4]}; };
+  const auto residuals = [&](std::span<const double> p, std::span<double> out) {
+    const LinearFit trial = from(p);
+    for (std::size_t i = 0; i < passes.size(); i += step)
+      out[i / step] = std::log(trial.seconds(passes[i]) / warm_s[i]);
+  };
+  // From the other fit; what that has pushed to zero begins as a small share again.
+  constexpr double kShare = 0.1;
+  std::vector<double> start = first_guess(scales_of(passes, step));
+  const std::array<double, 5> known{fit.floor_s, fit.token_s, fit.pair_s, fit.seq_s, fit.context_s};
+  for (std::size_t i = 0; i < start.size(); ++i) start[i] = std::fmax(known.at(i), kShare * start[i]);
+  return from(fit_positive(residuals, count, std::move(start)));
 }
 
 }  // namespace kvd::model

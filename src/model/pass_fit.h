@@ -48,6 +48,18 @@ struct PassFit {
   [[nodiscard]] double decode_s(double decodes) const noexcept;
 };
 
+// The same in the form that a fleet's engine has (linear_pass.h), in which all terms add up: the floor does not hide
+// behind compute, decodes have one slope, and processes are warm.
+struct LinearFit {
+  double base_s = 0;
+  double token_s = 0;
+  double pair_s = 0;
+  double seq_s = 0;
+  double context_s = 0;
+
+  [[nodiscard]] double seconds(const MeasuredPass& pass) const noexcept;
+};
+
 inline constexpr std::size_t kFitPassesMin = 10;
 
 // Faults: a missing column, a value that is no number, negative or not finite, a time of 0, fewer than 2 *
@@ -61,5 +73,9 @@ std::vector<double> predict_passes(const PassFit& fit, std::span<const MeasuredP
 // first-pass term are there where the passes speak for them, otherwise their fields are as in PassFit{}. Requires that
 // the passes fitted to are at least kFitPassesMin.
 PassFit fit_passes(std::span<const MeasuredPass> passes, std::size_t step = 1);
+
+// Fits to the same passes, less what `fit`, fitted to them, says that first ones took longer. Terms of which the passes
+// hold nothing, prompts or decodes, mean nothing.
+LinearFit fit_linear(std::span<const MeasuredPass> passes, const PassFit& fit, std::size_t step = 1);
 
 }  // namespace kvd::model

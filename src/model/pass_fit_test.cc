@@ -76,6 +76,30 @@ TEST(PassFit, FindsTheKneeOfTheDecodes) {
   }
 }
 
+TEST(PassFit, PassesWhoseTermsAddUpGiveALinearFit) {
+  constexpr LinearFit kAdded{0.02, 3e-4, 4e-8, 1e-3, 2e-7};
+  std::vector<MeasuredPass> passes = measured(1, 0);
+  for (MeasuredPass& p : passes) p.seconds = kAdded.seconds(p);
+  const LinearFit fit = fit_linear(passes, fit_passes(passes));
+  EXPECT_NEAR(fit.base_s / kAdded.base_s, 1, 1e-3);
+  EXPECT_NEAR(fit.token_s / kAdded.token_s, 1, 1e-3);
+  EXPECT_NEAR(fit.pair_s / kAdded.pair_s, 1, 1e-3);
+  EXPECT_NEAR(fit.seq_s / kAdded.seq_s, 1, 1e-3);
+  EXPECT_NEAR(fit.context_s / kAdded.context_s, 1, 1e-3);
+}
+
+TEST(PassFit, ALinearFitIsThatOfAWarmProcess) {
+  PassFit fresh = kTrue;
+  fresh.first_share = 0.5;
+  fresh.first_max_s = 0.4;
+  const std::vector<MeasuredPass> cold = run_by(fresh, 1, 0);
+  const std::vector<MeasuredPass> warm = measured(1, 0);
+  const LinearFit fit = fit_linear(cold, fit_passes(cold));
+  const LinearFit same = fit_linear(warm, fit_passes(warm));
+  EXPECT_NEAR(fit.token_s / same.token_s, 1, 0.01);
+  EXPECT_NEAR(fit.base_s / same.base_s, 1, 0.01);
+}
+
 TEST(PassFit, LeftOutPassesAreNotSeen) {
   std::vector<MeasuredPass> passes = measured(1, 0.1);
   const PassFit fit = fit_passes(passes, 2);

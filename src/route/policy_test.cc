@@ -1,10 +1,14 @@
 // Tests of the routing policies on small fleets.
 #include "route/policy.h"
 
+#include <algorithm>
 #include <array>
 #include <set>
+#include <vector>
 
 #include <gtest/gtest.h>
+
+#include "base/random.h"
 
 namespace kvd::route {
 namespace {
@@ -52,6 +56,19 @@ TEST(Policy, RandomReachesAllAndReplays) {
 
 TEST(Policy, LeastRequestTakesTheShortest) {
   EXPECT_EQ(make_policy("least-request", 1)->pick(Fleet{{3, 1, 2}}.view(), Cached({})), 1U);
+}
+
+TEST(Policy, LeastRequestTakesTheFirstOfTheShortestInFleetsOfAnySize) {
+  const auto policy = make_policy("least-request", 1);
+  Random random(3);
+  for (const std::size_t instances : {1UZ, 15UZ, 17UZ, 255UZ, 256UZ, 257UZ, 1000UZ}) {
+    for (int i = 0; i < 100; ++i) {
+      std::vector<std::uint32_t> outstanding(instances);
+      for (std::uint32_t& value : outstanding) value = static_cast<std::uint32_t>(random.below(instances));
+      const auto first = std::ranges::min_element(outstanding) - outstanding.begin();
+      ASSERT_EQ(policy->pick({outstanding, {}, {}}, Cached({})), first) << instances << " instances";
+    }
+  }
 }
 
 TEST(Policy, LoadWeighsQueueAndCacheAlike) {

@@ -11,8 +11,13 @@ namespace {
 constexpr int kTableBitsFirst = 6;
 }
 
-PrefixCache::PrefixCache(std::uint32_t blocks, std::uint32_t unit_blocks)
-    : blocks_(blocks), unit_blocks_(unit_blocks), table_(1U << kTableBitsFirst), shift_(64 - kTableBitsFirst) {
+PrefixCache::PrefixCache(std::uint32_t blocks, std::uint32_t unit_blocks, std::pmr::memory_resource* memory)
+    : blocks_(blocks),
+      unit_blocks_(unit_blocks),
+      nodes_(memory),
+      table_(1U << kTableBitsFirst, memory),
+      found_(memory),
+      shift_(64 - kTableBitsFirst) {
   KVD_CHECK(blocks > 0 && unit_blocks > 0);
 }
 
@@ -25,22 +30,23 @@ std::uint32_t PrefixCache::child_of(std::uint32_t parent, UnitId unit) const noe
 
 std::uint32_t PrefixCache::find(std::uint32_t parent, UnitId unit) const noexcept {
   const std::size_t mask = table_.size() - 1;
-  for (std::size_t slot = slot_of(unit);; slot = (slot + 1) & mask) {
+  const std::uint32_t key = key_of(parent, unit);
+  for (std::size_t slot = slot_of(key);; slot = (slot + 1) & mask) {
     const Slot& entry = table_[slot];
-    if (entry.node == kNone || (entry.unit == unit && nodes_[entry.node].parent == parent)) return entry.node;
+    if (entry.node == kNone || (entry.key == key && nodes_[entry.node].parent == parent)) return entry.node;
   }
 }
 
 void PrefixCache::insert_slot(Slot entry) {
   const std::size_t mask = table_.size() - 1;
-  std::size_t slot = slot_of(entry.unit);
+  std::size_t slot = slot_of(entry.key);
   while (table_[slot].node != kNone) slot = (slot + 1) & mask;
   table_[slot] = entry;
 }
 
 std::size_t PrefixCache::slot_with(std::uint32_t node) const noexcept {
   const std::size_t mask = table_.size() - 1;
-  std::size_t slot = slot_of(nodes_[node].unit);
+  std::size_t slot = slot_of(key_of(nodes_[node].parent, nodes_[node].unit));
   while (table_[slot].node != node) slot = (slot + 1) & mask;
   return slot;
 }
@@ -50,7 +56,7 @@ void PrefixCache::erase_slot(std::uint32_t node) {
   const std::size_t mask = table_.size() - 1;
   std::size_t hole = slot_with(node);
   for (std::size_t slot = (hole + 1) & mask; table_[slot].node != kNone; slot = (slot + 1) & mask) {
-    const std::size_t home = slot_of(table_[slot].unit);
+    const std::size_t home = slot_of(table_[slot].key);
     if (((slot - home) & mask) >= ((slot - hole) & mask)) {
       table_[hole] = table_[slot];
       hole = slot;
@@ -61,7 +67,7 @@ void PrefixCache::erase_slot(std::uint32_t node) {
 
 void PrefixCache::grow_table() {
   --shift_;
-  const std::vector<Slot> old = std::exchange(table_, std::vector<Slot>(table_.size() * 2));
+  const auto old = std::exchange(table_, std::pmr::vector<Slot>(table_.size() * 2, table_.get_allocator()));
   for (const Slot& entry : old) {
     if (entry.node != kNone) insert_slot(entry);
   }
@@ -90,7 +96,7 @@ std::uint32_t PrefixCache::make_node(std::uint32_t parent, const Units& units, s
   }
   if (parent != kNone) ++nodes_[parent].hashed;
   if (++hashed_ * 2 > table_.size()) grow_table();
-  insert_slot({units[at], node});
+  insert_slot({key_of(parent, units[at]), node});
   return node;
 }
 
@@ -174,10 +180,9 @@ void PrefixCache::evict(std::uint32_t count) {
 std::uint32_t PrefixCache::alike(const Node& run, const Units& units, std::uint32_t at,
                                  std::uint32_t end) const noexcept {
   const std::uint32_t most = std::min(units_in(run.have), end - at);
-  const std::uint32_t shift = units.salt - run.salt;
-  std::uint32_t count = 1;  // it was found by its first
-  while (count < most && units.ids[at + count] + shift == run.ids[count]) ++count;
-  return count;
+  KVD_CHECK(units.salt == run.salt);
+  const UnitId* const ids = units.ids + at;
+  return static_cast<std::uint32_t>(std::mismatch(ids, ids + most, run.ids).first - ids);
 }
 
 std::uint32_t PrefixCache::match(const Units& units, std::uint32_t blocks_max) const noexcept {
@@ -286,8 +291,10 @@ void PrefixCache::release(Held& held, std::uint32_t private_blocks) {
 
 void PrefixCache::remember(const Units& units, std::uint32_t to) {
   Held held;
-  // From the head, as much as fits: a prefix without its head is useless.
-  if (hold(units, std::min(to, available()), held, 0)) release(held, 0);
+  // From the head, as much as fits: a prefix without its head is useless. Where more of its last unit is cached than it
+  // asks for, it lacks nothing, and has no need of further blocks.
+  KVD_CHECK(hold(units, std::min(to, available()), held, 0));
+  release(held, 0);
 }
 
 bool PrefixCache::consistent() const {

@@ -61,27 +61,20 @@ Scheduler::Scheduler(Config config) : config_(std::move(config)), pool_(config_.
   KVD_CHECK(config_.eviction != Eviction::kAdaptive || config_.prefers_swap);
 }
 
-RequestId Scheduler::add(std::uint32_t prompt, std::uint32_t output, std::uint32_t limit) {
-  KVD_CHECK(prompt > 0 && output > 0 && (limit == 0 || limit >= output));
+RequestId Scheduler::add(std::uint32_t prompt, std::uint32_t output) {
+  KVD_CHECK(prompt > 0 && output > 0);
   const auto id = static_cast<RequestId>(requests_.size());
   Request& r = requests_.emplace_back();
   r.prompt = prompt;
   r.output = output;
-  r.limit = limit == 0 ? output : limit;
   waiting_.push_back(id);
-  ++surprises_;
   return id;
 }
 
-Scheduler Scheduler::supposing(std::function<bool(const Victim&)> prefers_swap) const {
+void Scheduler::suppose(std::function<bool(const Victim&)> prefers_swap) {
   KVD_CHECK(pass_.items.empty());
-  Scheduler supposed = *this;
-  supposed.config_.eviction = Eviction::kAdaptive;
-  supposed.config_.prefers_swap = std::move(prefers_swap);
-  for (Request& r : supposed.requests_) {
-    if (r.state != State::kFinished) r.output = r.limit;
-  }
-  return supposed;
+  config_.eviction = Eviction::kAdaptive;
+  config_.prefers_swap = std::move(prefers_swap);
 }
 
 const Pass& Scheduler::schedule() {
@@ -457,7 +450,6 @@ void Scheduler::reject(RequestId id) {
 }
 
 void Scheduler::finish(RequestId id) {
-  if (requests_[id].generated < requests_[id].limit) ++surprises_;
   release(id);
   move_to(requests_[id], State::kFinished);
   erase_from(running_, id);

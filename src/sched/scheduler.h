@@ -106,8 +106,7 @@ struct Pass {
 
 struct Request {
   std::uint32_t prompt = 0;
-  std::uint32_t output = 0;  // how long its answer becomes, which nobody knows before
-  std::uint32_t limit = 0;   // how long its sender allows it to become (max_tokens), which is known
+  std::uint32_t output = 0;  // how long its answer becomes
   std::uint32_t generated = 0;
   std::uint32_t computed = 0;     // tokens whose KV exists, on the device or the host
   std::uint32_t host_blocks = 0;  // its tail, while swapped
@@ -140,8 +139,8 @@ class Scheduler {
   // kAdaptive.
   explicit Scheduler(Config config);
 
-  // A new request behind all others. `prompt` and `output` > 0; `limit` >= output, or 0 for one that is reached.
-  RequestId add(std::uint32_t prompt, std::uint32_t output, std::uint32_t limit = 0);
+  // A new request behind all others. `prompt` and `output` > 0.
+  RequestId add(std::uint32_t prompt, std::uint32_t output);
   // Decides the next pass. An empty pass means that there is nothing to do, or nothing that fits, or that everybody
   // waits for copies().
   const Pass& schedule();
@@ -152,11 +151,8 @@ class Scheduler {
   // The first of copies() is done. Not between schedule() and complete(). Requires one.
   void copied();
 
-  // How it would go on from between two passes, with kAdaptive and `prefers_swap`, as far as can be known: nobody else
-  // comes, and answers become as long as they may.
-  [[nodiscard]] Scheduler supposing(std::function<bool(const Victim&)> prefers_swap) const;
-  // Times that something happened which supposing() could not know: a request came, or ended before its limit.
-  [[nodiscard]] std::uint64_t surprises() const noexcept { return surprises_; }
+  // From here on kAdaptive with `prefers_swap`: for a copy that shows how the other would go on. Between two passes.
+  void suppose(std::function<bool(const Victim&)> prefers_swap);
 
   [[nodiscard]] bool idle() const noexcept {
     return waiting_.empty() && running_.empty() && swapped_.empty() && arriving_.empty();
@@ -220,8 +216,7 @@ class Scheduler {
   bool cutting_ = false;             // kSelective, in this pass
   std::uint32_t prompt_tokens_ = 0;  // in this pass
   double disturbed_ = 0;             // of the last kDisturbedTokens tokens
-  std::uint64_t surprises_ = 0;
-  std::uint32_t host_used_ = 0;  // with what is on its way there
+  std::uint32_t host_used_ = 0;      // with what is on its way there
   Pass pass_;
   Counts counts_;
 };

@@ -41,6 +41,8 @@ struct Tally {
   std::uint64_t swaps = 0;        // copies before the pass
   std::uint64_t async_swaps = 0;  // copies beside passes
   std::uint64_t partial = 0;
+  std::uint64_t chosen_recomputes = 0;  // of those above, what the adaptive choice made them
+  std::uint64_t chosen_swaps = 0;
 };
 
 // Walks one scheduler and compares it with what must hold.
@@ -74,6 +76,9 @@ class Walk {
     tally.recomputes += s_.counts().recomputes;
     (s_.config().async_swap ? tally.async_swaps : tally.swaps) += s_.counts().swaps_out;
     tally.partial += s_.counts().partial_evictions;
+    if (s_.config().eviction != Eviction::kAdaptive) return;
+    tally.chosen_recomputes += s_.counts().recomputes - s_.counts().host_full;
+    tally.chosen_swaps += s_.counts().swaps_out;
   }
 
  private:
@@ -106,6 +111,7 @@ class Walk {
       cut |= item.context + item.tokens < r.length();
     }
     check_cut(cut, prompts, tokens);
+    check_turn(pass);
     EXPECT_EQ(tokens, pass.tokens);
     EXPECT_LE(tokens, c.pass_tokens_max);
     EXPECT_LE(pass.items.size(), c.pass_seqs_max);
@@ -125,6 +131,15 @@ class Walk {
     EXPECT_TRUE(c.batching == Batching::kChunked || c.batching == Batching::kSelective) << "a cut prompt";
     const bool chunk_full = c.batching == Batching::kSelective && prompts == c.chunk_tokens;
     EXPECT_TRUE(tokens == c.pass_tokens_max || chunk_full) << "cut without need";
+  }
+
+  // With the adaptive choice nobody who was preempted comes back before an earlier one that is still swapped out.
+  void check_turn(const Pass& pass) {
+    const Config& c = s_.config();
+    if (c.eviction != Eviction::kAdaptive || c.batching != Batching::kPrefillFirst || s_.swapped().empty()) return;
+    for (const Item& item : pass.items) {
+      EXPECT_TRUE(!item.resumed || item.request < s_.swapped().front()) << "came back out of turn";
+    }
   }
 
   // A copy that has begun, and the blocks that nobody may touch until it is done.
@@ -255,17 +270,20 @@ TEST(SchedulerProperty, HoldsUnderBlockShortage) {
   }
   std::printf(
       "%llu steps, %.0f %% short of blocks, %llu recomputations, %llu swaps, %llu asynchronous swaps, %llu partial "
-      "evictions\n",
+      "evictions; by the adaptive choice %llu recomputations, %llu swaps\n",
       static_cast<unsigned long long>(tally.steps),
       100 * static_cast<double>(tally.short_steps) / static_cast<double>(tally.steps),
       static_cast<unsigned long long>(tally.recomputes), static_cast<unsigned long long>(tally.swaps),
-      static_cast<unsigned long long>(tally.async_swaps), static_cast<unsigned long long>(tally.partial));
+      static_cast<unsigned long long>(tally.async_swaps), static_cast<unsigned long long>(tally.partial),
+      static_cast<unsigned long long>(tally.chosen_recomputes), static_cast<unsigned long long>(tally.chosen_swaps));
   if (HasFailure()) return;
   EXPECT_GE(tally.short_steps * 5, tally.steps);
   EXPECT_GE(tally.recomputes, kEachPreemptionMin);
   EXPECT_GE(tally.swaps, kEachPreemptionMin);
   EXPECT_GE(tally.async_swaps, kEachPreemptionMin);
   EXPECT_GE(tally.partial, kEachPreemptionMin);
+  EXPECT_GE(tally.chosen_recomputes, kEachPreemptionMin);
+  EXPECT_GE(tally.chosen_swaps, kEachPreemptionMin);
 }
 
 }  // namespace

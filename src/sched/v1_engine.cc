@@ -35,12 +35,28 @@ void move_to(V1Request& r, V1State state) noexcept {
 
 }  // namespace
 
-V1Engine::V1Engine(const V1Config& config, std::vector<V1Request>& requests, OtherTier* tier)
-    : config_(config),
-      requests_(requests),
+V1Config vllm_v1(std::uint32_t blocks, std::uint32_t block_tokens) {
+  V1Config config;
+  config.blocks = blocks;
+  config.block_tokens = block_tokens;
+  config.chunk_tokens = 8192;
+  config.seqs_max = 1024;
+  config.prefix_caching = true;
+  config.preemption = true;
+  return config;
+}
+
+V1Engine::V1Engine(const V1Config& config, std::vector<V1Request>& requests, OtherTier* tier,
+                   std::pmr::memory_resource* memory)
+    : decodes_(memory),
+      crossings_(config.block_tokens, memory),
+      prefills_(memory),
+      config_(config),
       tier_(tier),
-      cache_(config.blocks, config.unit_blocks),
-      crossings_(config.block_tokens) {
+      waiting_(memory),
+      cache_(config.blocks, config.unit_blocks, memory),
+      requests_(requests),
+      loading_(memory) {
   KVD_CHECK(config.block_tokens > 0 && config.chunk_tokens > 0 && config.seqs_max > 0);
 }
 
@@ -54,7 +70,7 @@ bool V1Engine::enqueue(V1Id id) {
 
 void V1Engine::loaded(V1Id id) {
   move_to(requests_[id], V1State::kPrefilling);
-  --loading_;
+  std::erase(loading_, id);
   prefills_.push_back({++admissions_, id, 0, false});
 }
 
@@ -89,8 +105,7 @@ V1Pass V1Engine::schedule() {
 }
 
 void V1Engine::schedule_decodes() {
-  V1Id victim = 0;
-  while (!decodes_.empty() && !cache_.take(crossings_[phase(step_)])) KVD_CHECK(preempt_last(victim));
+  while (!decodes_.empty() && !cache_.take(crossings_[phase(step_)])) make_room();
   grown_ = true;
 }
 
@@ -108,11 +123,7 @@ void V1Engine::schedule_prefills(V1Pass& pass, std::uint64_t& budget) {
     V1Request& r = requests_[id];
     const auto tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(r.target() - r.computed, budget));
     bool here = true;
-    while (here && !hold(r, r.computed + tokens)) {
-      V1Id victim = 0;
-      KVD_CHECK(preempt_last(victim));
-      here = victim != id;
-    }
+    while (here && !hold(r, r.computed + tokens)) here = make_room() != id;
     if (!here) break;
     prefills_[i].tokens = tokens;
     add_chunk(pass, prefills_[i], budget);
@@ -132,7 +143,11 @@ void V1Engine::admit(V1Pass& pass, std::uint64_t& budget) {
     const bool fetches = more > have;
     const bool ahead = fetches && !tier_->layerwise();
     if (!config_.preemption && promised_ + final_blocks(r) > config_.blocks) break;
-    if (!hold(r, ahead ? known : known + tokens)) break;
+    if (!hold(r, ahead ? known : known + tokens)) {
+      if (running() > 0) break;
+      trim();
+      continue;
+    }
     waiting_.pop_front();
     promised_ += final_blocks(r);
     if (r.preemptions == 0) r.hit_tokens = have * config_.block_tokens;
@@ -143,7 +158,7 @@ void V1Engine::admit(V1Pass& pass, std::uint64_t& budget) {
     }
     move_to(r, ahead ? V1State::kLoading : V1State::kPrefilling);
     if (ahead) {
-      ++loading_;
+      loading_.push_back(id);
       continue;
     }
     prefills_.push_back({++admissions_, id, tokens, false});
@@ -151,17 +166,44 @@ void V1Engine::admit(V1Pass& pass, std::uint64_t& budget) {
   }
 }
 
-// Sends back the request that was admitted last; false when there is none.
-bool V1Engine::preempt_last(V1Id& victim) {
+// Frees blocks for somebody who needs more: sends back the request that was admitted last and returns it, or trims,
+// where nobody else runs or nobody may be sent back. What runs then has room for its whole answers.
+std::optional<V1Id> V1Engine::make_room() {
+  if (config_.preemption && running() > 1) return preempt_last();
+  trim();
+  return std::nullopt;
+}
+
+// Drops all cached blocks that no request needs. A cached block counts as used while any of its unit is, so that what
+// runs may hold more than it asked for: each lets go of its prompt and takes again what it needs.
+void V1Engine::trim() {
+  const std::uint32_t before = cache_.used() + cache_.cached();
+  const auto for_running = [this](auto&& visit) {
+    for (const Decode& decode : decodes_) visit(requests_[decode.id], 0U);
+    for (const Prefill& prefill : prefills_) visit(requests_[prefill.id], prefill.tokens);
+    for (const V1Id id : loading_) visit(requests_[id], 0U);
+  };
+  for_running([this](V1Request& r, std::uint32_t) { cache_.release(r.held, 0); });
+  cache_.forget();
+  for_running([this](V1Request& r, std::uint32_t tokens) {
+    const std::uint32_t shared = std::min((r.computed + tokens) / config_.block_tokens, shared_blocks(r));
+    KVD_CHECK(cache_.hold(r.units, shared, r.held, 0));
+  });
+  KVD_CHECK(cache_.used() + cache_.cached() < before);
+}
+
+// Sends back the request that was admitted last.
+V1Id V1Engine::preempt_last() {
   const auto newest = std::ranges::max_element(decodes_, {}, &Decode::admitted);
   const bool prefilling =
       !prefills_.empty() && (newest == decodes_.end() || prefills_.back().admitted > newest->admitted);
+  V1Id victim = 0;
   if (prefilling) {
     victim = prefills_.back().id;
     KVD_CHECK(prefills_.back().tokens == 0);  // chunks are given out in order of admission
     prefills_.pop_back();
   } else {
-    if (newest == decodes_.end()) return false;
+    KVD_CHECK(newest != decodes_.end());
     const Decode decode = *newest;
     victim = decode.id;
     decodes_.erase(newest);
@@ -169,7 +211,7 @@ bool V1Engine::preempt_last(V1Id& victim) {
     leave(decode);
   }
   requeue(victim);
-  return true;
+  return victim;
 }
 
 void V1Engine::requeue(V1Id id) {

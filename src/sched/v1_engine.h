@@ -18,6 +18,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory_resource>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,16 +31,20 @@ struct V1Config {
   std::uint32_t blocks = 0;
   std::uint32_t block_tokens = 16;
   std::uint32_t unit_blocks = 32;     // blocks of a trace's prefix id
-  std::uint32_t chunk_tokens = 8192;  // vLLM's max_num_batched_tokens on an H100
-  std::uint32_t seqs_max = 1024;      // its max_num_seqs there
+  std::uint32_t chunk_tokens = 8192;  // vLLM's max_num_batched_tokens
+  std::uint32_t seqs_max = 1024;      // its max_num_seqs
   bool prefix_caching = true;         // off: every request computes or fetches all of its prompt
-  bool preemption = true;             // off: a request waits until its whole answer has blocks
+  bool preemption = true;             // off: a request waits until its whole answer has blocks, and never goes back
 };
+
+// vLLM V1 as its server runs on an H100: chunked prefill of 8,192 tokens a pass, at most 1,024 sequences, prefix
+// caching, preemption by recomputation. The counterpart of vllm_0_4_2() (scheduler.h).
+V1Config vllm_v1(std::uint32_t blocks, std::uint32_t block_tokens);
 
 enum class V1State : std::uint8_t { kNew, kWaiting, kLoading, kPrefilling, kDecoding, kDone };
 
 struct V1Request {
-  Units units;
+  Units units;  // their ids stay where they are as long as the engine: its cache points at them
   std::uint32_t prompt = 0;
   std::uint32_t output = 0;
   // The engine's own:
@@ -86,8 +92,9 @@ struct V1Chunk {
 
 class V1Engine {
  public:
-  // `requests` must stay where it is for the engine's life, also when it grows.
-  V1Engine(const V1Config& config, std::vector<V1Request>& requests, OtherTier* tier = nullptr);
+  // `requests` must stay where it is for the engine's life, also when it grows; `memory` outlives the engine.
+  V1Engine(const V1Config& config, std::vector<V1Request>& requests, OtherTier* tier = nullptr,
+           std::pmr::memory_resource* memory = std::pmr::get_default_resource());
 
   // False when the request can never run here: its tokens need more blocks than there are. Requires a new request.
   bool enqueue(V1Id id);
@@ -104,7 +111,7 @@ class V1Engine {
 
   [[nodiscard]] std::uint32_t waiting() const noexcept { return static_cast<std::uint32_t>(waiting_.size()); }
   [[nodiscard]] std::uint32_t running() const noexcept {
-    return static_cast<std::uint32_t>(decodes_.size() + prefills_.size() + loading_);
+    return static_cast<std::uint32_t>(decodes_.size() + prefills_.size() + loading_.size());
   }
   [[nodiscard]] const PrefixCache& cache() const noexcept { return cache_; }
   // The first `passes` passes of schedule()'s answer have begun: their blocks are taken, so that the cache is what
@@ -148,7 +155,9 @@ class V1Engine {
   void schedule_decodes();
   void schedule_prefills(V1Pass& pass, std::uint64_t& budget);
   void admit(V1Pass& pass, std::uint64_t& budget);
-  bool preempt_last(V1Id& victim);
+  std::optional<V1Id> make_room();
+  void trim();
+  V1Id preempt_last();
   void add_chunk(V1Pass& pass, Prefill& prefill, std::uint64_t& budget);
   void join(const Prefill& prefill);
   void leave(const Decode& decode);
@@ -158,23 +167,25 @@ class V1Engine {
   [[nodiscard]] std::uint64_t blocks_of_run(std::uint64_t passes) const noexcept;
   [[nodiscard]] std::uint64_t run_length() const noexcept;
 
-  V1Config config_;
-  std::vector<V1Request>& requests_;
-  OtherTier* tier_;
-  PrefixCache cache_;
-  std::deque<V1Id> waiting_;
-  std::vector<Prefill> prefills_;         // in order of admission
-  std::vector<Decode> decodes_;           // heap, the earliest end first
-  std::vector<std::uint32_t> crossings_;  // decodes that need a block at steps of this phase
-  std::uint64_t context_ = 0;
+  // First what every pass reads or writes, close together: in a fleet of thousands an engine has left the processor's
+  // caches when its next pass comes.
+  std::pmr::vector<Decode> decodes_;  // heap, the earliest end first
   std::uint64_t step_ = 0;
+  std::uint64_t context_ = 0;
+  std::uint64_t taken_ = 0;                    // blocks of the run's further passes that begun() has taken
+  std::pmr::vector<std::uint32_t> crossings_;  // decodes that need a block at steps of this phase
+  std::pmr::vector<Prefill> prefills_;         // in order of admission
+  bool preempted_ = false;                     // in the pass that is being decided
+  bool grown_ = false;                         // its decodes have their blocks
+  V1Config config_;
+  OtherTier* tier_;
+  std::pmr::deque<V1Id> waiting_;
+  PrefixCache cache_;
+  std::vector<V1Request>& requests_;
+  std::pmr::vector<V1Id> loading_;
   std::uint64_t admissions_ = 0;
   std::uint64_t preemptions_ = 0;
-  std::uint64_t taken_ = 0;     // blocks of the run's further passes that begun() has taken
   std::uint64_t promised_ = 0;  // final blocks of what was admitted
-  std::uint32_t loading_ = 0;
-  bool preempted_ = false;  // in the pass that is being decided
-  bool grown_ = false;      // its decodes have their blocks
 };
 
 }  // namespace kvd::sched

@@ -31,6 +31,17 @@ TEST(PrefixCache, FindsWhatWasReleasedAndEvictsTailsFirst) {
   EXPECT_TRUE(cache.consistent());
 }
 
+// Takes minutes where all these have one place in the table.
+TEST(PrefixCache, FindsAUnitBehindVeryManyOthers) {
+  constexpr std::uint32_t kRuns = 400'000;
+  PrefixCache cache(4 * kRuns, 1);
+  std::vector<UnitId> ids;
+  for (UnitId i = 0; i < kRuns; ++i) ids.insert(ids.end(), {10 + i, 1, 10 + i, 2});
+  for (std::uint32_t i = 0; i < 2 * kRuns; ++i) cache.remember({&ids[2 * i], 2, 0}, 2);
+  for (std::uint32_t i = 0; i < 2 * kRuns; ++i) ASSERT_EQ(cache.match({&ids[2 * i], 2, 0}, 2), 2U);
+  EXPECT_TRUE(cache.consistent());
+}
+
 TEST(PrefixCache, SharesBlocksByReference) {
   PrefixCache cache(8, 4);
   PrefixCache::Held a;
@@ -76,6 +87,86 @@ TEST(V1Engine, ComputesOnlyWhatIsNotCached) {
   engine.enqueue(1);
   EXPECT_EQ(engine.schedule().prefill_tokens, 4U);  // one token has to be computed, so a whole block
   EXPECT_EQ(requests[1].hit_tokens, 12U);
+}
+
+// Runs all requests, the first by itself; false when they do not end.
+bool end_all(V1Engine& engine, const std::vector<V1Request>& requests) {
+  std::vector<V1Id> first;
+  std::vector<V1Id> done;
+  V1Id next = 0;
+  for (int step = 0; step < 1000; ++step) {
+    if (next == 0 || (next < requests.size() && engine.running() + engine.waiting() == 0)) {
+      EXPECT_TRUE(engine.enqueue(next++));
+    }
+    const V1Pass pass = engine.schedule();
+    if (pass.run > 0) engine.complete(1, first, done);
+    EXPECT_TRUE(engine.cache().consistent());
+    const bool ended = std::ranges::all_of(requests, [](const V1Request& r) { return r.state == V1State::kDone; });
+    if (ended) return engine.cache().used() == 0;
+  }
+  return false;
+}
+
+// The second request has room, but not beside all that is cached of its last unit: 33 of 63 blocks are its own.
+TEST(V1Engine, NeedsNoMoreOfAUnitThanItsPrompt) {
+  for (const std::uint32_t chunk_tokens : {8192U, 16U}) {
+    SCOPED_TRACE(chunk_tokens);
+    std::vector<V1Request> requests(2);
+    requests[0] = {prompt_of(2), 1008, 16};
+    requests[1] = {prompt_of(2), 528, 48};
+    V1Engine engine({64, 16, 32, chunk_tokens, 8}, requests);
+    EXPECT_TRUE(end_all(engine, requests));
+    EXPECT_EQ(engine.preemptions(), 0U);
+  }
+}
+
+// Has five blocks of the longer prompts, which take until the test says so.
+class FiveBlocks final : public OtherTier {
+ public:
+  std::uint32_t match(const V1Request& r, std::uint32_t have, std::uint32_t most) override {
+    return r.prompt < 20 ? have : std::min(std::max(have, 5U), most);
+  }
+  void fetch(V1Id, std::uint32_t, std::uint32_t) override {}
+};
+
+// The first is sent back while the second is being fetched, which then caches more of their unit than fits beside the
+// blocks that the first needs now.
+TEST(V1Engine, AdmitsWhoeverHasRoomWhenNobodyRuns) {
+  std::vector<V1Request> requests(2);
+  requests[0] = {prompt_of(1), 4, 24};
+  requests[1] = {prompt_of(1), 24, 1};
+  FiveBlocks tier;
+  V1Engine engine({8, 4, 8, 64, 8}, requests, &tier);
+  std::vector<V1Id> first;
+  std::vector<V1Id> done;
+  EXPECT_TRUE(engine.enqueue(0));
+  for (int pass = 0; pass < 100 && requests[0].state != V1State::kDone; ++pass) {
+    if (engine.schedule().run > 0) engine.complete(1, first, done);
+    if (pass == 0) engine.enqueue(1);
+    if (requests[0].preemptions == 1 && requests[1].state == V1State::kLoading) engine.loaded(1);
+  }
+  EXPECT_EQ(requests[0].preemptions, 1U);
+  EXPECT_EQ(static_cast<int>(requests[1].state), static_cast<int>(V1State::kDone));
+  EXPECT_EQ(static_cast<int>(requests[0].state), static_cast<int>(V1State::kDone));
+}
+
+// Without preemption blocks are promised; one unit's, which two requests share, stay when the larger request ends.
+TEST(V1Engine, NeverPreemptsWherePreemptionIsOff) {
+  std::vector<V1Request> requests(3);
+  requests[0] = {prompt_of(1), 4, 13};      // 5 blocks
+  requests[1] = {prompt_of(1), 16, 2};      // 5 blocks
+  requests[2] = {prompt_of(1, 4), 16, 12};  // 7 blocks
+  V1Engine engine({12, 4, 4, 64, 8, true, false}, requests);
+  EXPECT_TRUE(engine.enqueue(0));
+  EXPECT_TRUE(engine.enqueue(1));
+  EXPECT_TRUE(engine.enqueue(2));
+  std::vector<V1Id> first;
+  std::vector<V1Id> done;
+  for (int pass = 0; pass < 100 && engine.running() + engine.waiting() > 0; ++pass) {
+    if (engine.schedule().run > 0) engine.complete(1, first, done);
+  }
+  for (const V1Request& r : requests) EXPECT_EQ(static_cast<int>(r.state), static_cast<int>(V1State::kDone));
+  EXPECT_EQ(engine.preemptions(), 0U);
 }
 
 struct Random4 {
@@ -127,6 +218,15 @@ TEST(V1Engine, RunsEqualSinglePasses) {
     EXPECT_EQ(ends(seed, false, preemptions), ends(seed, true, preemptions));
   }
   EXPECT_GT(preemptions, 1000U);
+}
+
+TEST(V1Engine, ThePresetIsVllmsServer) {
+  const V1Config config = vllm_v1(1000, 32);
+  EXPECT_EQ(config.blocks, 1000U);
+  EXPECT_EQ(config.block_tokens, 32U);
+  EXPECT_EQ(config.chunk_tokens, 8192U);
+  EXPECT_EQ(config.seqs_max, 1024U);
+  EXPECT_TRUE(config.prefix_caching && config.preemption);
 }
 
 }  // namespace

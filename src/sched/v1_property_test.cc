@@ -25,6 +25,7 @@ constexpr std::uint64_t kSteps = 1'000'000;     // of engines
 constexpr std::uint64_t kCacheSteps = 300'000;  // of caches
 constexpr std::uint64_t kPreemptionsMin = 10'000;
 constexpr std::uint32_t kFamilies = 4;  // of prompts that begin alike
+constexpr UnitId kSaltStep = 1U << 30;  // more than all ids
 
 std::uint32_t up_to(Random& random, std::uint32_t most) {
   return static_cast<std::uint32_t>(1 + random.below(std::max(1U, most)));
@@ -35,7 +36,7 @@ std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return (a + b - 1) / 
 // Ids of a prompt: the first `shared` units are its family's, the others its own. Equal ids have equal prefixes.
 std::vector<UnitId> ids_of(std::uint32_t units, std::uint32_t family, std::uint32_t shared, std::uint32_t own) {
   std::vector<UnitId> ids;
-  const UnitId first_own = 1'000'000 + ((own * kFamilies + family) * 64 + shared) * 64;
+  const UnitId first_own = 1'000'000 + ((own * kFamilies + family) * 512 + shared) * 512;
   for (UnitId i = 0; i < units; ++i) ids.push_back(i < shared ? family * 1000 + i : first_own + i);
   return ids;
 }
@@ -145,18 +146,20 @@ class PlainCache {
 // Somebody who uses both caches alike.
 struct Holder {
   std::span<const UnitId> ids;
+  std::uint32_t salt = 0;
   std::uint32_t to = 0;
   PrefixCache::Held held;
   std::uint32_t own = 0;
-  [[nodiscard]] Units units() const { return {ids.data(), static_cast<std::uint32_t>(ids.size()), 0}; }
+  [[nodiscard]] Units units() const { return {ids.data(), static_cast<std::uint32_t>(ids.size()), salt}; }
 };
 
 class CacheWalk {
  public:
   explicit CacheWalk(Random& random)
       : random_(random),
-        blocks_(static_cast<std::uint32_t>(16 + random.below(48))),
+        blocks_(random.chance(1, 16) ? 500 : static_cast<std::uint32_t>(16 + random.below(48))),
         unit_blocks_(static_cast<std::uint32_t>(1 + random.below(5))),
+        salts_(random.chance(1, 4) ? 3 : 1),
         cache_(blocks_, unit_blocks_),
         plain_(blocks_, unit_blocks_) {}
 
@@ -177,6 +180,7 @@ class CacheWalk {
     Holder holder;
     const std::uint32_t units = up_to(random_, 1 + blocks_ / unit_blocks_ / 2);
     const auto family = static_cast<std::uint32_t>(random_.below(kFamilies));
+    holder.salt = kSaltStep * static_cast<std::uint32_t>(random_.below(salts_));
     holder.ids =
         ids_.emplace_back(ids_of(units, family, static_cast<std::uint32_t>(random_.below(units + 1)), next_++ % 4));
     return holder;
@@ -236,6 +240,7 @@ class CacheWalk {
   Random& random_;
   std::uint32_t blocks_;
   std::uint32_t unit_blocks_;
+  std::uint32_t salts_;  // how many prompts choose from
   PrefixCache cache_;
   PlainCache plain_;
   std::deque<std::vector<UnitId>> ids_;  // of all prompts, since the cache points at them
@@ -297,7 +302,9 @@ class EngineWalk {
     for (int step = 0; step < 3000 && !::testing::Test::HasFailure(); ++step) {
       if (next_ < kRequests && random_.chance(1, 3)) arrive();
       while (tier_ && !tier_->loading.empty() && random_.chance(1, 3)) load(tally);
+      if (queue_.empty() && live_.empty()) passes_without_token_ = 0;
       if (next_ == kRequests && queue_.empty() && live_.empty()) break;
+      EXPECT_LE(++passes_without_token_, kPassesWithoutTokenMax) << "nobody comes to an end";
       const V1Pass pass = engine_->schedule();
       const bool preempted = check_moves();
       check_chunks(pass, preempted);
@@ -323,6 +330,7 @@ class EngineWalk {
 
  private:
   static constexpr std::uint32_t kRequests = 200;
+  static constexpr int kPassesWithoutTokenMax = 300;  // the longest prompt takes 63
 
   // What the test itself knows of a request.
   struct Known {
@@ -343,6 +351,11 @@ class EngineWalk {
     V1Request& r = requests_[next_];
     r.prompt = up_to(random_, capacity / 3);
     r.output = up_to(random_, capacity / 4);
+    if (random_.chance(1, 8)) {  // one that needs nearly all blocks, the last of its last unit perhaps not
+      const auto spare = static_cast<std::uint32_t>(random_.below(config_.unit_blocks * config_.block_tokens));
+      r.prompt = up_to(random_, capacity - spare - 1);
+      r.output = capacity - spare - r.prompt;
+    }
     const std::uint32_t units = ceil_div(r.prompt, config_.block_tokens * config_.unit_blocks);
     const auto family = static_cast<std::uint32_t>(random_.below(kFamilies));
     ids_[next_] = ids_of(units, family, static_cast<std::uint32_t>(random_.below(units + 1)), next_);
@@ -531,6 +544,7 @@ class EngineWalk {
         if (k.generated++ == 0) first_expected.push_back(id);
         k.state = V1State::kDecoding;
       }
+      if (k.state == V1State::kDecoding) passes_without_token_ = 0;
       EXPECT_LE(k.generated, r.output);
       if (k.generated == r.output) {
         k.state = V1State::kDone;
@@ -561,6 +575,7 @@ class EngineWalk {
   std::uint64_t admissions_ = 0;
   V1Id next_ = 0;
   int stuck_ = 0;
+  int passes_without_token_ = 0;
 };
 
 TEST(PrefixCacheProperty, EqualsAListOfBlocks) {

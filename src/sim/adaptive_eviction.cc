@@ -79,7 +79,7 @@ bool EvictionPlan::swaps(std::size_t way, const sched::Victim& victim) const {
 
 void EvictionPlan::before_pass(const Engine& engine) {
   const sched::Scheduler& scheduler = engine.scheduler();
-  if (!asked_ || (holds_ && surprises_ == scheduler.surprises())) return;
+  if (!asked_ || looked_) return;
   if (scheduler.pool().free() >= scheduler.running().size()) return;  // a block for everybody
   std::array<Outlook, kWays> outlooks;
   for (std::size_t way = 0; way < kWays; ++way) {
@@ -88,9 +88,7 @@ void EvictionPlan::before_pass(const Engine& engine) {
     outlooks.at(way) = {ahead.seconds(), itl_p99(ahead.gaps())};
   }
   way_ = best_of(outlooks);
-  holds_ = true;
-  ++looks_;
-  surprises_ = scheduler.surprises();
+  looked_ = true;
 }
 
 }  // namespace kvd::sim

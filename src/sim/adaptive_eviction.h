@@ -7,7 +7,7 @@
 // moves the end of a run by more than both ways differ.
 //
 // What is looked at is what an engine knows: its queues, what passes and copies take, and how many tokens each request
-// may have at most (max_tokens). A plan holds until something happens that it could not foresee.
+// asks for (max_tokens), all of which it gets. So what is played out is what happens, and one plan holds for the run.
 #pragma once
 
 #include <array>
@@ -60,12 +60,10 @@ class EvictionPlan {
   EvictionPlan(const EvictionPlan&) = delete;
   EvictionPlan& operator=(const EvictionPlan&) = delete;
 
-  // `config`, with kAdaptive and without a prefers_swap of its own asking this plan.
+  // `config`, with kAdaptive and without a prefers_swap of its own asking this plan, which requires costs.track_itl.
   [[nodiscard]] sched::Config planned(sched::Config config);
-  // Between two passes: looks ahead where the next one may run short of blocks and no plan holds.
+  // Between two passes: looks ahead before the first one that may run short of blocks.
   void before_pass(const Engine& engine);
-  // Times that it looked ahead.
-  [[nodiscard]] std::uint64_t looks() const noexcept { return looks_; }
 
  private:
   enum Way : std::size_t { kRecompute, kSwap, kByStalls, kByLongest, kWays };
@@ -75,9 +73,7 @@ class EvictionPlan {
   const EngineCosts& costs_;
   bool asked_ = false;  // by a scheduler
   bool async_swap_ = false;
-  bool holds_ = false;
-  std::uint64_t surprises_ = 0;  // that the plan knows of
-  std::uint64_t looks_ = 0;
+  bool looked_ = false;
   std::size_t way_ = kSwap;
 };
 

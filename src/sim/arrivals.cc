@@ -1,6 +1,7 @@
 #include "sim/arrivals.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/check.h"
@@ -21,17 +22,27 @@ std::uint64_t repeats_used(const trace::Trace& trace, const TraceOptions& option
   return std::min<std::uint64_t>(options.repeats, (options.requests_max + each - 1) / each);
 }
 
+// From a repeat to the next: the last request is followed by a mean gap.
+double period_s(const trace::Trace& trace) {
+  const auto count = static_cast<double>(trace.requests.size());
+  return count > 1 ? trace.span_s() * count / (count - 1) : 0;
+}
+
 // Draws arrivals in the order in which trace and repeats have them, and gives them out in the order that jitter makes
 // of that: an arrival can go out when none that is still to be drawn may come before it.
 class TraceSource final : public ArrivalSource {
  public:
   TraceSource(const trace::Trace& trace, const TraceOptions& options)
-      : trace_(trace), options_(options), random_(options.seed), repeats_(repeats_used(trace, options)) {
+      : trace_(trace),
+        options_(options),
+        random_(options.seed),
+        repeats_(repeats_used(trace, options)),
+        period_s_(period_s(trace)) {
     KVD_CHECK(options.copies > 0 && options.speed > 0 && options.jitter_s >= 0 && !trace.requests.empty());
-    KVD_CHECK(options.repeats == 1 || trace.span_s() > 0);
+    KVD_CHECK(options.rate >= 0 && (options.repeats == 1 || options.rate > 0 || trace.span_s() > 0));
     KVD_CHECK(prefix_ids(trace, options) <= kPrefixIdsMax);
-    const auto count = static_cast<double>(trace.requests.size());
-    if (count > 1) period_s_ = trace.span_s() * count / (count - 1);
+    KVD_CHECK(last_arrival_s(trace, options) <= kArrivalMaxS);
+    if (options.rate > 0) next_arrival();
     if (trace.block_tokens > 0) return;
     std::uint32_t longest = 1;
     for (const trace::Request& r : trace.requests) longest = std::max(longest, r.prompt_tokens);
@@ -85,16 +96,18 @@ class TraceSource final : public ArrivalSource {
 
   // When the next request to be drawn comes at the earliest, on the trace's clock.
   [[nodiscard]] double drawn_to() const {
+    if (options_.rate > 0) return poisson_s_;
     return static_cast<double>(repeat_) * period_s_ + trace_.requests[request_].arrival_s;
   }
+  void next_arrival() { poisson_s_ -= std::log1p(-random_.uniform()) / options_.rate; }
 
   // One request of the trace, for all copies.
   void draw() {
-    const double at = drawn_to();
     for (std::uint32_t copy = 0; copy < options_.copies; ++copy) {
-      const double jittered = at + options_.jitter_s * random_.uniform();
+      const double jittered = drawn_to() + options_.jitter_s * random_.uniform();
       pending_.push_back({model::picoseconds(jittered / options_.speed), order_++, request_});
       std::ranges::push_heap(pending_, kLater);
+      if (options_.rate > 0) next_arrival();
     }
     if (++request_ == trace_.requests.size()) {
       request_ = 0;
@@ -106,7 +119,8 @@ class TraceSource final : public ArrivalSource {
   TraceOptions options_;
   Random random_;
   std::uint64_t repeats_;
-  double period_s_ = 0;                 // from a repeat to the next
+  double period_s_;                     // from a repeat to the next
+  double poisson_s_ = 0;                // the next arrival, where there is a rate
   std::vector<sched::UnitId> own_ids_;  // of a prompt without shared blocks, for traces without ids
   std::vector<Event> pending_;          // heap, the earliest on top
   std::uint64_t order_ = 0;             // copies count fastest, then requests, then repeats
@@ -124,6 +138,18 @@ double prefix_ids(const trace::Trace& trace, const TraceOptions& options) {
     for (const trace::Request& r : trace.requests) each += own_units(r.prompt_tokens);
   }
   return each * options.copies * static_cast<double>(repeats_used(trace, options));
+}
+
+double last_arrival_s(const trace::Trace& trace, const TraceOptions& options) {
+  const auto repeats = static_cast<double>(repeats_used(trace, options));
+  double last_s = (repeats - 1) * period_s(trace) + trace.requests.back().arrival_s;
+  if (options.rate > 0) {
+    double drawn = repeats * options.copies * static_cast<double>(trace.requests.size());
+    // Copies are drawn together.
+    if (options.requests_max > 0) drawn = std::min(drawn, static_cast<double>(options.requests_max) + options.copies);
+    last_s = gaps_most(drawn) / options.rate;
+  }
+  return (last_s + options.jitter_s) / options.speed;
 }
 
 std::unique_ptr<ArrivalSource> trace_source(const trace::Trace& trace, const TraceOptions& options) {

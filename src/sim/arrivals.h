@@ -2,6 +2,7 @@
 // Pure; a source is asked for one request after the other, in order of time.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -22,13 +23,21 @@ struct Arrival {
 class ArrivalSource {
  public:
   virtual ~ArrivalSource() = default;
-  // The next request; false at the end. Times never decrease.
+  // The next request; false at the end. Times never decrease. Ids that `out.units` points at stay where they are as
+  // long as the source, since caches point at them, too.
   virtual bool next(Arrival& out) = 0;
   // Blocks of the engine must divide a unit's tokens.
   [[nodiscard]] virtual std::uint32_t unit_tokens() const = 0;
   // How many requests there will be, about; for a progress bar. 0 = not known.
   [[nodiscard]] virtual double expected() const { return 0; }
 };
+
+// Latest arrival that is taken, 100 days: picoseconds in 64 bits reach 106, and the last requests need time to end.
+inline constexpr double kArrivalMaxS = 8'640'000;
+
+// What a sum of `count` exponential gaps of mean 1 does not exceed but once in 10^20: ten standard deviations above its
+// mean, and more where there are few.
+[[nodiscard]] inline double gaps_most(double count) { return count + 10 * std::sqrt(count) + 50; }
 
 // Prefix ids have 32 bits: a workload that hands out more would give different prompts the same ids.
 inline constexpr double kPrefixIdsMax = 4294967295.0;
@@ -37,6 +46,7 @@ struct TraceOptions {
   std::uint32_t copies = 1;        // side by side, each with prefix ids and jitter of its own
   std::uint32_t repeats = 1;       // of all copies, one after the other, again with ids and jitter of their own
   double speed = 1;                // 2 = twice the load
+  double rate = 0;                 // Poisson arrivals, so many a second, instead of the trace's; 0 = the trace's
   double jitter_s = 0;             // arrivals move by a uniform share of this
   std::uint64_t requests_max = 0;  // 0 = all
   std::uint64_t seed = 1;
@@ -44,11 +54,14 @@ struct TraceOptions {
 
 // Prefix ids that these copies and repeats need, as far as `requests_max` asks for them; at most kPrefixIdsMax fit.
 [[nodiscard]] double prefix_ids(const trace::Trace& trace, const TraceOptions& options);
+// When the last of them may come, but for one run in 10^20; at most kArrivalMaxS is taken.
+[[nodiscard]] double last_arrival_s(const trace::Trace& trace, const TraceOptions& options);
 
 // The trace must outlive the source. Requests are made when they are asked for: held are those whose jitter may still
 // put them before the next one, 24 bytes each. A repeat begins a mean gap behind the last arrival of the one before. A
 // trace without block ids gives every request a prompt of its own; an output of 0 tokens becomes one, since a prompt's
-// last pass makes a token. Requires a trace with arrivals where there are repeats, and ids that fit (above).
+// last pass makes a token. Requires arrivals, the trace's or `rate`, where there are repeats, and ids and times that
+// fit (above).
 std::unique_ptr<ArrivalSource> trace_source(const trace::Trace& trace, const TraceOptions& options);
 
 }  // namespace kvd::sim

@@ -119,6 +119,25 @@ TEST(TraceSource, WithoutIdsGivesEveryRequestItsOwn) {
   EXPECT_EQ(static_cast<double>(ids.size()), prefix_ids(trace, options));
 }
 
+TEST(TraceSource, ARateMakesPoissonArrivals) {
+  const trace::Trace trace = make_trace(false);
+  TraceOptions options{.copies = 2, .repeats = 50, .speed = 2, .rate = 5};
+  const std::vector<Sent> all = draw(trace, options);
+  ASSERT_EQ(all.size(), 100 * kRequests);
+  double squares = 0;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const double gap = all[k].time - (k == 0 ? 0 : all[k - 1].time);
+    EXPECT_GT(gap, 0);
+    squares += gap * gap;
+    EXPECT_EQ(all[k].prompt, 1000 + k / 2 % kRequests) << "in the trace's order";
+  }
+  const double mean = all.back().time / static_cast<double>(all.size());
+  EXPECT_NEAR(mean, 0.1, 0.006);
+  EXPECT_NEAR(squares / static_cast<double>(all.size()), 2 * mean * mean, 0.002);
+  options.seed = 2;
+  EXPECT_NE(draw(trace, options).front().time, all.front().time);
+}
+
 TEST(TraceSourceDeathTest, RefusesMoreIdsThanThereAre) {
   const trace::Trace trace = make_trace();
   const TraceOptions fits{.copies = 1000, .repeats = 104'000};

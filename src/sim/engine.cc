@@ -62,7 +62,7 @@ void CopyStream::settle(sched::Scheduler& scheduler, double now_s) {
 
 Engine::Engine(const sched::Config& config, std::span<const Lengths> requests, const EngineCosts& costs)
     : costs_(&costs), scheduler_(config), gaps_(requests.size()) {
-  for (const Lengths& r : requests) scheduler_.add(r.prompt, r.output, r.limit);
+  for (const Lengths& r : requests) scheduler_.add(r.prompt, r.output);
   warmup_left_ = costs.fresh ? costs.step.warmup_max_s : 0;
 }
 
@@ -106,7 +106,7 @@ void Engine::end(const sched::Pass& pass) {
 
 Engine Engine::supposing(std::function<bool(const sched::Victim&)> prefers_swap) const {
   Engine supposed = *this;
-  supposed.scheduler_ = scheduler_.supposing(std::move(prefers_swap));
+  supposed.scheduler_.suppose(std::move(prefers_swap));
   return supposed;
 }
 

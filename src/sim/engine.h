@@ -17,7 +17,6 @@ namespace kvd::sim {
 struct Lengths {
   std::uint32_t prompt = 0;
   std::uint32_t output = 0;
-  std::uint32_t limit = 0;  // of the output, as far as is known before (max_tokens); 0: it is reached
 };
 
 // What passes and copies of an engine cost.
@@ -89,7 +88,7 @@ class Engine {
   const sched::Pass* begin();
   // What begin() decided is over.
   void end(const sched::Pass& pass);
-  // How it would go on, as sched::Scheduler::supposing() says. Between end() and begin().
+  // A copy that goes on as sched::Scheduler::suppose() says. Between end() and begin().
   [[nodiscard]] Engine supposing(std::function<bool(const sched::Victim&)> prefers_swap) const;
 
   [[nodiscard]] const sched::Scheduler& scheduler() const noexcept { return scheduler_; }

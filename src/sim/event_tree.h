@@ -22,17 +22,19 @@ class EventTree {
   [[nodiscard]] Picoseconds first_time() const noexcept { return nodes_[1].time; }
   [[nodiscard]] std::uint32_t first() const noexcept { return nodes_[1].instance; }
 
-  // Moves an instance's event to `time`.
+  // Moves an instance's event to `time` >= 0. What wins on the way up stays in registers, so that a level need not wait
+  // for what the level below has stored, and masks choose it: no branch could foresee which of two comes first.
   void set(std::uint32_t instance, Picoseconds time) noexcept {
     Entry* const nodes = nodes_.data();
     std::uint32_t at = leaves_ + instance;
-    nodes[at].time = time;
-    for (at /= 2; at > 0; at /= 2) {
-      const Entry left = nodes[2 * at];  // has the lower instances
-      const Entry right = nodes[2 * at + 1];
-      const bool later = right.time < left.time;
-      nodes[at].time = later ? right.time : left.time;
-      nodes[at].instance = later ? right.instance : left.instance;
+    nodes[at] = {time, instance};
+    for (; at > 1; at /= 2) {
+      const Entry other = nodes[at ^ 1];
+      const auto is_right = static_cast<Picoseconds>(at & 1);  // the other one has the lower instances, and wins ties
+      const Picoseconds wins = (other.time - is_right - time) >> 63;  // all ones or none
+      time ^= (time ^ other.time) & wins;
+      instance ^= (instance ^ other.instance) & static_cast<std::uint32_t>(wins);
+      nodes[at / 2] = {time, instance};
     }
   }
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <memory_resource>
 
 #include "base/check.h"
+#include "base/huge_pages.h"
 #include "base/random.h"
 #include "route/policy.h"
 #include "sim/event_tree.h"
@@ -16,9 +18,15 @@ using sched::V1Id;
 
 namespace {
 
-struct Instance {
-  Instance(const FleetConfig& config, std::vector<sched::V1Request>& requests, TierStore* depot)
-      : tiers(make_tiers(config, requests, depot)), engine(config.engine, requests, tiers.get()) {}
+constexpr auto kLatest = static_cast<Picoseconds>(kClockMaxS * kPicosecondsPerSecond);
+constexpr double kRunMax = 1e17;  // picoseconds of passes that are taken at once: below what is left behind kLatest
+
+// What every pass touches comes first, and an instance begins a line of the processor's cache: in a fleet of thousands
+// it has left the caches when its next pass comes.
+struct alignas(64) Instance {
+  Instance(const FleetConfig& config, std::vector<sched::V1Request>& requests, TierStore* depot,
+           std::pmr::memory_resource* memory)
+      : tiers(make_tiers(config, requests, depot)), engine(config.engine, requests, tiers.get(), memory) {}
 
   static std::unique_ptr<InstanceTiers> make_tiers(const FleetConfig& config,
                                                    const std::vector<sched::V1Request>& requests, TierStore* depot) {
@@ -27,12 +35,41 @@ struct Instance {
                                            config.engine.unit_blocks, depot);
   }
 
+  // Adds up over time how many requests the engine has by its own count: to be asked when that should have changed.
+  void count(Picoseconds now) noexcept {
+    const std::uint32_t has = engine.waiting() + engine.running();
+    if (has == counted) return;
+    present += static_cast<double>(counted) * static_cast<double>(now - counted_at);
+    counted = has;
+    counted_at = now;
+  }
+
   std::unique_ptr<InstanceTiers> tiers;  // null where there are none
-  sched::V1Engine engine;
   sched::V1Pass pass;
   Picoseconds start = 0;   // of the passes in progress
   Picoseconds single = 0;  // how long it takes, if it is one
   std::int64_t run = 0;    // how many; 0 = none
+  sched::V1Engine engine;
+  double present = 0;  // requests times picoseconds, until the count last changed
+  std::uint32_t counted = 0;
+  Picoseconds counted_at = 0;
+};
+
+// What the instances of a large fleet are made of: each pass of theirs finds another instance in memory, and with
+// ordinary pages it would look up nearly every address there, too. Small fleets stay in the processor's caches, and a
+// huge page takes longer to clear than their memory does.
+class FleetMemory {
+ public:
+  explicit FleetMemory(std::uint32_t instances) noexcept : large_(instances > kSmallMost) {}
+  std::pmr::memory_resource* get() noexcept { return large_ ? &pools_ : std::pmr::get_default_resource(); }
+
+ private:
+  static constexpr std::uint32_t kSmallMost = 256;     // instances, some 10 KiB each
+  static constexpr std::size_t kPooledMost = 1 << 20;  // bytes; what is larger would never be used again
+  bool large_;
+  HugePages pages_;
+  std::pmr::monotonic_buffer_resource arena_{HugePages::kBytes, &pages_};
+  std::pmr::unsynchronized_pool_resource pools_{{0, kPooledMost}, &arena_};
 };
 
 class Fleet {
@@ -46,6 +83,8 @@ class Fleet {
         outstanding_(config.instances),
         waiting_(config.instances),
         kv_used_(config.instances),
+        memory_(config.instances),
+        instances_(memory_.get()),
         series_(model::picoseconds(config.sample_s)),
         stats_(config) {
     KVD_CHECK(policy_ != nullptr);
@@ -54,14 +93,15 @@ class Fleet {
     if (depot.on) {
       depot_ = std::make_unique<TierStore>(depot, config.tiers, config.engine.block_tokens, config.engine.unit_blocks);
     }
+    instances_.reserve(config.instances);
     for (std::uint32_t i = 0; i < config.instances; ++i) {
-      instances_.push_back(std::make_unique<Instance>(config, requests_, depot_.get()));
+      instances_.emplace_back(config, requests_, depot_.get(), memory_.get());
     }
   }
 
   FleetResult run() {
     Arrival arrival;
-    while (source_.next(arrival)) {
+    while (!out_of_time_ && source_.next(arrival)) {
       const Picoseconds scheduled = arrival.time;
       arrival.time = std::max(arrival.time, sent_);
       while (events_.first_time() < arrival.time) next_event();
@@ -70,7 +110,7 @@ class Fleet {
       stats_.arrivals_until(scheduled, arrival.time);
       arrive(arrival, scheduled);
     }
-    while (events_.first_time() != EventTree::kNever) next_event();
+    while (!out_of_time_ && events_.first_time() != EventTree::kNever) next_event();
     return finish();
   }
 
@@ -79,7 +119,7 @@ class Fleet {
    public:
     Match(Fleet& fleet, const Arrival& arrival) : fleet_(fleet), arrival_(arrival) {}
     std::uint32_t tokens(std::uint32_t instance) const override {
-      Instance& in = *fleet_.instances_[instance];
+      Instance& in = fleet_.instances_[instance];
       const std::uint32_t own = in.engine.match_tokens(arrival_.units, arrival_.prompt);
       if (in.tiers == nullptr) return own;
       const std::uint32_t block = fleet_.config_.engine.block_tokens;
@@ -97,9 +137,10 @@ class Fleet {
   FleetResult finish() {
     bool conserved = true;
     std::array<TierTraffic, kTiers> traffic;
-    for (const auto& in : instances_) {
-      conserved &= in->engine.cache().used() == 0 && in->engine.waiting() == 0;
-      stats_.add_preemptions(in->engine.preemptions());
+    for (const Instance& in : instances_) {
+      conserved &= in.engine.cache().used() == 0 && in.engine.waiting() == 0;
+      stats_.add_preemptions(in.engine.preemptions());
+      stats_.add_presence(in.present / kPicosecondsPerSecond);
     }
     for_stores([&](std::size_t tier, TierStore& store) {
       traffic[tier].read_bytes += store.traffic.read_bytes;
@@ -107,6 +148,7 @@ class Fleet {
       traffic[tier].refused_bytes += store.traffic.refused_bytes;
     });
     FleetResult result = stats_.finish(conserved, traffic);
+    result.out_of_time = out_of_time_;
     result.pass_log = std::move(pass_log_);
     result.samples = series_.take();
     return result;
@@ -115,9 +157,9 @@ class Fleet {
   // Each instance's own stores, and the depot once.
   template <class F>
   void for_stores(F&& visit) {
-    for (const auto& in : instances_) {
+    for (const Instance& in : instances_) {
       for (const Tier t : {Tier::kDram, Tier::kFlash}) {
-        TierStore* const store = in->tiers == nullptr ? nullptr : in->tiers->store(t);
+        TierStore* const store = in.tiers == nullptr ? nullptr : in.tiers->store(t);
         if (store != nullptr) visit(static_cast<std::size_t>(t), *store);
       }
     }
@@ -129,13 +171,13 @@ class Fleet {
     FleetSample s;
     s.time_s = static_cast<double>(now) / kPicosecondsPerSecond;
     Picoseconds busy = stats_.busy();
-    for (const auto& in : instances_) {
-      const sched::PrefixCache& cache = in->engine.cache();
-      s.waiting += in->engine.waiting();
-      s.running += in->engine.running();
+    for (const Instance& in : instances_) {
+      const sched::PrefixCache& cache = in.engine.cache();
+      s.waiting += in.engine.waiting();
+      s.running += in.engine.running();
       s.kv_used += static_cast<double>(cache.used()) / cache.blocks() / config_.instances;
       s.kv_cached += static_cast<double>(cache.cached()) / cache.blocks() / config_.instances;
-      if (in->run > 0) busy += now - in->start;
+      if (in.run > 0) busy += now - in.start;
     }
     for_stores([&](std::size_t tier, TierStore& store) {
       s.tier_tokens[tier] += static_cast<double>(store.blocks_held(now)) * config_.engine.block_tokens;
@@ -150,7 +192,7 @@ class Fleet {
   // The load generator sends its next request an instant after another has ended: 1 ps, so that all that happens at
   // that moment has happened, whether or not passes are skipped.
   void wait_for_room(Arrival& arrival) {
-    while (stats_.in_flight() >= config_.in_flight_max) {
+    while (stats_.in_flight() >= config_.in_flight_max && !out_of_time_) {
       const Picoseconds now = events_.first_time();
       KVD_CHECK(now != EventTree::kNever);
       next_event();
@@ -165,12 +207,13 @@ class Fleet {
     const std::uint32_t i = policy_->pick({outstanding_, waiting_, kv_used_}, Match(*this, arrival));
     const V1Id id = slot_for(arrival, i);
     slots_[id].scheduled = scheduled;
-    Instance& in = *instances_[i];
+    Instance& in = instances_[i];
     if (!in.engine.enqueue(id)) {
       free_slots_.push_back(id);
       stats_.reject(arrival);
       return;
     }
+    in.count(arrival.time);
     ++outstanding_[i];
     stats_.arrived(arrival);
     if (in.run == 0) {
@@ -198,8 +241,8 @@ class Fleet {
 
   // Caches and block counts as they are at `now`, in the middle of runs too.
   void bring_up_to_date(Picoseconds now) {
-    for (const auto& in : instances_) {
-      if (in->run > 1) in->engine.begun(static_cast<std::uint64_t>(passes_begun(*in, now)));
+    for (Instance& in : instances_) {
+      if (in.run > 1) in.engine.begun(static_cast<std::uint64_t>(passes_begun(in, now)));
     }
   }
 
@@ -234,7 +277,7 @@ class Fleet {
   void read_metrics(Picoseconds now) {
     bring_up_to_date(now);
     for (std::uint32_t i = 0; i < config_.instances; ++i) {
-      const Instance& in = *instances_[i];
+      const Instance& in = instances_[i];
       waiting_[i] = in.engine.waiting();
       kv_used_[i] = static_cast<float>(in.engine.cache().used()) / static_cast<float>(config_.engine.blocks);
     }
@@ -245,6 +288,13 @@ class Fleet {
     const auto context = static_cast<std::int64_t>(in.pass.context);
     if (passes == 1) return in.single;
     return config_.pass.decode_run(passes, decodes, context);
+  }
+
+  // Whether the passes of the run take longer, at the speed of the last one, which is the slowest.
+  [[nodiscard]] bool longer_than(const Instance& in, double most) const {
+    const auto passes = static_cast<double>(in.run);
+    const double grown = static_cast<double>(config_.pass.context) * static_cast<double>(in.pass.decodes) * passes;
+    return passes * (static_cast<double>(in.single) + grown) > most;
   }
 
   // How many passes of the run begin before `time`, at least the first.
@@ -258,13 +308,13 @@ class Fleet {
   }
 
   void set_run(std::uint32_t i, std::int64_t passes) {
-    Instance& in = *instances_[i];
+    Instance& in = instances_[i];
     in.run = passes;
     events_.set(i, in.start + duration(in, passes));
   }
 
   void start_pass(std::uint32_t i, Picoseconds now) {
-    Instance& in = *instances_[i];
+    Instance& in = instances_[i];
     Picoseconds next_load = EventTree::kNever;
     if (in.tiers != nullptr) {
       while (in.tiers->next_load() <= now) in.engine.loaded(in.tiers->pop_load());
@@ -285,6 +335,7 @@ class Fleet {
                           static_cast<std::int64_t>(in.pass.decodes), static_cast<std::int64_t>(in.pass.context));
     if (in.tiers != nullptr && in.pass.prefill_tokens > 0) in.single = in.tiers->begin_pass(in.engine, in.single);
     in.run = config_.skip ? static_cast<std::int64_t>(in.pass.run) : 1;
+    if (in.run > 1 && longer_than(in, kRunMax)) in.run = 1;
     if (in.run > 1 && next_load != EventTree::kNever) in.run = passes_begun(in, next_load);
     set_run(i, in.run);
   }
@@ -292,10 +343,12 @@ class Fleet {
   void next_event() {
     const std::uint32_t i = events_.first();
     const Picoseconds now = events_.first_time();
+    out_of_time_ = now > kLatest;
     look_until(now);
-    Instance& in = *instances_[i];
+    Instance& in = instances_[i];
     if (in.run > 0) {
       in.engine.complete(static_cast<std::uint64_t>(in.run), first_, done_);
+      if (!done_.empty()) in.count(now);
       stats_.ran(static_cast<std::uint64_t>(in.run), now - in.start);
       if (config_.keep_passes) {
         pass_log_.push_back({in.start, now, i, static_cast<std::uint64_t>(in.run), in.pass});
@@ -325,14 +378,16 @@ class Fleet {
   Picoseconds metrics_age_;
   Picoseconds metrics_at_ = -1;  // when engines were last read
   Picoseconds sent_ = 0;         // when the last request came
+  bool out_of_time_ = false;     // an event came behind kLatest
   EventTree events_;
   std::vector<sched::V1Request> requests_;  // by slot; slots are used again
   std::vector<RequestRecord> slots_;
   std::vector<V1Id> free_slots_;
-  std::vector<std::unique_ptr<Instance>> instances_;
   std::vector<std::uint32_t> outstanding_;
   std::vector<std::uint32_t> waiting_;
   std::vector<float> kv_used_;
+  FleetMemory memory_;
+  std::pmr::vector<Instance> instances_;
   std::unique_ptr<TierStore> depot_;
   std::vector<FleetPass> pass_log_;
   FleetSeries series_;

@@ -6,7 +6,7 @@
 // Runs of passes in which sequences only decode are taken at once, in closed form and in whole picoseconds; `skip` off
 // takes every pass by itself and gives the same records.
 //
-// Memory: what is in flight, 12 bytes a request for percentiles and the check of stability (32 where the load generator
+// Memory: what is in flight, 20 bytes a request for percentiles and the check of stability (40 where the load generator
 // holds requests back), and what is kept: a record a request, a record an event, samples over time (fleet_series.h).
 #pragma once
 
@@ -90,13 +90,17 @@ struct FleetResult {
   double loaded_share = 0;
   double goodput = 0;  // requests a second within the SLA
   double busy_share = 0;
-  // Queues grew to the end of the arrivals (the load generator's, too): times are of the run's length then, not of the
-  // fleet, and have no business in a report.
+  // Queues grew from where they were last empty to the end of the arrivals (the load generator's, too) for want of
+  // speed, not with the load: times are of the run's length then, not of the fleet, and have no business in a report.
+  // docs/sim.md has the rule.
   bool unstable = false;
   std::uint64_t passes = 0;
   std::uint64_t passes_executed = 0;  // the others were taken in closed form
   std::uint64_t preemptions = 0;
-  double little_error = 0;  // relative difference of both sides of Little's law
+  // Relative difference of both sides of Little's law: requests over time by the engines' own counts, and what requests
+  // took by their records.
+  double little_error = 0;
+  bool out_of_time = false;  // kClockMaxS was reached first; nothing else is to be taken from here then
   bool tokens_conserved = false;
   bool blocks_conserved = false;
   bool loads_conserved = false;  // what requests were given by tiers is what the tiers sent
@@ -106,8 +110,11 @@ struct FleetResult {
   std::vector<FleetSample> samples;    // where asked for
 };
 
-// Runs until the last request has its last token. Requires a policy of route::kPolicyNames, at least one instance, and
-// an engine whose blocks divide the source's units.
+// Until when fleets are simulated, 104 days: picoseconds in 64 bits reach 106, and passes under way need time to end.
+inline constexpr double kClockMaxS = 9'000'000;
+
+// Runs until the last request has its last token, or until kClockMaxS. Requires a policy of route::kPolicyNames, at
+// least one instance, and an engine whose blocks divide the source's units.
 FleetResult run_fleet(const FleetConfig& config, ArrivalSource& source);
 
 }  // namespace kvd::sim

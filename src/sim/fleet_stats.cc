@@ -30,7 +30,7 @@ Percentiles percentiles(std::vector<float>& values) {
           at_share(values, 0.99), values.size()};
 }
 
-// Unfinished requests in the last third of the arrivals against the first third.
+// Unfinished requests in the last third of the arrivals since the backlog was last empty, against the first third.
 bool grew(const std::vector<float>& unfinished, std::uint32_t instances) {
   const std::size_t third = unfinished.size() / 3;
   if (third == 0) return false;
@@ -40,25 +40,55 @@ bool grew(const std::vector<float>& unfinished, std::uint32_t instances) {
   return end > 1.5 * begin && end - begin > 8.0 * instances;
 }
 
+// Less overload than this is not told apart from the queue of a fleet that keeps up.
+constexpr double kOverloadMin = 0.02;
+
+// How long requests of the last third of the arrivals waited for their first token, for each second since the backlog
+// was last empty. Where work comes rho times as fast as it is done, the wait grows by rho - 1 with every second from
+// there on, and what is left behind the last arrival takes rho - 1 of that time to drain: this is the overload. A queue
+// that gets just what it can serve comes as far as some 1/sqrt(n) by chance, with Poisson arrivals: twice that is asked
+// for. A prompt's own time stays below: one instance computes n of them within the span. Requests that are all asked
+// for at once have no rate that could be too high.
+bool overloaded(std::vector<Wait>& waits) {
+  const auto third = static_cast<std::ptrdiff_t>(waits.size() / 3);
+  if (third == 0) return false;
+  const auto later = waits.end() - third;
+  std::ranges::nth_element(waits, later, {}, &Wait::scheduled_s);
+  double waited = 0;
+  double elapsed = 0;
+  bool at_once = true;
+  for (auto wait = later; wait != waits.end(); ++wait) {
+    waited += static_cast<double>(wait->seconds);
+    elapsed += static_cast<double>(wait->scheduled_s);
+    at_once = at_once && wait->scheduled_s == later->scheduled_s;
+  }
+  const double chance = 2 / std::sqrt(static_cast<double>(waits.size()));
+  return !at_once && waited > std::max(kOverloadMin, chance) * elapsed;
+}
+
 }  // namespace
 
 FleetStats::FleetStats(const FleetConfig& config) : config_(config), warmup_(model::picoseconds(config.warmup_s)) {}
 
-void FleetStats::move_to(model::Picoseconds time) {
-  if (first_ < 0) first_ = last_ = time;
-  area_ += static_cast<double>(in_flight_) * seconds(time - last_);
-  last_ = time;
-}
-
 void FleetStats::arrivals_until(model::Picoseconds scheduled, model::Picoseconds time) {
-  move_to(time);
-  last_arrival_ = time;
+  if (first_ < 0) first_ = time;
+  last_ = last_arrival_ = time;
+  if (in_flight_ == 0 && last_end_ < scheduled) begin_backlog(scheduled);
   if (time >= warmup_ && begin_ < 0) begin_ = time;
   if (config_.in_flight_max > 0) {
     scheduled_.push_back(scheduled);
   } else {
     unfinished_.push_back(static_cast<float>(in_flight_));
   }
+}
+
+// Nothing is left of what was asked for before.
+void FleetStats::begin_backlog(model::Picoseconds scheduled) {
+  backlog_from_ = scheduled;
+  unfinished_.clear();
+  waits_.clear();
+  scheduled_.clear();
+  ended_.clear();
 }
 
 // Those that were asked for before, less those that have ended: what the load generator holds back counts, too.
@@ -79,15 +109,18 @@ void FleetStats::reject(const Arrival& arrival) {
   const std::uint64_t tokens = std::uint64_t{arrival.prompt} + arrival.output;
   result_.rejected_shortest = result_.rejected == 0 ? tokens : std::min(result_.rejected_shortest, tokens);
   ++result_.rejected;
+  last_end_ = arrival.time;
   if (config_.in_flight_max > 0) ended_.push_back(arrival.time);
 }
 
 void FleetStats::left(const RequestRecord& record, std::uint32_t generated) {
-  move_to(record.finish);
+  last_ = last_end_ = record.finish;
   --in_flight_;
   tokens_made_ += generated;
-  latency_ += seconds(record.finish - record.arrival);
+  latency_s_ += seconds(record.finish - record.arrival);
   if (config_.in_flight_max > 0) ended_.push_back(record.finish);
+  const double wait = seconds(record.first_token - record.scheduled);
+  waits_.push_back({static_cast<float>(seconds(record.scheduled - backlog_from_)), static_cast<float>(wait)});
   if (config_.keep_records) result_.records.push_back(record);
   all_.prompts += record.prompt;
   all_.hits += record.hit_tokens;
@@ -100,7 +133,7 @@ void FleetStats::left(const RequestRecord& record, std::uint32_t generated) {
   const double ttft = seconds(record.first_token - record.arrival);
   ttft_.push_back(static_cast<float>(ttft));
   if (config_.in_flight_max > 0) {
-    ttft_scheduled_.push_back(static_cast<float>(seconds(record.first_token - record.scheduled)));
+    ttft_scheduled_.push_back(static_cast<float>(wait));
   }
   double tpot = 0;
   if (record.output > 1) {
@@ -137,8 +170,9 @@ FleetResult FleetStats::finish(bool blocks_conserved, const std::array<TierTraff
   }
   result_.busy_share = seconds(busy_) / (std::max(seconds(last_ - first_), 1e-12) * config_.instances);
   count_unfinished();
-  result_.unstable = grew(unfinished_, config_.instances);
-  result_.little_error = latency_ > 0 ? std::fabs(area_ - latency_) / latency_ : 0;
+  result_.unstable = grew(unfinished_, config_.instances) && overloaded(waits_);
+  const double both = std::max(present_s_, latency_s_);
+  result_.little_error = both > 0 ? std::fabs(present_s_ - latency_s_) / both : 0;
   result_.tokens_conserved = tokens_asked_ == tokens_made_ && in_flight_ == 0;
   result_.blocks_conserved = blocks_conserved;
   result_.traffic = traffic;

@@ -9,6 +9,12 @@
 
 namespace kvd::sim {
 
+// A request from the moment at which the workload asked for it to its first token, in seconds.
+struct Wait {
+  float scheduled_s = 0;  // since the backlog was last empty
+  float seconds = 0;
+};
+
 class FleetStats {
  public:
   explicit FleetStats(const FleetConfig& config);
@@ -28,6 +34,9 @@ class FleetStats {
   // The request has its last token; `generated` is what the engine counted.
   void left(const RequestRecord& record, std::uint32_t generated);
   void add_preemptions(std::uint64_t count) noexcept { result_.preemptions += count; }
+  // Requests over time, in seconds, that an instance has had by its own count: one side of Little's law. The other one
+  // is what requests took by their records.
+  void add_presence(double seconds) noexcept { present_s_ += seconds; }
 
   [[nodiscard]] model::Picoseconds busy() const noexcept { return busy_; }
   // Requests that have arrived and not left.
@@ -38,26 +47,30 @@ class FleetStats {
   FleetResult finish(bool blocks_conserved, const std::array<TierTraffic, kTiers>& traffic);
 
  private:
-  void move_to(model::Picoseconds time);
+  void begin_backlog(model::Picoseconds scheduled);
   void count_unfinished();
 
   const FleetConfig& config_;
   FleetResult result_;
   std::vector<float> ttft_;
   std::vector<float> tpot_;
+  // Since the backlog was last empty, which begins these anew:
   std::vector<float> unfinished_;  // when each request was asked for
-  // Where the load generator holds requests back:
-  std::vector<float> ttft_scheduled_;
+  std::vector<Wait> waits_;
+  // and where the load generator holds requests back:
   std::vector<model::Picoseconds> scheduled_;
   std::vector<model::Picoseconds> ended_;
+  std::vector<float> ttft_scheduled_;  // of the whole run, where requests are held back
   model::Picoseconds warmup_ = 0;
-  model::Picoseconds begin_ = -1;  // first arrival that counts
-  model::Picoseconds first_ = -1;  // first arrival
+  model::Picoseconds begin_ = -1;        // first arrival that counts
+  model::Picoseconds first_ = -1;        // first arrival
+  model::Picoseconds backlog_from_ = 0;  // when what is unfinished now began to pile up
+  model::Picoseconds last_end_ = -1;     // of a request
   model::Picoseconds last_arrival_ = 0;
   model::Picoseconds last_ = 0;
   model::Picoseconds busy_ = 0;
-  double area_ = 0;     // unfinished requests over time, in seconds
-  double latency_ = 0;  // of finished requests, in seconds
+  double present_s_ = 0;  // requests that instances had, over time
+  double latency_s_ = 0;  // of finished requests
   std::uint64_t in_flight_ = 0;
   std::uint64_t tokens_asked_ = 0;
   std::uint64_t tokens_made_ = 0;

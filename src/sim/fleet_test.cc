@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "model/catalogue_engine.h"
 
 namespace kvd::sim {
 namespace {
@@ -44,7 +45,7 @@ FleetConfig small_fleet(std::uint32_t blocks) {
   FleetConfig config;
   config.instances = 3;
   config.engine = {blocks, 16, 4, 512, 64};
-  config.pass = model::roofline(model::qwen3_32b_h100x2());
+  config.pass = model::qwen3_32b_h100x2().pass;
   config.keep_records = true;
   config.tiers.kv_bytes_per_token = 262144;
   config.tiers.layers = 64;

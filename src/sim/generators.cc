@@ -37,6 +37,7 @@ class StageClock {
       KVD_CHECK(stage.rate > 0 && stage.seconds > 0);
       ends_.push_back((ends_.empty() ? 0 : ends_.back() + gap_s) + stage.seconds);
     }
+    KVD_CHECK(ends_.empty() || ends_.back() <= kArrivalMaxS);
   }
   // The next arrival in seconds, negative behind the last stage.
   double next(Random& random) {
@@ -103,7 +104,7 @@ class PoissonSource final : public ArrivalSource {
       : options_(options),
         random_(options.seed),
         clock_(options.stages, options.gap_s),
-        ids_(options.prompt.high / kUnitTokens + 1) {
+        ids_(options.prompt_max() / kUnitTokens + 1) {
     std::iota(ids_.begin(), ids_.end(), 0U);
   }
 
@@ -117,8 +118,14 @@ class PoissonSource final : public ArrivalSource {
     }
     ++sent_;
     out.time = model::picoseconds(at);
-    out.prompt = options_.prompt.draw(random_);
-    out.output = options_.output.draw(random_);
+    if (options_.prompt_share > 0) {
+      const std::uint32_t tokens = options_.total.draw(random_);
+      out.prompt = options_.prompt_of(tokens);
+      out.output = tokens - out.prompt;
+    } else {
+      out.prompt = options_.prompt.draw(random_);
+      out.output = options_.output.draw(random_);
+    }
     const std::uint32_t count = (out.prompt + kUnitTokens - 1) / kUnitTokens;
     out.units = {ids_.data(), count, fresh_};
     KVD_CHECK(fresh_ <= UINT32_MAX - count);
@@ -145,7 +152,9 @@ class SessionSource final : public ArrivalSource {
         clock_(options.stages, options.gap_s),
         system_units_(options.system_tokens / kUnitTokens),
         fresh_(options.groups * system_units_),
-        next_session_(clock_.next(random_)) {}
+        next_session_(clock_.next(random_)) {
+    KVD_CHECK(last_arrival_s(options) <= kArrivalMaxS);
+  }
 
   bool next(Arrival& out) override {
     for (;;) {
@@ -237,15 +246,21 @@ double TokenRange::mean() const noexcept {
   return low + rank - 1.5;  // a rank from r to r + 1 is drawn as low + r - 1
 }
 
+std::uint32_t PoissonOptions::prompt_of(std::uint32_t tokens) const noexcept {
+  return std::clamp(static_cast<std::uint32_t>(std::lround(tokens * prompt_share)), 1U, tokens - 1);
+}
+
 double listed_ids(const SharedPrefixOptions& options) {
   const double unit = std::gcd(options.shared_tokens, options.own_tokens);
   return 1.0 * options.groups * options.prompts * ((options.shared_tokens + 1.0 * options.own_tokens) / unit);
 }
 
 double prefix_ids(const PoissonOptions& options) {
-  const double longest = options.prompt.high / kUnitTokens + 1.0;
+  const double longest = options.prompt_max() / kUnitTokens + 1.0;
   if (options.at_once > 0) return options.at_once * longest;
-  return most(arrivals_of(options.stages), options.prompt.mean() / kUnitTokens + 1, longest);
+  const double mean =
+      options.prompt_share > 0 ? options.total.mean() * options.prompt_share + 1 : options.prompt.mean();
+  return most(arrivals_of(options.stages), mean / kUnitTokens + 1, longest);
 }
 
 double prefix_ids(const SessionOptions& options) {
@@ -254,6 +269,16 @@ double prefix_ids(const SessionOptions& options) {
   const double turn_max = (1.0 * options.user.high + options.output.high) / kUnitTokens;
   return system +
          most(arrivals_of(options.stages), options.turns.mean() * turn_mean + 2, options.turns.high * turn_max + 2);
+}
+
+double end_of(const std::vector<Stage>& stages, double gap_s) {
+  double end = gap_s * std::max(static_cast<double>(stages.size()) - 1, 0.0);
+  for (const Stage& stage : stages) end += stage.seconds;
+  return end;
+}
+
+double last_arrival_s(const SessionOptions& options) {
+  return end_of(options.stages, options.gap_s) + gaps_most(options.turns.high - 1.0) * options.think_s;
 }
 
 std::unique_ptr<ArrivalSource> shared_prefix_source(const SharedPrefixOptions& options) {

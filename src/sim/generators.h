@@ -16,6 +16,9 @@ struct Stage {
   double seconds = 0;
 };
 
+// When the last stage ends, with `gap_s` of idle time between stages; at most kArrivalMaxS is taken.
+[[nodiscard]] double end_of(const std::vector<Stage>& stages, double gap_s);
+
 // A length in tokens: from low to high with probability falling as rank^-theta, rank 1 = low. Theta 0 is uniform, 0.6
 // the IPDPS'25 study's Zipf; low = high is fixed.
 struct TokenRange {
@@ -47,10 +50,19 @@ inline constexpr double kListedIdsMax = 268435456;  // 1 GiB
 struct PoissonOptions {
   TokenRange prompt{1000, 1000};
   TokenRange output{200, 200};
+  // Where prompt_share > 0: a request's prompt and answer together, instead of each by itself, and which part of them
+  // is the prompt, as the IPDPS'25 study draws them (a third, or 20 of 21). Both have a token at least: total.low >= 2.
+  TokenRange total{2, 2};
+  double prompt_share = 0;  // < 1
   std::vector<Stage> stages{};
   double gap_s = 0;
   std::uint32_t at_once = 0;  // this many at time 0 instead of stages
   std::uint64_t seed = 1;
+  // Tokens of the prompt in `tokens` of both.
+  [[nodiscard]] std::uint32_t prompt_of(std::uint32_t tokens) const noexcept;
+  [[nodiscard]] std::uint32_t prompt_max() const noexcept {
+    return prompt_share > 0 ? prompt_of(total.high) : prompt.high;
+  }
 };
 std::unique_ptr<ArrivalSource> poisson_source(const PoissonOptions& options);
 // Prefix ids that the requests need at most, but for one run in 10^20; at most kPrefixIdsMax fit.
@@ -76,5 +88,7 @@ struct SessionOptions {
 std::unique_ptr<ArrivalSource> session_source(const SessionOptions& options);
 // As above.
 [[nodiscard]] double prefix_ids(const SessionOptions& options);
+// When a turn may come at the latest, but for one session in 10^20; at most kArrivalMaxS is taken.
+[[nodiscard]] double last_arrival_s(const SessionOptions& options);
 
 }  // namespace kvd::sim

@@ -57,6 +57,28 @@ TEST(TokenRange, HaveTheMeanOfTheirDistribution) {
   EXPECT_LT((TokenRange{512, 2048, 0.6}.mean()), (TokenRange{512, 2048, 0}.mean()));
 }
 
+// Totals of 512 to 2048 tokens, a third of them prompt: the study's figures 10 and 11.
+TEST(Poisson, SplitsATotalAsTheStudyDoes) {
+  PoissonOptions options;
+  options.total = {512, 2048, 0.6};
+  options.prompt_share = 1.0 / 3;
+  options.at_once = 20'000;
+  const auto source = poisson_source(options);
+  double tokens = 0;
+  for (const Drawn& d : draw(*source)) {
+    ASSERT_GE(d.prompt + d.output, 512U);
+    ASSERT_LE(d.prompt + d.output, 2048U);
+    ASSERT_NEAR(d.prompt, (d.prompt + d.output) / 3.0, 0.51);
+    tokens += d.prompt + d.output;
+  }
+  EXPECT_NEAR(tokens / options.at_once / options.total.mean(), 1, 0.01);
+  options.total = {2, 2};
+  options.prompt_share = 1e-6;
+  EXPECT_EQ(options.prompt_of(2), 1U);
+  options.prompt_share = 1 - 1e-6;
+  EXPECT_EQ(options.prompt_of(2), 1U);
+}
+
 TEST(Poisson, HasItsRatesAndSharesNothing) {
   const PoissonOptions options{.prompt = {100, 900}, .output = {5, 5}, .stages = {{20, 200}, {5, 200}}, .gap_s = 50};
   const auto source = poisson_source(options);

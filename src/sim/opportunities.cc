@@ -17,61 +17,54 @@ namespace {
 struct Setting {
   std::string name;
   std::string label;
-  model::StudyModelIndex model = model::kYarn;
-  std::uint32_t blocks = 0;
-  std::uint32_t context = 0;
-  bool fixed = false;
-  std::vector<Lengths> requests;
+  bool fixed;
+  EvictionSetting run;
 };
 
-constexpr std::array<std::uint32_t, 3> kCounts = {32, 64, 128};
-constexpr std::array<std::uint32_t, 4> kFixedK = {1, 2, 4, 8};
-constexpr std::array<std::uint32_t, 6> kGib = {6, 10, 14, 18, 22, 24};
-constexpr std::array<model::StudyModelIndex, 3> kModelsOf10b = {model::kYarn, model::kLlama, model::kOpt};
-constexpr std::size_t kFixedSettings = kFixedK.size() * kCounts.size();
+constexpr std::size_t kSettingsOf9 = kLengthsOf9.size() * kCountsOf9.size();
 
-// Figure 9 with fixed lengths, then with those of its list, then 10a, then 10b.
+// Figure 9, then 10a, then 10b.
 Setting setting_at(const StudyInputs& inputs, std::size_t at) {
-  const auto& longer = inputs.requests.at("zipf_128_8192_ratio_0.5");
-  const auto& shorter = inputs.requests.at("zipf_512_2048_ratio_0.5");
-  if (at < kFixedSettings) {
-    const std::uint32_t k = kFixedK.at(at / kCounts.size());
-    const std::uint32_t count = kCounts.at(at % kCounts.size());
-    return {fmt::format("9 {}K x {}", k, count),
-            fmt::format("{}K x{}", k, count),
-            model::kYarn,
-            2928,
-            16384,
-            true,
-            std::vector<Lengths>(count, Lengths{k * 512, k * 512})};
+  if (at < kSettingsOf9) {
+    const LengthOf9& length = kLengthsOf9.at(at / kCountsOf9.size());
+    const std::uint32_t count = kCountsOf9.at(at % kCountsOf9.size());
+    const bool fixed = length.tokens > 0;
+    return {fmt::format("9 {} x {}", length.name, count),
+            fixed ? fmt::format("{} x{}", length.name, count) : fmt::format("x{}", count), fixed,
+            setting_of_9(inputs, length, count)};
   }
-  at -= kFixedSettings;
-  if (at < kCounts.size()) {
-    const std::uint32_t count = kCounts.at(at);
-    return {fmt::format("9 128-8K x {}", count),     fmt::format("x{}", count), model::kYarn, 2928, 16384, false,
-            {longer.begin(), longer.begin() + count}};
+  at -= kSettingsOf9;
+  if (at < kGibOf10a.size()) {
+    const std::uint32_t gib = kGibOf10a.at(at);
+    return {fmt::format("10a {} GiB", gib), fmt::format("{} GiB", gib), false, setting_of_10a(inputs, gib)};
   }
-  at -= kCounts.size();
-  if (at < kGib.size()) {
-    const std::uint32_t gib = kGib.at(at);
-    return {fmt::format("10a {} GiB", gib),
-            fmt::format("{} GiB", gib),
-            model::kYarn,
-            study_blocks(model::kYarn, gib),
-            8192,
-            false,
-            shorter};
-  }
-  at -= kGib.size();
+  at -= kGibOf10a.size();
   const model::StudyModelIndex m = kModelsOf10b.at(at);
-  const model::StudyModel& shape = model::kStudyModelTable[m];
-  return {fmt::format("10b {}", shape.name),
-          std::string(shape.name.substr(0, shape.name.find('-'))),
-          m,
-          study_blocks(m, 10),
-          2048,
-          false,
-          shorter};
+  const std::string_view name = model::kStudyModelTable[m].name;
+  return {fmt::format("10b {}", name), std::string(name.substr(0, name.find('-'))), false, setting_of_10b(inputs, m)};
+}
+
+// What a request may have in prompt and answer together. One that was sent back computes all of its tokens in a pass of
+// its own, and one that was swapped needs its blocks and one for the next token; the watermark stays free.
+std::string too_long(const Setting& setting, const Lengths& request) {
+  const sched::Config config = sched::vllm_0_4_2(setting.run.blocks, setting.run.context);
+  const std::uint64_t tokens = std::uint64_t{request.prompt} + request.output;
+  const std::uint64_t room = config.blocks - config.watermark_blocks - 1;
+  const std::uint64_t needed = (tokens + config.block_tokens - 1) / config.block_tokens;
+  const std::string sum = fmt::format("{} + {} = {} tokens", request.prompt, request.output, tokens);
+  if (needed > room) {
+    return fmt::format(
+        "{} take {} blocks of {}, but {} has {}, less {} of watermark and one for the next token: at most {} tokens "
+        "are expected",
+        sum, needed, config.block_tokens, setting.name, config.blocks, config.watermark_blocks,
+        room * config.block_tokens);
+  }
+  if (tokens > config.pass_tokens_max) {
+    return fmt::format(
+        "{}, but a pass of {} takes {}, and all of a request that was sent back: at most {} are expected", sum,
+        setting.name, config.pass_tokens_max, config.pass_tokens_max);
+  }
+  return {};
 }
 
 struct Arm {
@@ -100,18 +93,20 @@ constexpr std::array<Arm, 12> kArms = {{
     {.name = "swap, pageable", .eviction = sched::Eviction::kSwap, .pinned = false},
     {.name = "adaptive, pageable", .eviction = sched::Eviction::kAdaptive, .pinned = false},
 }};
-constexpr std::size_t kRecompute = 0;
-constexpr std::size_t kSwapPinned = 1;
-constexpr std::size_t kSwapPageable = 10;
+constexpr std::size_t kRecomputeArm = 0;
+constexpr std::size_t kSwapPinnedArm = 1;
+constexpr std::size_t kSwapPageableArm = 10;
 
 struct Outcome {
   double makespan = 0;
   double itl_p99 = 0;
   double recomputes = 0;
   double swaps = 0;
+  double little_error = 0;
 };
 
-Outcome run(const model::StudyFit& fit, const Setting& setting, const Arm& arm, std::span<const Lengths> requests) {
+Outcome run(const model::StudyFit& fit, const EvictionSetting& setting, const Arm& arm,
+            std::span<const Lengths> requests) {
   sched::Config config = sched::vllm_0_4_2(setting.blocks, setting.context);
   config.batching = arm.batching;
   config.chunk_tokens = kChunkTokens;
@@ -127,9 +122,9 @@ Outcome run(const model::StudyFit& fit, const Setting& setting, const Arm& arm, 
   costs.gather_byte_s = 2 * costs.step.context_token_s / kv_bytes;
   costs.track_itl = true;
   EngineRun result = run_engine(config, requests, costs);
-  KVD_CHECK(result.rejected == 0);  // every setting holds its longest request
+  KVD_CHECK(result.rejected == 0);  // opportunities_fault() has seen to that
   return {result.seconds, itl_p99(std::move(result.itl_s)), static_cast<double>(result.counts.recomputes),
-          static_cast<double>(result.counts.swaps_out)};
+          static_cast<double>(result.counts.swaps_out), result.little_error};
 }
 
 std::vector<Lengths> shuffled(std::span<const Lengths> requests, std::uint64_t seed) {
@@ -142,8 +137,8 @@ std::vector<Lengths> shuffled(std::span<const Lengths> requests, std::uint64_t s
 using Outcomes = std::array<std::vector<Outcome>, kArms.size()>;  // by seed
 
 OpportunityRow row_of(const Outcomes& outcomes, std::size_t arm) {
-  const std::vector<Outcome>& first = outcomes.at(kRecompute);
-  const std::vector<Outcome>& second = outcomes.at(kArms.at(arm).pinned ? kSwapPinned : kSwapPageable);
+  const std::vector<Outcome>& first = outcomes.at(kRecomputeArm);
+  const std::vector<Outcome>& second = outcomes.at(kArms.at(arm).pinned ? kSwapPinnedArm : kSwapPageableArm);
   std::vector<double> makespan, itl, makespan_gain, itl_gain;
   OpportunityRow row;
   row.arm = kArms.at(arm).name;
@@ -160,6 +155,7 @@ OpportunityRow row_of(const Outcomes& outcomes, std::size_t arm) {
     row.worst_itl_p99 = std::max(row.worst_itl_p99, itl_ratio);
     row.recomputes += o.recomputes / static_cast<double>(first.size());
     row.swaps += o.swaps / static_cast<double>(first.size());
+    row.little_error = std::max(row.little_error, o.little_error);
   }
   row.makespan_s = interval(makespan);
   row.itl_p99_s = interval(itl);
@@ -170,8 +166,18 @@ OpportunityRow row_of(const Outcomes& outcomes, std::size_t arm) {
 
 }  // namespace
 
-std::size_t opportunity_settings() noexcept {
-  return kFixedSettings + kCounts.size() + kGib.size() + kModelsOf10b.size();
+std::size_t opportunity_settings() noexcept { return kSettingsOf9 + kGibOf10a.size() + kModelsOf10b.size(); }
+
+std::string opportunities_fault(const StudyInputs& inputs) {
+  for (std::size_t at = 0; at < opportunity_settings(); ++at) {
+    const Setting setting = setting_at(inputs, at);
+    if (setting.fixed) continue;
+    for (std::size_t i = 0; i < setting.run.requests.size(); ++i) {
+      const std::string fault = too_long(setting, setting.run.requests[i]);
+      if (!fault.empty()) return fmt::format("{}[{}]: {}", at < kSettingsOf9 ? kListOf9 : kListOf10, i, fault);
+    }
+  }
+  return {};
 }
 
 std::vector<OpportunityRow> opportunities(const model::StudyFit& fit, const StudyInputs& inputs, std::size_t at,
@@ -179,9 +185,9 @@ std::vector<OpportunityRow> opportunities(const model::StudyFit& fit, const Stud
   const Setting setting = setting_at(inputs, at);
   Outcomes outcomes;
   for (std::uint32_t seed = 1; seed <= (setting.fixed ? 1 : seeds); ++seed) {
-    const std::vector<Lengths> order = shuffled(setting.requests, seed);
+    const std::vector<Lengths> order = shuffled(setting.run.requests, seed);
     for (std::size_t arm = 0; arm < kArms.size(); ++arm) {
-      outcomes.at(arm).push_back(run(fit, setting, kArms.at(arm), order));
+      outcomes.at(arm).push_back(run(fit, setting.run, kArms.at(arm), order));
     }
   }
   std::vector<OpportunityRow> rows;

@@ -1,5 +1,6 @@
 // The study's open opportunities against recomputation and swapping, on all settings of its figures 9 and 10: partial
-// eviction, the choice between both per request, asynchronous swapping, gathered copies, selective chunking. Pure.
+// eviction, a choice between both for each run by looking ahead, asynchronous swapping, gathered copies, selective
+// chunking. Pure.
 //
 // Compared with common random numbers: seed n shuffles the order of the requests, and every arm sees the same orders.
 // Requests of one length have no order: these settings are run once.
@@ -30,11 +31,15 @@ struct OpportunityRow {
   double worst_itl_p99 = 0;
   double recomputes = 0;  // preemptions of each kind, mean over the seeds
   double swaps = 0;
+  double little_error = 0;  // of its runs at most (sim/engine_run.h)
 };
 
 // Settings that there are; each is independent of the others.
 std::size_t opportunity_settings() noexcept;
-// All arms of setting number `setting` < opportunity_settings(). Requires seeds >= 2.
+// Where a request of the inputs' lists may be turned away in a setting, with the arithmetic; empty if nowhere.
+[[nodiscard]] std::string opportunities_fault(const StudyInputs& inputs);
+// All arms of setting number `setting` < opportunity_settings(). Requires seeds >= 2, and inputs without a
+// fault.
 std::vector<OpportunityRow> opportunities(const model::StudyFit& fit, const StudyInputs& inputs, std::size_t setting,
                                           std::uint32_t seeds);
 

@@ -2,12 +2,12 @@
 #include "sim/opportunities.h"
 
 #include <algorithm>
-#include <fstream>
 #include <span>
 
 #include <gtest/gtest.h>
 
 #include "sim/adaptive_eviction.h"
+#include "sim/study_text.h"
 
 namespace kvd::sim {
 namespace {
@@ -23,6 +23,26 @@ EngineCosts costs() {
   c.block_bytes = 8 << 20;
   c.copies_per_block = 64;
   return c;
+}
+
+// 768 blocks in 6 GiB, 7 of watermark, one for the next token.
+TEST(OpportunitiesInputs, EveryRequestFitsEverySettingOrIsNamed) {
+  const StudyInputs built_in = read_inputs(built_in_workloads(), "workloads.json").value();
+  EXPECT_EQ(opportunities_fault(built_in), "");
+  const auto with = [&](const char* list, Lengths request) {
+    StudyInputs inputs = built_in;
+    inputs.requests.at(list)[3] = request;
+    return opportunities_fault(inputs);
+  };
+  EXPECT_EQ(with(kListOf9, {12'000, 4384}), "");
+  EXPECT_EQ(with(kListOf9, {12'000, 4385}),
+            "zipf_128_8192_ratio_0.5[3]: 12000 + 4385 = 16385 tokens, but a pass of 9 128-8K x 32 takes 16384, and all "
+            "of a request that was sent back: at most 16384 are expected");
+  EXPECT_EQ(
+      with(kListOf10, {12'000, 161}),
+      "zipf_512_2048_ratio_0.5[3]: 12000 + 161 = 12161 tokens take 761 blocks of 16, but 10a 6 GiB has 768, less 7 "
+      "of watermark and one for the next token: at most 12160 tokens are expected");
+  EXPECT_NE(with(kListOf10, {1500, 1500}), "") << "a context of 2K in 10b";
 }
 
 sched::Victim sixty_blocks(double disturbed) {
@@ -143,7 +163,7 @@ TEST(EvictionPlan, FollowsTheWayThatPlaysOutBest) {
 }
 
 // In makespan and in the tail, wherever one of both does.
-TEST(EvictionPlan, KeepsTheLimitWhereAnswersAreAsLongAsTheyMayBe) {
+TEST(EvictionPlan, KeepsTheLimit) {
   int possible = 0;
   for (const double slower : {0.25, 0.5, 1.0, 1.5, 2.0, 4.0, 8.0}) {
     const Outlook again = outcome(evicting_run(sched::Eviction::kRecompute, slower));
@@ -157,29 +177,6 @@ TEST(EvictionPlan, KeepsTheLimitWhereAnswersAreAsLongAsTheyMayBe) {
     EXPECT_TRUE(keeps(both)) << slower;
   }
   EXPECT_GE(possible, 4);
-}
-
-// An answer that ends before its limit is a surprise: the engine looks ahead again, and as often as that.
-TEST(EvictionPlan, LooksAheadAgainWhenItWasSurprised) {
-  sched::Config config = sched::vllm_0_4_2(100, 2048);
-  config.eviction = sched::Eviction::kAdaptive;
-  config.host_blocks = 10'000;
-  EngineCosts c = costs();
-  c.track_itl = true;
-  const auto looks = [&](std::uint32_t limit) {
-    EvictionPlan plan(c);
-    Engine engine(plan.planned(config), std::vector<Lengths>(20, Lengths{200, 300, limit}), c);
-    for (;;) {
-      plan.before_pass(engine);
-      const sched::Pass* const pass = engine.begin();
-      if (pass == nullptr) break;
-      engine.end(*pass);
-    }
-    return plan.looks();
-  };
-  EXPECT_EQ(looks(300), 1U);
-  EXPECT_GT(looks(400), 1U);
-  EXPECT_LE(looks(400), 20U);
 }
 
 EngineRun swapping_run(bool async, double slower) {
@@ -209,18 +206,13 @@ TEST(EngineRun, WaitsForCopiesThatNoPassCanHide) {
   EXPECT_GT(slow.seconds, 2 * fast.seconds);
 }
 
-nlohmann::json load(const char* name) {
-  std::ifstream file(std::string(KVD_STUDY_DATA) + "/" + name);
-  return nlohmann::json::parse(file);
-}
-
 const OpportunityRow& arm(const std::vector<OpportunityRow>& rows, const std::string& name) {
   return *std::ranges::find(rows, name, &OpportunityRow::arm);
 }
 
 TEST(Opportunities, ComparesWithTheBetterOfBoth) {
-  const model::StudyFit fit = model::fit_study(read_tables(load("calibration.json")).value());
-  const StudyInputs inputs = read_inputs(load("workloads.json")).value();
+  const model::StudyFit fit = model::fit_study(read_tables(built_in_calibration(), "calibration.json").value());
+  const StudyInputs inputs = read_inputs(built_in_workloads(), "workloads.json").value();
   ASSERT_EQ(opportunity_settings(), 24U);
   const auto rows = opportunities(fit, inputs, 20, 3);
   EXPECT_EQ(rows.front().setting, "10a 24 GiB");

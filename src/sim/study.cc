@@ -1,7 +1,5 @@
 #include "sim/study.h"
 
-#include <algorithm>
-#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -12,118 +10,12 @@ namespace kvd::sim {
 using model::kLlama;
 using model::kOpt;
 using model::kYarn;
-using nlohmann::json;
 
 namespace {
 
 constexpr double kHostGib = 64;
 constexpr double kGibBytes = 1024.0 * 1024 * 1024;
 constexpr double kStudyBlockTokens = 16;
-
-// "prefill-8K" -> 8192, "prefill-16" -> 16, "4k" -> 4096, 512 -> 512; 0 when it is no length.
-double length_of(const std::string& text) {
-  const std::size_t dash = text.rfind('-');
-  const std::string digits = dash == std::string::npos ? text : text.substr(dash + 1);
-  if (digits.empty() || digits[0] < '0' || digits[0] > '9') return 0;
-  const double value = std::stod(digits);
-  return digits.back() == 'K' || digits.back() == 'k' ? value * 1024 : value;
-}
-
-double length_of(const json& value) {
-  return value.is_number() ? value.get<double>() : length_of(value.get<std::string>());
-}
-
-std::vector<model::PrefillPoint> read_3a(const json& table) {
-  std::vector<model::PrefillPoint> points;
-  const json& batches = table.at("batch_size");
-  for (const auto& [name, row] : table.at("throughput").items()) {
-    const double length = length_of(name);
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      if (row[i].is_null()) continue;
-      const auto seqs = batches.at(i).get<double>();
-      points.push_back({length, seqs, length * seqs / row[i].get<double>()});
-    }
-  }
-  // In order of length and batch: objects of JSON have none.
-  std::ranges::sort(
-      points, [](const auto& a, const auto& b) { return std::pair(a.length, a.seqs) < std::pair(b.length, b.seqs); });
-  return points;
-}
-
-std::vector<model::DecodePoint> read_3c(const json& models, const char* name) {
-  std::vector<model::DecodePoint> points;
-  const json& batches = models.at("batch_size");
-  const json& row = models.at("throughput").at(name);
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    const auto batch = batches.at(i).get<double>();
-    points.push_back({batch, batch / row[i].get<double>()});
-  }
-  return points;
-}
-
-void read_4a(const json& data, model::StudyTables& tables) {
-  constexpr double kPrompt = 8192;
-  const json& row = data.at("throughput").at("prefill-8K");
-  const json& sizes = data.at("chunked-size");
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    const double chunk = length_of(sizes.at(i));
-    const double seconds = kPrompt / row[i].get<double>();
-    (chunk == 0 ? tables.whole : tables.chunked).push_back({chunk, kPrompt, seconds});
-  }
-}
-
-void read_8(const json& calibration, model::StudyTables& tables) {
-  const json& by_block = calibration.at("fig8a_overhead_vs_block_size").at("data");
-  const json& by_tokens = calibration.at("fig8b_overhead_vs_evicted_tokens").at("data");
-  const auto blocks = [](const json& row, std::vector<model::EvictionPoint>& out) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      out.push_back({4096, static_cast<double>(2U << i), row[i].get<double>()});
-    }
-  };
-  const auto tokens = [](const json& row, std::vector<model::EvictionPoint>& out) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      out.push_back({static_cast<double>(1024U << i), kStudyBlockTokens, row[i].get<double>()});
-    }
-  };
-  blocks(by_block.at("Recompute"), tables.recompute);
-  blocks(by_block.at("Swap (pinned Mem.)"), tables.swap_pinned);
-  blocks(by_block.at("Swap (pageable Mem.)"), tables.swap_pageable);
-  tokens(by_tokens.at("Recompute"), tables.recompute);
-  tokens(by_tokens.at("Swap (Pinned Mem.)"), tables.swap_pinned);
-}
-
-// Why nothing can be fitted to a series; empty if something can. With one point left out there must still be one for
-// each constant.
-template <class Points>
-std::string series_fault(const char* name, const Points& points, std::size_t constants) {
-  if (points.size() <= constants) {
-    return fmt::format("{}: {} points, at least {} are expected", name, points.size(), constants + 1);
-  }
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    if (!std::isfinite(points[i].seconds) || points[i].seconds <= 0) {
-      return fmt::format("{}: point {} of {} is not a number above 0", name, i + 1, points.size());
-    }
-  }
-  return {};
-}
-
-std::string tables_fault(const model::StudyTables& t) {
-  for (const std::string& fault :
-       {series_fault("3a Yarn", t.first_pass[kYarn], 6), series_fault("3a Llama", t.first_pass[kLlama], 4),
-        series_fault("3c Yarn", t.decode[kYarn], 2), series_fault("3c Llama", t.decode[kLlama], 2),
-        series_fault("3c OPT", t.decode[kOpt], 2), series_fault("4a whole", t.whole, 0),
-        series_fault("4a chunked", t.chunked, 3), series_fault("8a, 8b recompute", t.recompute, 6),
-        series_fault("8a, 8b swap pinned", t.swap_pinned, 2), series_fault("8a swap pageable", t.swap_pageable, 2)}) {
-    if (!fault.empty()) return fault;
-  }
-  return {};
-}
-
-std::vector<Lengths> read_requests(const json& list) {
-  std::vector<Lengths> out;
-  for (const json& r : list) out.push_back({r.at(0).get<std::uint32_t>(), r.at(1).get<std::uint32_t>()});
-  return out;
-}
 
 // --- leaving points out
 
@@ -218,40 +110,6 @@ void leave_out_8(const model::StudyTables& tables, std::vector<LeftOut>& out) {
 }
 
 }  // namespace
-
-std::expected<model::StudyTables, std::string> read_tables(const json& calibration) {
-  model::StudyTables tables;
-  try {
-    const json& fig3a = calibration.at("fig3a_prefill_fixed_tokens_per_s");
-    const json& fig3c = calibration.at("fig3c_decode_tokens_per_s").at("models");
-    tables.first_pass[kYarn] = read_3a(fig3a.at("Yarn-Llama-2-7B"));
-    tables.first_pass[kLlama] = read_3a(fig3a.at("Llama-3.1-8B"));
-    tables.decode[kYarn] = read_3c(fig3c, "Yarn-llama2-7B");
-    tables.decode[kLlama] = read_3c(fig3c, "llama-3.1-8B");
-    tables.decode[kOpt] = read_3c(fig3c, "OPT-13B");
-    read_4a(calibration.at("fig4a_chunked_prefill_8k").at("data"), tables);
-    read_8(calibration, tables);
-  } catch (const json::exception& error) {
-    return std::unexpected(std::string(error.what()));
-  }
-  if (std::string fault = tables_fault(tables); !fault.empty()) return std::unexpected(std::move(fault));
-  return tables;
-}
-
-std::expected<StudyInputs, std::string> read_inputs(const json& workloads) {
-  StudyInputs inputs;
-  try {
-    for (const char* const name : {"w1", "w2", "w3", "zipf_128_8192_ratio_0.5", "zipf_512_2048_ratio_0.5", "fig11a"}) {
-      inputs.requests[name] = read_requests(workloads.at(name));
-    }
-    for (const auto& [order, prompts] : workloads.at("fig3b_prompt_lengths_in_order_of_joining").items()) {
-      inputs.prompts_joining[order] = prompts.get<std::vector<std::uint32_t>>();
-    }
-  } catch (const json::exception& error) {
-    return std::unexpected(std::string(error.what()));
-  }
-  return inputs;
-}
 
 std::vector<LeftOut> leave_one_out(const model::StudyTables& tables) {
   std::vector<LeftOut> out;

@@ -7,13 +7,14 @@
 #pragma once
 
 #include <array>
-#include <expected>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "base/input.h"
 #include "model/step_fit.h"
 #include "sim/engine_run.h"
 
@@ -25,9 +26,11 @@ struct StudyInputs {
   std::map<std::string, std::vector<std::uint32_t>> prompts_joining;  // figure 3b, by order
 };
 
-// From the parsed files; the error names what is missing, or a series that cannot be fitted to: too short, not above 0.
-std::expected<model::StudyTables, std::string> read_tables(const nlohmann::json& calibration);
-std::expected<StudyInputs, std::string> read_inputs(const nlohmann::json& workloads);
+// From the text of calibration.json and of workloads.json, which `file` is in complaints. Faults: no JSON (with its
+// line), a key that is missing or holds something else (with its place in the file and what was expected there), a
+// series that cannot be fitted to: too short, not above 0.
+FromInput<model::StudyTables> read_tables(std::string_view calibration, std::string_view file);
+FromInput<StudyInputs> read_inputs(std::string_view workloads, std::string_view file);
 
 // Names of the figures that study_figure() knows, in the paper's order: 3a 3b 3c 4a 4b 4c 4c_fixed 5 8a ... 11.
 const std::vector<std::string>& study_figures();
@@ -38,6 +41,42 @@ nlohmann::ordered_json study_figure(const std::string& figure, const model::Stud
 // How often requests were preempted in the runs of figures 9, 10a and 10b, laid out as these: the paper explains with
 // it, and does not draw it.
 nlohmann::ordered_json study_evictions(const model::StudyFit& fit, const StudyInputs& inputs);
+
+// Makespans in the same runs, with whole requests evicted as vLLM does, and with as many blocks as are needed: "whole"
+// and "partial".
+nlohmann::ordered_json study_makespans(const model::StudyFit& fit, const StudyInputs& inputs);
+
+// What figure 6 draws, as far as passes go: five passes of the first four requests of w1, w2 and w3, with the tokens
+// whose KV each writes and the cached ones that it reads. The paper does not give the lengths of its four. A context of
+// 8K takes in all four prompts at once.
+nlohmann::ordered_json study_accesses(const model::StudyFit& fit, const StudyInputs& inputs);
+
+// The passes that hold prompts in figure 4b's runs at a context of 4K: [seconds, tokens, tokens of prompts] of each.
+nlohmann::ordered_json study_prompt_passes(const model::StudyFit& fit, const StudyInputs& inputs);
+
+// A run of figures 9, 10a and 10b, but for how it evicts; which there are, and each of them.
+struct EvictionSetting {
+  model::StudyModelIndex model = model::kYarn;
+  std::uint32_t blocks = 0;
+  std::uint32_t context = 0;
+  std::vector<Lengths> requests;
+};
+struct LengthOf9 {
+  const char* name;
+  std::uint32_t tokens;  // of each prompt, and of each answer; 0 = as the inputs' list has them
+};
+inline constexpr std::array<LengthOf9, 5> kLengthsOf9 = {
+    {{"1K", 512}, {"2K", 1024}, {"4K", 2048}, {"8K", 4096}, {"128-8K", 0}}};
+// The inputs' lists of figure 9's last lengths, and of figure 10.
+inline constexpr const char* kListOf9 = "zipf_128_8192_ratio_0.5";
+inline constexpr const char* kListOf10 = "zipf_512_2048_ratio_0.5";
+inline constexpr std::array<std::uint32_t, 3> kCountsOf9 = {32, 64, 128};  // of requests
+inline constexpr std::uint32_t kRequestsOf6 = 4;                           // of w1, w2 and w3
+inline constexpr std::array<std::uint32_t, 6> kGibOf10a = {6, 10, 14, 18, 22, 24};
+inline constexpr std::array<model::StudyModelIndex, 3> kModelsOf10b = {model::kYarn, model::kLlama, model::kOpt};
+EvictionSetting setting_of_9(const StudyInputs& inputs, const LengthOf9& length, std::uint32_t count);
+EvictionSetting setting_of_10a(const StudyInputs& inputs, std::uint32_t gib);
+EvictionSetting setting_of_10b(const StudyInputs& inputs, model::StudyModelIndex m);
 
 // A table point that was left out of the fit: what was measured, and what the fit of all others predicts.
 struct LeftOut {

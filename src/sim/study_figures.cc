@@ -22,6 +22,7 @@ namespace {
 struct Study {
   const model::StudyFit& fit;
   const StudyInputs& inputs;
+  bool partial = false;  // evictions take only as many blocks of a request as are needed
 };
 
 constexpr std::array<std::uint32_t, 10> kBatches = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
@@ -196,30 +197,27 @@ ordered_json fig8b(const Study& s) {
   return out;
 }
 
-EngineRun evicting_run(const Study& s, StudyModelIndex m, std::uint32_t blocks, std::uint32_t context, bool swap,
-                       std::span<const Lengths> requests) {
-  sched::Config config = sched::vllm_0_4_2(blocks, context);
+EngineRun evicting_run(const Study& s, const EvictionSetting& setting, bool swap) {
+  sched::Config config = sched::vllm_0_4_2(setting.blocks, setting.context);
   config.eviction = swap ? sched::Eviction::kSwap : sched::Eviction::kRecompute;
-  config.host_blocks = study_host_blocks(m);
-  return run_engine(config, requests, study_costs(s.fit, m, true, 16));
+  config.partial = s.partial;
+  config.host_blocks = study_host_blocks(setting.model);
+  return run_engine(config, setting.requests, study_costs(s.fit, setting.model, true, 16));
 }
 
 // What the figures of evictions show of a run.
 using Value = ordered_json (*)(const EngineRun& run);
 ordered_json overhead(const EngineRun& run) { return run.overhead_s(); }
 ordered_json evictions(const EngineRun& run) { return run.counts.recomputes + run.counts.swaps_out; }
+ordered_json makespan(const EngineRun& run) { return run.seconds; }
 
 ordered_json runs_of_9(const Study& s, Value value) {
   ordered_json out;
-  const auto& zipf = s.inputs.requests.at("zipf_128_8192_ratio_0.5");
-  for (const char* const length : {"1K", "2K", "4K", "8K", "128-8K"}) {
+  for (const LengthOf9& length : kLengthsOf9) {
     for (const bool swap : {false, true}) {
-      for (const std::size_t count : {32UL, 64UL, 128UL}) {
-        const bool fixed = length[1] == 'K';
-        const auto half = static_cast<std::uint32_t>(fixed ? (length[0] - '0') * 512 : 0);
-        std::vector<Lengths> requests(count, Lengths{half, half});
-        if (!fixed) requests.assign(zipf.begin(), zipf.begin() + static_cast<std::ptrdiff_t>(count));
-        out[length][swap ? "swap" : "recompute"].push_back(value(evicting_run(s, kYarn, 2928, 16384, swap, requests)));
+      for (const std::uint32_t count : kCountsOf9) {
+        const EngineRun run = evicting_run(s, setting_of_9(s.inputs, length, count), swap);
+        out[length.name][swap ? "swap" : "recompute"].push_back(value(run));
       }
     }
   }
@@ -229,26 +227,26 @@ ordered_json runs_of_9(const Study& s, Value value) {
 ordered_json runs_of_10a(const Study& s, Value value) {
   ordered_json out;
   for (const bool swap : {false, true}) {
-    for (const std::uint32_t gib : {6U, 10U, 14U, 18U, 22U, 24U}) {
-      out["zipf"][swap ? "swap" : "recompute"][std::to_string(gib)] = value(evicting_run(
-          s, kYarn, study_blocks(kYarn, gib), 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5")));
+    for (const std::uint32_t gib : kGibOf10a) {
+      const EngineRun run = evicting_run(s, setting_of_10a(s.inputs, gib), swap);
+      out["zipf"][swap ? "swap" : "recompute"][std::to_string(gib)] = value(run);
     }
   }
   return out;
-}
-
-EngineRun ten_gib_run(const Study& s, StudyModelIndex m, bool swap) {
-  return evicting_run(s, m, study_blocks(m, 10), 2048, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
 }
 
 ordered_json runs_of_10b(const Study& s, Value value) {
   ordered_json out;
-  for (const StudyModelIndex m : kModels) {
+  for (const StudyModelIndex m : kModelsOf10b) {
     for (const bool swap : {false, true}) {
-      out[name_of(m)][swap ? "swap" : "recompute"] = value(ten_gib_run(s, m, swap));
+      out[name_of(m)][swap ? "swap" : "recompute"] = value(evicting_run(s, setting_of_10b(s.inputs, m), swap));
     }
   }
   return out;
+}
+
+ordered_json runs_of_9_and_10(const Study& s, Value value) {
+  return {{"fig9", runs_of_9(s, value)}, {"fig10a", runs_of_10a(s, value)}, {"fig10b", runs_of_10b(s, value)}};
 }
 
 ordered_json fig9(const Study& s) { return runs_of_9(s, overhead); }
@@ -265,16 +263,59 @@ ordered_json use_over_time(const EngineRun& run, double gpu_blocks, double host_
 
 ordered_json fig11(const Study& s) {
   ordered_json out;
-  for (const bool swap : {false, true}) {
-    const char* const how = swap ? "swap" : "recompute";
-    const EngineRun a = evicting_run(s, kYarn, 1064, 16384, swap, s.inputs.requests.at("fig11a"));
-    out["a"][how] = use_over_time(a, 1064, study_host_blocks(kYarn));
-    const std::uint32_t six_gib = study_blocks(kYarn, 6);
-    const EngineRun b = evicting_run(s, kYarn, six_gib, 8192, swap, s.inputs.requests.at("zipf_512_2048_ratio_0.5"));
-    out["b"][how] = use_over_time(b, six_gib, study_host_blocks(kYarn));
-    out["c"][how] = use_over_time(ten_gib_run(s, kOpt, swap), study_blocks(kOpt, 10), study_host_blocks(kOpt));
+  const std::pair<const char*, EvictionSetting> parts[] = {{"a", {kYarn, 1064, 16384, s.inputs.requests.at("fig11a")}},
+                                                           {"b", setting_of_10a(s.inputs, 6)},
+                                                           {"c", setting_of_10b(s.inputs, kOpt)}};
+  for (const auto& [part, setting] : parts) {
+    for (const bool swap : {false, true}) {
+      out[part][swap ? "swap" : "recompute"] =
+          use_over_time(evicting_run(s, setting, swap), setting.blocks, study_host_blocks(setting.model));
+    }
   }
   return out;
+}
+
+// --- what the paper says of passes without a figure that has it
+
+// Calls see(scheduler, pass, seconds) for each pass, until nobody is left or it answers false.
+template <class See>
+void each_pass(const sched::Config& config, std::span<const Lengths> requests, const EngineCosts& costs, See see) {
+  Engine engine(config, requests, costs);
+  while (const sched::Pass* const pass = engine.begin()) {
+    if (!see(engine.scheduler(), *pass, engine.record().seconds)) return;
+    engine.end(*pass);
+  }
+}
+
+std::uint32_t prompt_tokens_of(const sched::Scheduler& scheduler, const sched::Pass& pass) {
+  std::uint32_t tokens = 0;
+  for (const sched::Item& item : pass.items) {
+    const std::uint32_t prompt = scheduler.request(item.request).prompt;
+    if (item.context < prompt) tokens += std::min(item.tokens, prompt - item.context);
+  }
+  return tokens;
+}
+
+// What a pass writes to the KV cache and reads from it. A block counts as written if one of its tokens is.
+ordered_json accesses_of(const sched::Scheduler& scheduler, const sched::Pass& pass, double seconds) {
+  const std::uint32_t block_tokens = scheduler.config().block_tokens;
+  std::uint64_t read_tokens = 0;
+  std::uint32_t written_blocks = 0;
+  std::uint32_t ascending = 0;
+  for (const sched::Item& item : pass.items) {
+    const std::uint32_t end = item.context + item.tokens;
+    read_tokens += item.context;
+    written_blocks += (end + block_tokens - 1) / block_tokens - item.context / block_tokens;
+    if (std::ranges::is_sorted(scheduler.request(item.request).blocks)) ++ascending;
+  }
+  return {{"seconds", seconds},
+          {"requests", pass.items.size()},
+          {"prompt_tokens", prompt_tokens_of(scheduler, pass)},
+          {"written_tokens", pass.tokens},
+          {"read_tokens", read_tokens},
+          {"blocks", scheduler.pool().used()},
+          {"written_blocks", written_blocks},
+          {"requests_with_ascending_blocks", ascending}};
 }
 
 const std::vector<std::pair<std::string, ordered_json (*)(const Study&)>>& figures() {
@@ -306,10 +347,62 @@ const std::vector<std::string>& study_figures() {
   return names;
 }
 
+EvictionSetting setting_of_9(const StudyInputs& inputs, const LengthOf9& length, std::uint32_t count) {
+  EvictionSetting setting{kYarn, 2928, 16384, std::vector(count, Lengths{length.tokens, length.tokens})};
+  const auto& listed = inputs.requests.at(kListOf9);
+  if (length.tokens == 0) setting.requests.assign(listed.begin(), listed.begin() + count);
+  return setting;
+}
+
+EvictionSetting setting_of_10a(const StudyInputs& inputs, std::uint32_t gib) {
+  return {kYarn, study_blocks(kYarn, gib), 8192, inputs.requests.at(kListOf10)};
+}
+
+EvictionSetting setting_of_10b(const StudyInputs& inputs, StudyModelIndex m) {
+  return {m, study_blocks(m, 10), 2048, inputs.requests.at(kListOf10)};
+}
+
 ordered_json study_evictions(const model::StudyFit& fit, const StudyInputs& inputs) {
-  const Study s{fit, inputs};
-  return {
-      {"fig9", runs_of_9(s, evictions)}, {"fig10a", runs_of_10a(s, evictions)}, {"fig10b", runs_of_10b(s, evictions)}};
+  return runs_of_9_and_10({fit, inputs}, evictions);
+}
+
+ordered_json study_makespans(const model::StudyFit& fit, const StudyInputs& inputs) {
+  return {{"whole", runs_of_9_and_10({fit, inputs, false}, makespan)},
+          {"partial", runs_of_9_and_10({fit, inputs, true}, makespan)}};
+}
+
+ordered_json study_accesses(const model::StudyFit& fit, const StudyInputs& inputs) {
+  constexpr std::size_t kPasses = 5;
+  constexpr std::uint32_t kContext = 8192;  // the smallest that takes in the prompts of each workload in one pass
+  ordered_json out;
+  for (const char* const workload : {"w1", "w2", "w3"}) {
+    ordered_json& passes = out[workload];
+    each_pass(strategy("vllm", yarn_blocks(kContext), kContext),
+              std::span(inputs.requests.at(workload)).first(kRequestsOf6), study_costs(fit, kYarn, true, 16),
+              [&](const sched::Scheduler& scheduler, const sched::Pass& pass, double seconds) {
+                passes.push_back(accesses_of(scheduler, pass, seconds));
+                return passes.size() < kPasses;
+              });
+  }
+  return out;
+}
+
+ordered_json study_prompt_passes(const model::StudyFit& fit, const StudyInputs& inputs) {
+  constexpr std::uint32_t kContext = 4096;
+  ordered_json out;
+  for (const char* const workload : {"w1", "w2", "w3"}) {
+    for (const char* const name : {"vllm", "mix", "4k", "2k", "1k", "512"}) {
+      ordered_json& passes = out[workload][name] = ordered_json::array();
+      each_pass(strategy(name, yarn_blocks(kContext), kContext), inputs.requests.at(workload),
+                study_costs(fit, kYarn, true, 16),
+                [&](const sched::Scheduler& scheduler, const sched::Pass& pass, double seconds) {
+                  const std::uint32_t prompt_tokens = prompt_tokens_of(scheduler, pass);
+                  if (prompt_tokens > 0) passes.push_back({seconds, pass.tokens, prompt_tokens});
+                  return true;
+                });
+    }
+  }
+  return out;
 }
 
 ordered_json study_figure(const std::string& figure, const model::StudyFit& fit, const StudyInputs& inputs) {

@@ -3,21 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <functional>
 
 #include <gtest/gtest.h>
 
+#include "sim/study_text.h"
+
 namespace kvd::sim {
 namespace {
 
-nlohmann::json load(const char* name) {
-  std::ifstream file(std::string(KVD_STUDY_DATA) + "/" + name);
-  return nlohmann::json::parse(file);
-}
-
-model::StudyTables tables() { return read_tables(load("calibration.json")).value(); }
-StudyInputs inputs() { return read_inputs(load("workloads.json")).value(); }
+model::StudyTables tables() { return read_tables(built_in_calibration(), "calibration.json").value(); }
+StudyInputs inputs() { return read_inputs(built_in_workloads(), "workloads.json").value(); }
 
 double percentile(std::vector<double> values, double share) {
   std::ranges::sort(values);
@@ -117,6 +113,52 @@ TEST(Study, CountsEvictions) {
     EXPECT_GT(of("OPT-13B"), of("Yarn-Llama-2-7B")) << how;
     EXPECT_GT(of("Yarn-Llama-2-7B"), of("Llama-3.1-8B")) << how;
   }
+}
+
+// Figure 6 as far as passes go: one prefill of four prompts, then decodes that read all that was written.
+TEST(Study, FollowsWritesAndReadsOfFourRequests) {
+  const StudyInputs in = inputs();
+  const auto accesses = study_accesses(model::fit_study(tables()), in);
+  for (const char* const workload : {"w1", "w2", "w3"}) {
+    const auto& passes = accesses.at(workload);
+    ASSERT_EQ(passes.size(), 5U);
+    std::uint64_t prompts = 0;
+    for (std::size_t i = 0; i < 4; ++i) prompts += in.requests.at(workload)[i].prompt;
+    EXPECT_EQ(passes[0].at("prompt_tokens"), prompts) << workload;
+    std::uint64_t written = 0;
+    for (std::size_t i = 0; i < passes.size(); ++i) {
+      EXPECT_EQ(passes[i].at("read_tokens"), written) << workload << " " << i;
+      EXPECT_EQ(passes[i].at("written_tokens"), i == 0 ? prompts : 4) << workload << " " << i;
+      EXPECT_EQ(passes[i].at("prompt_tokens"), i == 0 ? prompts : 0) << workload << " " << i;
+      written += passes[i].at("written_tokens").get<std::uint64_t>();
+    }
+  }
+}
+
+TEST(Study, ListsThePassesThatHoldPrompts) {
+  const StudyInputs in = inputs();
+  const auto all = study_prompt_passes(model::fit_study(tables()), in);
+  for (const auto& [workload, strategies] : all.items()) {
+    std::uint64_t prompts = 0;
+    for (const Lengths& r : in.requests.at(workload)) prompts += r.prompt;
+    for (const auto& [strategy, passes] : strategies.items()) {
+      std::uint64_t listed = 0;
+      for (const auto& pass : passes) {
+        EXPECT_GT(pass[0].get<double>(), 0);
+        EXPECT_LE(pass[1].get<int>(), strategy == "512" ? 512 : 4096);
+        listed += pass[2].get<std::uint64_t>();
+      }
+      EXPECT_EQ(listed, prompts) << workload << " " << strategy;
+    }
+  }
+}
+
+TEST(Study, EvictsWholeRequestsOrOnlyWhatIsNeeded) {
+  const auto makespans = study_makespans(model::fit_study(tables()), inputs());
+  const auto& whole = makespans.at("whole").at("fig9");
+  const auto& partial = makespans.at("partial").at("fig9");
+  EXPECT_EQ(whole.at("1K").at("swap").at(0), partial.at("1K").at("swap").at(0)) << "nobody is evicted";
+  EXPECT_NE(whole.at("8K").at("swap").at(2), partial.at("8K").at("swap").at(2));
 }
 
 TEST(EngineRun, ARequestThatOutgrowsTheDeviceStillPaysForItsCopies) {

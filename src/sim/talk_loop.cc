@@ -72,10 +72,9 @@ class Loop {
     KVD_CHECK(!engine.constant_context || (traffic.prompt_min == traffic.prompt_max && traffic.turns_max == 1));
     draw(seed);
     // One unit of the prefix cache is a whole prompt: no two share any.
-    const sched::V1Config config{.blocks = engine.blocks,
-                                 .block_tokens = kTalkBlockTokens,
-                                 .unit_blocks = kPromptMax / kTalkBlockTokens,
-                                 .chunk_tokens = engine.chunk_tokens};
+    sched::V1Config config = sched::vllm_v1(engine.blocks, kTalkBlockTokens);
+    config.unit_blocks = kPromptMax / kTalkBlockTokens;
+    config.chunk_tokens = engine.chunk_tokens;
     engine_ = std::make_unique<sched::V1Engine>(config, requests_, engine.reuse > 0 ? &link_ : nullptr);
   }
 

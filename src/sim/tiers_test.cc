@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/catalogue_engine.h"
 #include "model/closed_form.h"
 #include "sim/fleet.h"
 #include "sim/testing/layer_pipeline.h"
@@ -39,7 +40,7 @@ FleetConfig cold_engines(std::uint32_t instances) {
   config.engine = {100'000, 16, 4, 8192, 64};
   config.engine.prefix_caching = false;
   config.policy = "round-robin";
-  config.pass = model::roofline(model::qwen3_32b_h100x2());
+  config.pass = model::qwen3_32b_h100x2().pass;
   config.keep_records = true;
   config.tiers.kv_bytes_per_token = kTokenBytes;
   config.tiers.layers = 64;

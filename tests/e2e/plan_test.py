@@ -134,6 +134,11 @@ class PlanTest(unittest.TestCase):
         self.assertIn("measured but for", known)
         self.assertIn("data sheet", known)
         self.assertIn("IPDPS'25", known)
+        for name in ("object-store", "nvme-gen4", "nic-100g", "nic-200g", "pcie-gen4-x16"):
+            self.assertIn(name, known)
+        entries = self.json("catalogue")
+        self.assertEqual(sorted(entries), ["class", "device", "link", "model", "storage"])
+        self.assertIn("h100", [alias for device in entries["device"] for alias in [device["name"], *device["aliases"]]])
 
     def test_bad_input_is_named_with_what_was_expected(self):
         self.assertIn("nearest: llama-3-70b", self.refused("--model", "llama-3-70", *CHAT[2:]))

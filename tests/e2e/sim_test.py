@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import tempfile
@@ -168,6 +169,26 @@ class SimTest(unittest.TestCase):
         self.assertIn("prefix-cache", arms)
         self.assertNotIn("depot", arms)
 
+    def test_a_sweep_shows_its_checks_and_what_it_leaves_out(self) -> None:
+        name = self.path / "sweep.csv"
+        done = self.sim("sweep", str(self.config), "--set", "fleet.warmup_s=20", "--seeds", "3", "--out", str(name))
+        self.assertRegex(done.stdout, r"\nchecks: .* hold in 3 of 3 runs; 2[0-9]{2} requests of warm-ups not counted, "
+                                      r"0 unfinished\n$")
+        self.assertIn("fewer than the 10 seeds", done.stdout)
+        for run in csv.DictReader(name.read_text(encoding="utf-8").splitlines()):
+            self.assertEqual(int(run["warmup_requests"]) + int(run["requests"]), 400)
+            self.assertEqual((run["unfinished"], run["sound"]), ("0", "1"))
+            self.assertLess(float(run["little_error"]), 0.01)
+
+    def test_a_sweep_of_one_seed_has_no_intervals(self) -> None:
+        one = ["sweep", str(self.config), "--seeds", "1"]
+        self.assertNotIn("±", self.sim(*one).stdout)
+        self.assertIn("no intervals", self.sim(*one).stdout)
+        for seeds, known in (("1", False), ("2", True)):
+            arm = json.loads(self.sim("sweep", str(self.config), "--seeds", seeds, "--json").stdout)[0]
+            self.assertEqual(arm["goodput_over_first"]["half_95"] is not None, known)
+            self.assertTrue(arm["runs"][0]["checks"]["sound"])
+
     def test_a_sweep_says_what_it_expects(self) -> None:
         for flags, expected in ((["--vary", "speed=1,2"], "section.key=VALUE"), (["--seeds", "0"], "--seeds"),
                                 (["--vary", "fleet.seed=1,2"], "--seeds"),
@@ -197,8 +218,32 @@ class SimTest(unittest.TestCase):
                                "--prompt", "2000", "--output", "100", "--reuse", "0.5", "--precision", "bf16"],
                               capture_output=True, text=True, timeout=60)
         self.assertEqual(plan.returncode, 0, plan.stderr)
+        # And a fleet the engine that is made of it: the same model again, so the same times.
+        section = self.path / "engine.toml"
+        made = self.sim("calibrate", names[1], "--engine", "--model", "qwen3-32b", "--out", str(section))
+        self.assertEqual(made.returncode, 0, made.stderr)
+        fitted = self.config.read_text(encoding="utf-8").replace("[engine]", section.read_text(encoding="utf-8"))
+        (self.path / "fitted.toml").write_text(fitted, encoding="utf-8")
+        runs = [json.loads(self.sim("run", str(self.path / name), "--json").stdout)
+                for name in ("fleet.toml", "fitted.toml")]
+        for what in ("ttft_s", "tpot_s"):
+            self.assertAlmostEqual(runs[1][what]["mean"] / runs[0][what]["mean"], 1, delta=0.01)
+        self.assertIn("choose one", self.complaint("calibrate", names[1], "--engine", "--device", "x"))
+        self.assertIn("a CSV", self.complaint("calibrate", "--engine"))
         self.assertIn("--memory", self.complaint("calibrate", names[1], "--device", "x", "--model", "qwen3-32b"))
         self.assertIn("qwen3-32b", self.complaint("calibrate", names[1], "--device", "x", "--model", "qwen"))
+
+    def test_writes_all_files_or_none(self) -> None:
+        names = [self.path / name for name in ("requests.csv", "passes.csv", "series.csv")]
+        there = sorted(self.path.iterdir())
+        flags = [part for name in names for part in (f"--{name.stem}", str(name))]
+        self.assertIn("missing/page.html", self.complaint("run", str(self.config), *flags, "--html",
+                                                          str(self.path / "missing/page.html")))
+        self.assertEqual(sorted(self.path.iterdir()), there)
+        self.assertIn("missing/page.html", self.complaint("sweep", str(self.config), "--seeds", "1", "--out",
+                                                          str(names[0]), "--html",
+                                                          str(self.path / "missing/page.html")))
+        self.assertEqual(sorted(self.path.iterdir()), there)
 
     def test_examples_are_configurations(self) -> None:
         for example in sorted((ROOT / "examples/sim").glob("*.toml")):
@@ -220,7 +265,21 @@ class SimTest(unittest.TestCase):
                                  (lambda: chunked.__setitem__("prefill-8K", []), "4a whole: 0 points")):
             change()
             (self.path / "calibration.json").write_text(json.dumps(tables), encoding="utf-8")
-            self.assertIn(expected, self.complaint("calibrate", "--data", str(self.path)))
+            said = self.complaint("calibrate", "--data", str(self.path))
+            self.assertIn(expected, said)
+            self.assertIn("calibration.json: ", said)
+        (self.path / "calibration.json").write_text("{\n\"fig3a\": oops\n", encoding="utf-8")
+        self.assertIn("calibration.json:2: not JSON here: expected", self.complaint("study", "--data", str(self.path)))
+
+    def test_the_study_needs_no_files(self) -> None:
+        done = subprocess.run(["kvdepot", "sim", "study", "--figure", "8a"], cwd=self.path, capture_output=True,
+                              text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, self.sim("study", "--figure", "8a", "--data", "data/ipdps25").stdout)
+
+    def test_a_trace_that_is_still_packed_is_answered_with_the_command(self) -> None:
+        (self.path / "trace.jsonl").rename(self.path / "trace.jsonl.xz")
+        self.assertIn(f"xz -dk {self.path}/trace.jsonl.xz", self.complaint("run", str(self.config)))
 
     def test_study_says_which_figures_there_are(self) -> None:
         self.assertIn("10a", self.complaint("study", "--figure", "12"))

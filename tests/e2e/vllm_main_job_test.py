@@ -7,10 +7,8 @@ Two engines on one depot, and one with the store inside it. About two minutes on
 
 import time
 import unittest
-from types import SimpleNamespace
 
-from kvdepot.vllm import KvDepotConnector
-from kvdepot.vllm.config import ConfigError, Settings
+from bench.engine_process import EngineError
 from tests.e2e.depot_process import DepotProcess
 from tests.e2e.engine_rig import BLOCK, PATIENT, Rig, connector, read_digests, wait_stored
 
@@ -117,15 +115,16 @@ class MainJob(unittest.TestCase):
         self.assertGreater(self.writer.counter("vllm:kvdepot_bytes_stored"), 0)
         self.assertEqual(self.reader.counter("vllm:kvdepot_load_failures"), 0)
 
-    def test_9_the_same_store_inside_the_engine_is_for_one_process(self):
+    def test_9_the_same_store_inside_the_engine_is_for_one_engine(self):
         prompt = self.rig.prompt("embedded", 3 * BLOCK + 5)
         self.assertEqual(self.embedded.ask(prompt).cached, 0)
         self.embedded.ask(self.rig.prompt("another", 20), 4)    # lets the store end
         self.embedded.reset_prefix_cache()
         self.assertEqual(self.embedded.ask(prompt).cached, 3 * BLOCK)
         self.assertEqual(self.folder.stat().st_mode & 0o777, 0o700)
-        with self.assertRaisesRegex(ConfigError, "kvdepot serve"):      # what the worker of a second engine does
-            KvDepotConnector._open_client(SimpleNamespace(_settings=Settings(self.inside)), "second")
+        with self.assertRaises(EngineError):
+            self.rig.engine("second", connector(self.inside))
+        self.assertIn("kvdepot serve", (self.rig.work / "log" / "second.log").read_text())
 
 
 if __name__ == "__main__":

@@ -62,6 +62,8 @@ SUBJECTS = (
             "    preempt(victim);"),
         Bug(SCHEDULER, "the adaptive choice brings swapped requests back before earlier ones",
             "  while (!swapped_.empty() && !recomputed_first()) {", "  while (!swapped_.empty()) {"),
+        Bug(SCHEDULER, "the adaptive choice recomputes requests before earlier ones that are swapped out",
+            "    if (swapped_first(id)) break;\n", ""),
         Bug(SCHEDULER, "blocks are given away before they are copied out",
             "    copy_out(id, blocks);\n    return;", "    copy_out(id, blocks);"),
         Bug(SCHEDULER, "a request runs before its blocks are copied in",
@@ -91,6 +93,11 @@ SUBJECTS = (
             "  std::vector<std::uint32_t> path;\n"
             "  for (auto n = held.last; n != kNone; n = nodes_[n].parent) path.insert(path.begin(), n);\n"
             "  for (const std::uint32_t node : path) {"),
+        Bug(CACHE, "the table keeps the tail of a run that is split", "    table_[slot_with(node)].node = head;\n", ""),
+        Bug(CACHE, "a request goes on in a run that others hold", "  return n.refs == 1 && n.child",
+            "  return n.child"),
+        Bug(CACHE, "what lies behind a place in the table that becomes free is lost",
+            "    if (((slot - home) & mask) >= ((slot - hole) & mask)) {", "    if (home == mask + 1) {"),
         Bug(CACHE, "only a run's first successor is found", "  return p.hashed > 0 ? find(parent, unit) : kNone;",
             "  return kNone;"),
     )),

@@ -89,19 +89,30 @@ class Lab:
     def wake_up(self, name: str, encode: document.Encode) -> None:
         """After a restart of the depot: a small prompt of other content until engine `name` gets it from there again.
 
-        Part of no figure: the first request after a fault may find an open breaker and is computed.
+        Part of no figure: the first request after a fault may find an open breaker, or a process of the engine that has
+        not connected again yet, and is computed. vLLM calls what a connector promised cached, also where its load has
+        failed; only a load of all its blocks shows that all connections stand.
         """
         self.progress.detail(f"until engine {name} is connected again")
         filler = document.text_of_tokens(encode, FILLER_SEED, FILLER_TOKENS)
         deadline = time.monotonic() + CONNECT_DEADLINE_S
         self.engines[name].reset()
-        while self.ask(name, filler, 1).cached < document.BLOCK_TOKENS:
+        while not self._loads(name, filler):
             if time.monotonic() > deadline:
                 raise DemoError(f"engine {name} got nothing from the restarted depot within {CONNECT_DEADLINE_S:.0f} s"
                                 f" (logs: {self.settings.out / 'logs'})")
             time.sleep(CONNECT_POLL_S)
             self.engines[name].reset()
         self.engines[name].reset()
+
+    def _loads(self, name: str, prompt: Sequence[int]) -> bool:
+        """Whether engine `name` gets a block at least of the prompt, and all that it was promised."""
+        failed = self.blocks_failed(name)
+        return self.ask(name, prompt, 1).cached >= document.BLOCK_TOKENS and self.blocks_failed(name) == failed
+
+    def blocks_failed(self, name: str) -> int:
+        """Blocks that engine `name` was promised and did not get, so far."""
+        return int(self.engines[name].counter("vllm:kvdepot_blocks_failed"))
 
     def _more_settings(self, name: str) -> dict:
         """Of the connector. Engine C also runs the sweep: it logs its layers, and waits for a shaped load as long as

@@ -35,6 +35,7 @@ class Story:
     loaded: dict[str, Answer] = field(default_factory=dict)     # B's
     revived: dict[str, Answer] = field(default_factory=dict)    # C's
     records: dict[str, int] = field(default_factory=dict)       # that the depot sent to each engine for them
+    failed: dict[str, int] = field(default_factory=dict)        # blocks of them that did not come
 
     def __post_init__(self) -> None:
         texts = [text for text, _ in document.QUESTIONS]
@@ -51,10 +52,11 @@ class Story:
         return self.lab.ask(engine, self.document + self.questions[question])
 
     def ask_loading(self, engine: str, question: str) -> tuple[Answer, int]:
-        """Also the bytes that the depot read from flash meanwhile. The records that it sent are added up."""
-        before = self.lab.depot.stats()
+        """Also the bytes that the depot read from flash meanwhile. Adds up records sent and blocks that failed."""
+        before, failed = self.lab.depot.stats(), self.lab.blocks_failed(engine)
         answer = self.ask(engine, question)
         after = self.lab.depot.stats()
+        self.failed[engine] = self.failed.get(engine, 0) + self.lab.blocks_failed(engine) - failed
         self.records[engine] = self.records.get(engine, 0) + int(after["keys_got"] - before["keys_got"])
         return answer, int(after["flash_bytes_read"] - before["flash_bytes_read"])
 
@@ -116,12 +118,11 @@ def judge_loads(story: Story, name: str, engine: str, answers: dict[str, Answer]
     cached = min(answer.cached for answer in answers.values())
     result.add_ttft(name, engine, cached, [answer.first_s for answer in answers.values()])
     result.add_ratios()
-    sent, expected = story.records[engine], story.blocks * len(answers)
-    failed = story.lab.engines[engine].counter("vllm:kvdepot_blocks_failed")
+    sent, expected, failed = story.records[engine], story.blocks * len(answers), story.failed[engine]
     result.check(f"engine {engine} got the document from the depot",
                  cached == len(story.document) and sent == expected and not failed,
                  f"{cached} of {len(story.document)} tokens in each of {len(answers)} requests; the depot sent {sent} "
-                 f"of {expected} blocks, {failed:.0f} failed")
+                 f"of {expected} blocks, {failed} failed")
     same = sum(answer.tokens == story.own[question].tokens for question, answer in answers.items())
     result.check(f"engine {engine}'s answers are those of an engine with its own cache", same == len(answers),
                  f"{same} of {len(answers)} token for token")

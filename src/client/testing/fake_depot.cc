@@ -397,7 +397,12 @@ void FakeDepot::Session::on_cancel(std::uint64_t id) {
 }
 
 FakeDepot::FakeDepot(io::Loop& loop, const std::string& address) : loop_(loop) {
-  auto listener = net::Listener::bind(loop, *net::parse_address(address));
+  listen(address);
+  address_ = listener_->address().text();
+}
+
+void FakeDepot::listen(const std::string& address) {
+  auto listener = net::Listener::bind(loop_, *net::parse_address(address));
   KVD_CHECK(listener.has_value());
   listener_ = std::move(*listener);
   KVD_CHECK(listener_->start([this](io::UniqueFd socket) { on_accept(std::move(socket)); }).has_value());
@@ -409,6 +414,8 @@ void FakeDepot::kill() {
   listener_.reset();
   sessions_.clear();
 }
+
+void FakeDepot::restart() { listen(address_); }
 
 void FakeDepot::drop_connections() { sessions_.clear(); }
 

@@ -49,9 +49,11 @@ class FakeDepot {
   FakeDepot(io::Loop& loop, const std::string& address);
   ~FakeDepot();
 
-  [[nodiscard]] std::string address() const { return listener_->address().text(); }
+  [[nodiscard]] std::string address() const { return address_; }
   // Stops listening and closes all connections, as a killed process does.
   void kill();
+  // Listens again, at the same address.
+  void restart();
   // Closes the connections only.
   void drop_connections();
 
@@ -80,11 +82,13 @@ class FakeDepot {
     std::vector<std::vector<std::byte>> slabs;
     std::vector<std::uint64_t> checksums;
   };
+  void listen(const std::string& address);
   void on_accept(io::UniqueFd socket);
   std::uint64_t place_in_memory(Bytes bytes);
 
   io::Loop& loop_;
   std::unique_ptr<net::Listener> listener_;
+  std::string address_;
   std::vector<std::unique_ptr<Session>> sessions_;
   io::UniqueFd memory_;  // what it shares: slabs of views, copied there for each
   std::uint64_t memory_at_ = 0;
