@@ -19,12 +19,15 @@ Result<Address> parse_tcp(std::string_view rest) {
   if (colon == std::string_view::npos) return fail(Code::kInvalid, "a port is missing: write tcp://HOST:PORT");
   std::string_view host = rest.substr(0, colon);
   const std::string_view port = rest.substr(colon + 1);
-  if (host.starts_with('[') && host.ends_with(']') && host.size() > 2) {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find(':') != std::string_view::npos) {
-    return fail(Code::kInvalid, "IPv6 numbers need brackets: write tcp://[::1]:PORT");
-  }
+  const bool bracketed = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
+  if (bracketed) host = host.substr(1, host.size() - 2);
   if (host.empty()) return fail(Code::kInvalid, "a host is missing: write tcp://HOST:PORT");
+  if (bracketed != (host.find(':') != std::string_view::npos)) {
+    return fail(Code::kInvalid, "brackets are for IPv6 numbers, which need them: write tcp://[::1]:PORT");
+  }
+  if (host.find_first_of(std::string_view("[]/\0", 4)) != std::string_view::npos) {
+    return fail(Code::kInvalid, "a host has no brackets, slashes or zero bytes: write tcp://HOST:PORT");
+  }
   Address address{.kind = Address::Kind::kTcp, .host = std::string(host), .port = 0, .path = {}};
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
   if (error != std::errc{} || end != port.data() + port.size()) {
