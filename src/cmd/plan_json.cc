@@ -154,7 +154,7 @@ std::string plan_json(const Plan& plan, const model::Answer& answer) {
                      {"sla_ttft_s", q.sla.ttft_s},
                      {"sla_tpot_s", q.sla.tpot_s},
                      {"attention", q.attention == model::Attention::kFull ? "full" : "causal"}};
-  out["assumptions"] = plan_assumptions(plan);
+  out["assumptions"] = model::reduce_assumptions(plan.question);
   if (plan.trace != nullptr) out["trace"] = trace_json(*plan.trace);
   out["s3_with_all_reuse_found"] = prefill_json(answer.talk);
   out["vanilla"] = class_json(answer.vanilla, answer.vanilla, q.sla.tpot_s);

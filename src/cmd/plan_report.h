@@ -12,8 +12,6 @@
 namespace kvd::cmd {
 
 [[nodiscard]] std::string plan_table(const Plan& plan, const model::Answer& answer);
-// What the answer takes for granted between the GPUs of a replica, a line each.
-[[nodiscard]] std::vector<std::string> plan_assumptions(const Plan& plan);
 // One object; figures that don't exist (a bandwidth without limit, a batch outside of the SLA) are null.
 [[nodiscard]] std::string plan_json(const Plan& plan, const model::Answer& answer);
 // A header and a line for each class.

@@ -128,6 +128,11 @@ TEST(PlanReport, AFileIsWrittenWholeOrNotAtAll) {
       EXPECT_THAT(files.add(other, "other"), HasSubstr("is named for two files")) << other;
     }
   }
+  for (const bool first : {false, true}) {
+    TextFiles files;
+    EXPECT_EQ(files.add((at / (first ? "c" : "c.part")).string(), "text"), "");
+    EXPECT_THAT(files.add((at / (first ? "c.part" : "c")).string(), "text"), HasSubstr("cannot be written together"));
+  }
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(at), {}), 2);  // nothing half-written is left
   TextFiles files;
   EXPECT_EQ(files.add((at / "b.csv").string(), "text"), "");

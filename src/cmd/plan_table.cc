@@ -232,25 +232,9 @@ std::string trace_lines(const Plan& plan) {
 
 }  // namespace
 
-std::vector<std::string> plan_assumptions(const Plan& plan) {
-  const model::Question& q = plan.question;
-  const model::Device& d = *q.device;
-  std::vector<std::string> out;
-  if (q.gpus > 1 && d.reduce_link.empty()) {
-    out.push_back(fmt::format(
-        "all-reduces between the {} GPUs take no time: {} names no reduce_link in the catalogue; {} longer with one",
-        q.gpus, d.name, q.compute_efficiency > 0 ? "decode steps are" : "prompts and decode steps are"));
-  }
-  if (q.gpus > 2 && d.reduce_latency_s > 0) {
-    out.push_back(fmt::format("an all-reduce of {} GPUs has the latency of one of two over {}, {:.3g} us", q.gpus,
-                              d.reduce_link, d.reduce_latency_s * 1e6));
-  }
-  return out;
-}
-
 std::string plan_table(const Plan& plan, const model::Answer& answer) {
   std::string notes;
-  for (const std::string& line : plan_assumptions(plan)) notes += line + "\n";
+  for (const std::string& line : model::reduce_assumptions(plan.question)) notes += line + "\n";
   return heading(plan, answer) + trace_lines(plan) + classes_table(plan, answer) + talk_lines(answer) +
          worth_table(answer) + sizing_table(answer) + cost_lines(plan, answer) + "\n" + attention_note(plan) + notes;
 }

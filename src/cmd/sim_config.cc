@@ -183,6 +183,7 @@ struct EngineBase {
   std::uint32_t layers = 0;
   std::uint32_t kv_tokens = 0;
   std::uint32_t context_tokens = 131'072;
+  std::vector<std::string> assumptions;
 };
 
 EngineBase preset_engine(Keys& keys) {
@@ -216,6 +217,7 @@ EngineBase catalogue_engine(Keys& keys, std::uint32_t block_tokens) {
   base.kv_tokens = static_cast<std::uint32_t>(std::min(found->kv_tokens, kMost));
   const std::uint64_t context = std::min(found->context_tokens, kMost);
   if (context > 0) base.context_tokens = static_cast<std::uint32_t>(context);
+  base.assumptions = found->assumptions;
   const double asked = keys.count("engine.kv_tokens", base.kv_tokens) * found->kv_token_memory;
   if (asked > found->kv_memory_bytes_most) {
     keys.complain("engine.kv_tokens",
@@ -232,6 +234,7 @@ void read_engine(Keys& keys, SimConfig& config) {
   const EngineBase base = named ? catalogue_engine(keys, engine.block_tokens) : preset_engine(keys);
   model::LinearPass& pass = config.fleet.pass;
   pass = base.pass;
+  config.assumptions = base.assumptions;
   const auto own = [&](const char* key, model::Picoseconds& value, double unit_s) {
     if (keys.find(key) != nullptr) value = model::picoseconds(keys.number(key, 0, 0, kOwnTimeMax) * unit_s);
   };

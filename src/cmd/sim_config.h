@@ -24,6 +24,7 @@ struct SimConfig {
   sim::SharedPrefixOptions shared_prefix;
   sim::PoissonOptions poisson;
   sim::SessionOptions sessions;
+  std::vector<std::string> assumptions;  // of the engine, for want of figures in the catalogue
   std::string text;  // the configuration as it was taken, one "key = value" a line
 };
 

@@ -11,6 +11,7 @@ namespace {
 
 using sim::Tier;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -158,6 +159,9 @@ TEST(SimConfig, MakesAnEngineOfTheCatalogue) {
   EXPECT_EQ(config->context_tokens_max, 8192U) << "the model's";
   EXPECT_NEAR(config->kv_tokens, (160e9 * 0.9 - 70.6e9) / 163'840, 2000);
   EXPECT_EQ(config->fleet.engine.blocks, config->kv_tokens / 16);
+  EXPECT_TRUE(config->assumptions.empty());
+  EXPECT_THAT(read_sim_config(kNamedText, "fleet.toml", {"engine.gpu=h100-pcie:4"})->assumptions,
+              ElementsAre(HasSubstr("all-reduces between the 4 GPUs take no time: h100-pcie")));
   const auto slow = read_sim_config(kNamedText, "fleet.toml", {"engine.precision=bf16", "engine.gpu=h100:4"});
   ASSERT_TRUE(slow) << slow.error().str();
   EXPECT_EQ(slow->fleet.tiers.kv_bytes_per_token, 2 * 163'840);

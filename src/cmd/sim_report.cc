@@ -96,6 +96,7 @@ ordered_json fleet_json(const sim::FleetResult& r, const SimConfig& config) {
                    {"loads_conserved", r.loads_conserved},
                    {"little_error", r.little_error},
                    {"sound", sound(r)}};
+  out["assumptions"] = config.assumptions;
   return out;
 }
 
@@ -126,6 +127,7 @@ std::string fleet_text(const sim::FleetResult& r, const SimConfig& config) {
   out += fmt::format("checks     tokens {}, blocks {}, loads {}, Little's law within {:.2g}\n",
                      r.tokens_conserved ? "conserved" : "LOST", r.blocks_conserved ? "conserved" : "LEAKED",
                      r.loads_conserved ? "conserved" : "LOST", r.little_error);
+  for (const std::string& line : config.assumptions) out += fmt::format("assumed    {}\n", line);
   return out;
 }
 

@@ -57,6 +57,15 @@ TEST(FleetReport, WritesALineForEachThing) {
   EXPECT_EQ(columns(samples), columns(last));
 }
 
+TEST(FleetReport, SaysWhatIsAssumedOfTheEngine) {
+  Ran ran = run();
+  EXPECT_TRUE(fleet_json(ran.result, ran.config)["assumptions"].empty());
+  EXPECT_THAT(fleet_text(ran.result, ran.config), Not(HasSubstr("assumed")));
+  ran.config.assumptions = {"all-reduces take no time"};
+  EXPECT_EQ(fleet_json(ran.result, ran.config)["assumptions"][0], "all-reduces take no time");
+  EXPECT_THAT(fleet_text(ran.result, ran.config), HasSubstr("assumed    all-reduces take no time\n"));
+}
+
 TEST(FleetReport, SaysWhatTiersMovedAndWhetherItsChecksHold) {
   Ran ran = run();
   EXPECT_TRUE(sound(ran.result));

@@ -23,7 +23,7 @@ namespace {
 // What --figure takes besides the figures: what the paper says in words of runs that it draws otherwise.
 struct Aside {
   std::string_view name;
-  nlohmann::ordered_json (*run)(const model::StudyFit& fit, const sim::StudyInputs& inputs);
+  sim::StudyResult (*run)(const model::StudyFit& fit, const sim::StudyInputs& inputs);
 };
 constexpr std::array<Aside, 4> kAsides = {{{"evictions", sim::study_evictions},
                                            {"makespans", sim::study_makespans},
@@ -140,11 +140,13 @@ int run_study(const StudyFlags& flags) {
   const model::StudyFit fit = model::fit_study(loaded->tables);
   nlohmann::ordered_json out;
   for (const std::string& figure : flags.figures.empty() ? known : flags.figures) {
-    if (const auto aside = std::ranges::find(kAsides, figure, &Aside::name); aside != kAsides.end()) {
-      out[figure] = aside->run(fit, loaded->inputs);
-    } else {
-      out["fig" + figure] = sim::study_figure(figure, fit, loaded->inputs);
+    const auto aside = std::ranges::find(kAsides, figure, &Aside::name);
+    const bool drawn = aside == kAsides.end();
+    auto result = drawn ? sim::study_figure(figure, fit, loaded->inputs) : aside->run(fit, loaded->inputs);
+    if (!result) {
+      return complain(InputFault{loaded->inputs_name, 0, fmt::format("--figure {}: {}", figure, result.error())}.str());
     }
+    out[(drawn ? "fig" : "") + figure] = std::move(*result);
   }
   TextFiles files;
   std::string error;

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -51,7 +50,13 @@ TextFiles::~TextFiles() {
 
 std::string TextFiles::add(const std::string& path, const std::string& text) {
   if (path.empty()) return {};
-  if (std::ranges::find(paths_, plain(path), plain) != paths_.end()) return path + " is named for two files";
+  for (const std::string& other : paths_) {
+    if (plain(other) == plain(path)) return path + " is named for two files";
+    if (plain(part_of(other)) == plain(path) || plain(other) == plain(part_of(path))) {
+      return fmt::format("{} and {} cannot be written together: one is the name of the other while it is written", other,
+                         path);
+    }
+  }
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return cannot(path, EISDIR);
   std::FILE* const file = std::fopen(part_of(path).c_str(), "w");

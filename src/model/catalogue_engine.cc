@@ -66,6 +66,7 @@ std::expected<CatalogueEngine, std::string> catalogue_engine(const Question& q, 
   engine.kv_memory_bytes_most = q.device->memory_bytes * q.gpus - q.model->params() * q.weight_bytes_per_param;
   engine.kv_tokens = static_cast<std::uint64_t>(engine.kv_memory_bytes / engine.kv_token_memory);
   engine.pass = pass_of(q, replica, engine.kv_token_memory / engine.kv_token_bytes);
+  engine.assumptions = reduce_assumptions(q);
   return engine;
 }
 

@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/deployment.h"
 #include "model/linear_pass.h"
@@ -33,6 +34,7 @@ struct CatalogueEngine {
   std::uint64_t kv_tokens = 0;      // that fit into kv_memory_bytes; blocks hold all layers, also those with windows
   std::uint32_t layers = 0;
   std::uint64_t context_tokens = 0;  // the model's; 0 = its file does not say
+  std::vector<std::string> assumptions;  // for want of figures in the catalogue, a line each for the user
 };
 
 // One replica of the question; its workload and SLA do not matter. Requires model and device. The error is one line

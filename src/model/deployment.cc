@@ -353,6 +353,21 @@ PassReduces pass_reduces(const Question& q) noexcept {
           reduces * q.model->hidden * kActivationBytes * q.device->all_reduce_byte_s(q.gpus)};
 }
 
+std::vector<std::string> reduce_assumptions(const Question& q) {
+  const Device& d = *q.device;
+  std::vector<std::string> out;
+  if (q.gpus > 1 && d.reduce_link.empty()) {
+    out.push_back(fmt::format(
+        "all-reduces between the {} GPUs take no time: {} names no reduce_link in the catalogue; {} longer with one",
+        q.gpus, d.name, q.compute_efficiency > 0 ? "decode steps are" : "prompts and decode steps are"));
+  }
+  if (q.gpus > 2 && d.reduce_latency_s > 0) {
+    out.push_back(fmt::format("an all-reduce of {} GPUs has the latency of one of two over {}, {:.3g} us", q.gpus,
+                              d.reduce_link, d.reduce_latency_s * 1e6));
+  }
+  return out;
+}
+
 Replica replica_of(const Question& q, double compute_factor, double memory_factor) {
   const double efficiency = q.compute_efficiency > 0 ? q.compute_efficiency : q.device->compute_efficiency;
   Replica replica;

@@ -139,6 +139,8 @@ struct PassReduces {
   double token_s = 0;  // of each token in the pass, prefilled or decoded
 };
 [[nodiscard]] PassReduces pass_reduces(const Question& question) noexcept;
+// What is assumed of them for want of figures in the catalogue, a line each for the user.
+[[nodiscard]] std::vector<std::string> reduce_assumptions(const Question& question);
 
 // One replica of the question, with the given factors on its FLOP/s and bytes/s (1 = as the catalogue has them).
 [[nodiscard]] Replica replica_of(const Question& question, double compute_factor = 1, double memory_factor = 1);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <expected>
 #include <map>
 #include <string>
 #include <string_view>
@@ -35,24 +36,27 @@ FromInput<StudyInputs> read_inputs(std::string_view workloads, std::string_view 
 // Names of the figures that study_figure() knows, in the paper's order: 3a 3b 3c 4a 4b 4c 4c_fixed 5 8a ... 11.
 const std::vector<std::string>& study_figures();
 
+// A prediction; or, where inputs of one's own have requests that a run of it cannot hold, one line with the arithmetic.
+using StudyResult = std::expected<nlohmann::ordered_json, std::string>;
+
 // One figure's predictions, in the layout of study.json (docs/sim.md). Requires a name of study_figures().
-nlohmann::ordered_json study_figure(const std::string& figure, const model::StudyFit& fit, const StudyInputs& inputs);
+StudyResult study_figure(const std::string& figure, const model::StudyFit& fit, const StudyInputs& inputs);
 
 // How often requests were preempted in the runs of figures 9, 10a and 10b, laid out as these: the paper explains with
 // it, and does not draw it.
-nlohmann::ordered_json study_evictions(const model::StudyFit& fit, const StudyInputs& inputs);
+StudyResult study_evictions(const model::StudyFit& fit, const StudyInputs& inputs);
 
 // Makespans in the same runs, with whole requests evicted as vLLM does, and with as many blocks as are needed: "whole"
 // and "partial".
-nlohmann::ordered_json study_makespans(const model::StudyFit& fit, const StudyInputs& inputs);
+StudyResult study_makespans(const model::StudyFit& fit, const StudyInputs& inputs);
 
 // What figure 6 draws, as far as passes go: five passes of the first four requests of w1, w2 and w3, with the tokens
 // whose KV each writes and the cached ones that it reads. The paper does not give the lengths of its four. A context of
 // 8K takes in all four prompts at once.
-nlohmann::ordered_json study_accesses(const model::StudyFit& fit, const StudyInputs& inputs);
+StudyResult study_accesses(const model::StudyFit& fit, const StudyInputs& inputs);
 
 // The passes that hold prompts in figure 4b's runs at a context of 4K: [seconds, tokens, tokens of prompts] of each.
-nlohmann::ordered_json study_prompt_passes(const model::StudyFit& fit, const StudyInputs& inputs);
+StudyResult study_prompt_passes(const model::StudyFit& fit, const StudyInputs& inputs);
 
 // A run of figures 9, 10a and 10b, but for how it evicts; which there are, and each of them.
 struct EvictionSetting {

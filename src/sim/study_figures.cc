@@ -1,6 +1,7 @@
 // Each figure of the study: which runs it is made of, and how they are laid out.
 #include <algorithm>
 #include <functional>
+#include <ranges>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,8 +23,31 @@ namespace {
 struct Study {
   const model::StudyFit& fit;
   const StudyInputs& inputs;
+  std::string& misfit;   // the first run that leaves out requests says so here
   bool partial = false;  // evictions take only as many blocks of a request as are needed
 };
+
+// Own inputs may hold requests that a setting has no room for.
+void note_misfits(const Study& s, const sched::Config& config, std::uint64_t misfits, std::size_t requests) {
+  if (misfits == 0 || !s.misfit.empty()) return;
+  s.misfit = fmt::format("{} of {} requests cannot end in {} blocks of {} tokens, or in passes of at most {}", misfits,
+                         requests, config.blocks, config.block_tokens, config.pass_tokens_max);
+}
+
+EngineRun run(const Study& s, const sched::Config& config, std::span<const Lengths> requests, const EngineCosts& costs) {
+  EngineRun result = run_engine(config, requests, costs);
+  note_misfits(s, config, result.rejected, requests.size());
+  return result;
+}
+
+// What `draw` makes of the study, unless a run of it left out requests.
+template <class Draw>
+StudyResult drawn(const model::StudyFit& fit, const StudyInputs& inputs, Draw draw) {
+  std::string misfit;
+  ordered_json out = draw(Study{fit, inputs, misfit});
+  if (!misfit.empty()) return std::unexpected(std::move(misfit));
+  return out;
+}
 
 constexpr std::array<std::uint32_t, 10> kBatches = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
 constexpr std::array<StudyModelIndex, 3> kModels = {kYarn, kLlama, kOpt};
@@ -113,7 +137,7 @@ ordered_json fig4a(const Study& s) {
   costs.fresh = true;  // as its table, which is fitted to
   const Lengths prompt[] = {{8192, 1}};
   for (const char* const chunk : {"none", "8k", "4k", "2k", "1k", "512", "256", "128", "64", "32"}) {
-    out[chunk] = rate(run_engine(strategy(chunk, yarn_blocks(8192), 8192), prompt, costs), 8192);
+    out[chunk] = rate(run(s, strategy(chunk, yarn_blocks(8192), 8192), prompt, costs), 8192);
   }
   return out;
 }
@@ -122,8 +146,8 @@ ordered_json rows(const Study& s, StudyModelIndex m, std::uint32_t blocks, std::
                   std::span<const Lengths> requests, std::initializer_list<const char*> strategies) {
   ordered_json out;
   for (const char* const name : strategies) {
-    const EngineRun run = run_engine(strategy(name, blocks, context), requests, study_costs(s.fit, m, true, 16));
-    out[name] = rate(run, run.tokens);
+    const EngineRun result = run(s, strategy(name, blocks, context), requests, study_costs(s.fit, m, true, 16));
+    out[name] = rate(result, result.tokens);
   }
   return out;
 }
@@ -166,10 +190,10 @@ ordered_json fig4c_fixed(const Study& s) {
 ordered_json fig5(const Study& s) {
   ordered_json out;
   for (const char* const name : {"vllm", "mix", "4k", "2k", "1k", "512"}) {
-    const EngineRun run = run_engine(strategy(name, yarn_blocks(4096), 4096), s.inputs.requests.at("w3"),
-                                     study_costs(s.fit, kYarn, true, 16));
+    const EngineRun result = run(s, strategy(name, yarn_blocks(4096), 4096), s.inputs.requests.at("w3"),
+                                 study_costs(s.fit, kYarn, true, 16));
     ordered_json row = ordered_json::array();
-    for (std::size_t i = 0; i < std::min<std::size_t>(20, run.passes.size()); ++i) row.push_back(run.passes[i].tokens);
+    for (const PassRecord& pass : result.passes | std::views::take(20)) row.push_back(pass.tokens);
     out[name] = std::move(row);
   }
   return out;
@@ -202,7 +226,7 @@ EngineRun evicting_run(const Study& s, const EvictionSetting& setting, bool swap
   config.eviction = swap ? sched::Eviction::kSwap : sched::Eviction::kRecompute;
   config.partial = s.partial;
   config.host_blocks = study_host_blocks(setting.model);
-  return run_engine(config, setting.requests, study_costs(s.fit, setting.model, true, 16));
+  return run(s, config, setting.requests, study_costs(s.fit, setting.model, true, 16));
 }
 
 // What the figures of evictions show of a run.
@@ -216,8 +240,8 @@ ordered_json runs_of_9(const Study& s, Value value) {
   for (const LengthOf9& length : kLengthsOf9) {
     for (const bool swap : {false, true}) {
       for (const std::uint32_t count : kCountsOf9) {
-        const EngineRun run = evicting_run(s, setting_of_9(s.inputs, length, count), swap);
-        out[length.name][swap ? "swap" : "recompute"].push_back(value(run));
+        const EngineRun result = evicting_run(s, setting_of_9(s.inputs, length, count), swap);
+        out[length.name][swap ? "swap" : "recompute"].push_back(value(result));
       }
     }
   }
@@ -228,8 +252,8 @@ ordered_json runs_of_10a(const Study& s, Value value) {
   ordered_json out;
   for (const bool swap : {false, true}) {
     for (const std::uint32_t gib : kGibOf10a) {
-      const EngineRun run = evicting_run(s, setting_of_10a(s.inputs, gib), swap);
-      out["zipf"][swap ? "swap" : "recompute"][std::to_string(gib)] = value(run);
+      const EngineRun result = evicting_run(s, setting_of_10a(s.inputs, gib), swap);
+      out["zipf"][swap ? "swap" : "recompute"][std::to_string(gib)] = value(result);
     }
   }
   return out;
@@ -279,12 +303,16 @@ ordered_json fig11(const Study& s) {
 
 // Calls see(scheduler, pass, seconds) for each pass, until nobody is left or it answers false.
 template <class See>
-void each_pass(const sched::Config& config, std::span<const Lengths> requests, const EngineCosts& costs, See see) {
-  Engine engine(config, requests, costs);
-  while (const sched::Pass* const pass = engine.begin()) {
-    if (!see(engine.scheduler(), *pass, engine.record().seconds)) return;
+void each_pass(const Study& s, const sched::Config& config, std::span<const Lengths> requests, See see) {
+  Engine engine(config, requests, study_costs(s.fit, kYarn, true, 16));
+  const sched::Pass* pass = engine.begin();
+  while (pass != nullptr && see(engine.scheduler(), *pass, engine.record().seconds)) {
     engine.end(*pass);
+    pass = engine.begin();
   }
+  const auto misfits =
+      std::ranges::count(engine.scheduler().requests(), sched::State::kRejected, &sched::Request::state);
+  note_misfits(s, config, static_cast<std::uint64_t>(misfits), requests.size());
 }
 
 std::uint32_t prompt_tokens_of(const sched::Scheduler& scheduler, const sched::Pass& pass) {
@@ -362,53 +390,58 @@ EvictionSetting setting_of_10b(const StudyInputs& inputs, StudyModelIndex m) {
   return {m, study_blocks(m, 10), 2048, inputs.requests.at(kListOf10)};
 }
 
-ordered_json study_evictions(const model::StudyFit& fit, const StudyInputs& inputs) {
-  return runs_of_9_and_10({fit, inputs}, evictions);
+StudyResult study_evictions(const model::StudyFit& fit, const StudyInputs& inputs) {
+  return drawn(fit, inputs, [](const Study& s) { return runs_of_9_and_10(s, evictions); });
 }
 
-ordered_json study_makespans(const model::StudyFit& fit, const StudyInputs& inputs) {
-  return {{"whole", runs_of_9_and_10({fit, inputs, false}, makespan)},
-          {"partial", runs_of_9_and_10({fit, inputs, true}, makespan)}};
+StudyResult study_makespans(const model::StudyFit& fit, const StudyInputs& inputs) {
+  return drawn(fit, inputs, [](const Study& s) {
+    return ordered_json{{"whole", runs_of_9_and_10(s, makespan)},
+                        {"partial", runs_of_9_and_10({s.fit, s.inputs, s.misfit, true}, makespan)}};
+  });
 }
 
-ordered_json study_accesses(const model::StudyFit& fit, const StudyInputs& inputs) {
+StudyResult study_accesses(const model::StudyFit& fit, const StudyInputs& inputs) {
   constexpr std::size_t kPasses = 5;
   constexpr std::uint32_t kContext = 8192;  // the smallest that takes in the prompts of each workload in one pass
-  ordered_json out;
-  for (const char* const workload : {"w1", "w2", "w3"}) {
-    ordered_json& passes = out[workload];
-    each_pass(strategy("vllm", yarn_blocks(kContext), kContext),
-              std::span(inputs.requests.at(workload)).first(kRequestsOf6), study_costs(fit, kYarn, true, 16),
-              [&](const sched::Scheduler& scheduler, const sched::Pass& pass, double seconds) {
-                passes.push_back(accesses_of(scheduler, pass, seconds));
-                return passes.size() < kPasses;
-              });
-  }
-  return out;
-}
-
-ordered_json study_prompt_passes(const model::StudyFit& fit, const StudyInputs& inputs) {
-  constexpr std::uint32_t kContext = 4096;
-  ordered_json out;
-  for (const char* const workload : {"w1", "w2", "w3"}) {
-    for (const char* const name : {"vllm", "mix", "4k", "2k", "1k", "512"}) {
-      ordered_json& passes = out[workload][name] = ordered_json::array();
-      each_pass(strategy(name, yarn_blocks(kContext), kContext), inputs.requests.at(workload),
-                study_costs(fit, kYarn, true, 16),
+  return drawn(fit, inputs, [](const Study& s) {
+    ordered_json out;
+    for (const char* const workload : {"w1", "w2", "w3"}) {
+      ordered_json& passes = out[workload];
+      each_pass(s, strategy("vllm", yarn_blocks(kContext), kContext),
+                std::span(s.inputs.requests.at(workload)).first(kRequestsOf6),
                 [&](const sched::Scheduler& scheduler, const sched::Pass& pass, double seconds) {
-                  const std::uint32_t prompt_tokens = prompt_tokens_of(scheduler, pass);
-                  if (prompt_tokens > 0) passes.push_back({seconds, pass.tokens, prompt_tokens});
-                  return true;
+                  passes.push_back(accesses_of(scheduler, pass, seconds));
+                  return passes.size() < kPasses;
                 });
     }
-  }
-  return out;
+    return out;
+  });
 }
 
-ordered_json study_figure(const std::string& figure, const model::StudyFit& fit, const StudyInputs& inputs) {
+StudyResult study_prompt_passes(const model::StudyFit& fit, const StudyInputs& inputs) {
+  constexpr std::uint32_t kContext = 4096;
+  return drawn(fit, inputs, [](const Study& s) {
+    ordered_json out;
+    for (const char* const workload : {"w1", "w2", "w3"}) {
+      for (const char* const name : {"vllm", "mix", "4k", "2k", "1k", "512"}) {
+        ordered_json& passes = out[workload][name] = ordered_json::array();
+        each_pass(s, strategy(name, yarn_blocks(kContext), kContext), s.inputs.requests.at(workload),
+                  [&](const sched::Scheduler& scheduler, const sched::Pass& pass, double seconds) {
+                    const std::uint32_t prompt_tokens = prompt_tokens_of(scheduler, pass);
+                    if (prompt_tokens > 0) passes.push_back({seconds, pass.tokens, prompt_tokens});
+                    return true;
+                  });
+      }
+    }
+    return out;
+  });
+}
+
+StudyResult study_figure(const std::string& figure, const model::StudyFit& fit, const StudyInputs& inputs) {
   const auto found = std::ranges::find(figures(), figure, [](const auto& entry) { return entry.first; });
   KVD_CHECK(found != figures().end());  // a name of study_figures()
-  return found->second({fit, inputs});
+  return drawn(fit, inputs, found->second);
 }
 
 }  // namespace kvd::sim

@@ -52,8 +52,8 @@ TEST(Study, ScalesExactlyWithTheCalibration) {
   const model::StudyFit twice = model::fit_study(slow);
   const StudyInputs in = inputs();
   for (const char* const figure : {"3a", "3b", "3c", "4a", "4b", "4c", "4c_fixed"}) {
-    const auto rates = study_figure(figure, fit, in);
-    const auto halves = study_figure(figure, twice, in);
+    const auto rates = study_figure(figure, fit, in).value();
+    const auto halves = study_figure(figure, twice, in).value();
     const std::function<void(const nlohmann::ordered_json&, const nlohmann::ordered_json&)> compare =
         [&](const auto& a, const auto& b) {
           for (const auto& [key, value] : a.items()) {
@@ -72,8 +72,8 @@ TEST(Study, ScalesExactlyWithTheCalibration) {
   for (const char* const figure : {"8a", "8b", "9", "10a", "10b"}) {
     std::vector<double> once;
     std::vector<double> doubled;
-    numbers(study_figure(figure, fit, in), once);
-    numbers(study_figure(figure, twice, in), doubled);
+    numbers(study_figure(figure, fit, in).value(), once);
+    numbers(study_figure(figure, twice, in).value(), doubled);
     ASSERT_EQ(once.size(), doubled.size());
     for (std::size_t i = 0; i < once.size(); ++i) EXPECT_EQ(2 * once[i], doubled[i]) << figure << " " << i;
   }
@@ -82,7 +82,7 @@ TEST(Study, ScalesExactlyWithTheCalibration) {
 TEST(Study, RunsEveryRequestToItsEnd) {
   const model::StudyFit fit = model::fit_study(tables());
   const StudyInputs in = inputs();
-  const auto fig4a = study_figure("4a", fit, in);
+  const auto fig4a = study_figure("4a", fit, in).value();
   EXPECT_EQ(fig4a.at("none").at("passes"), 1);
   EXPECT_EQ(fig4a.at("512").at("passes"), 16);
   EXPECT_EQ(fig4a.at("32").at("passes"), 256);
@@ -102,9 +102,28 @@ TEST(Study, RunsEveryRequestToItsEnd) {
   }
 }
 
+TEST(Study, InputsThatARunLeavesOutAreNoFigure) {
+  const model::StudyFit fit = model::fit_study(tables());
+  StudyInputs in = inputs();
+  in.requests.at("w3")[2] = {5000, 10};
+  const char* const fault = "1 of 20 requests cannot end in 3077 blocks of 16 tokens, or in passes of at most 4096";
+  const auto expect_fault = [&](const StudyResult& result) {
+    ASSERT_FALSE(result.has_value());
+    EXPECT_EQ(result.error(), fault);
+  };
+  expect_fault(study_figure("4b", fit, in));
+  expect_fault(study_figure("5", fit, in));
+  expect_fault(study_prompt_passes(fit, in));
+  EXPECT_TRUE(study_figure("9", fit, in).has_value()) << "has none of w3";
+  in = inputs();
+  in.requests.at(kListOf10)[0] = {12'000, 500};
+  EXPECT_FALSE(study_figure("10a", fit, in).has_value());
+  EXPECT_FALSE(study_evictions(fit, in).has_value());
+}
+
 // The paper explains overheads with the number of evictions (bench/study_sentences.py compares them).
 TEST(Study, CountsEvictions) {
-  const auto counts = study_evictions(model::fit_study(tables()), inputs());
+  const auto counts = study_evictions(model::fit_study(tables()), inputs()).value();
   EXPECT_EQ(counts.at("fig9").at("1K").at("swap").at(0), 0) << "32 short requests fit";
   const auto& by_model = counts.at("fig10b");
   for (const char* const how : {"recompute", "swap"}) {
@@ -118,7 +137,7 @@ TEST(Study, CountsEvictions) {
 // Figure 6 as far as passes go: one prefill of four prompts, then decodes that read all that was written.
 TEST(Study, FollowsWritesAndReadsOfFourRequests) {
   const StudyInputs in = inputs();
-  const auto accesses = study_accesses(model::fit_study(tables()), in);
+  const auto accesses = study_accesses(model::fit_study(tables()), in).value();
   for (const char* const workload : {"w1", "w2", "w3"}) {
     const auto& passes = accesses.at(workload);
     ASSERT_EQ(passes.size(), 5U);
@@ -137,7 +156,7 @@ TEST(Study, FollowsWritesAndReadsOfFourRequests) {
 
 TEST(Study, ListsThePassesThatHoldPrompts) {
   const StudyInputs in = inputs();
-  const auto all = study_prompt_passes(model::fit_study(tables()), in);
+  const auto all = study_prompt_passes(model::fit_study(tables()), in).value();
   for (const auto& [workload, strategies] : all.items()) {
     std::uint64_t prompts = 0;
     for (const Lengths& r : in.requests.at(workload)) prompts += r.prompt;
@@ -154,7 +173,7 @@ TEST(Study, ListsThePassesThatHoldPrompts) {
 }
 
 TEST(Study, EvictsWholeRequestsOrOnlyWhatIsNeeded) {
-  const auto makespans = study_makespans(model::fit_study(tables()), inputs());
+  const auto makespans = study_makespans(model::fit_study(tables()), inputs()).value();
   const auto& whole = makespans.at("whole").at("fig9");
   const auto& partial = makespans.at("partial").at("fig9");
   EXPECT_EQ(whole.at("1K").at("swap").at(0), partial.at("1K").at("swap").at(0)) << "nobody is evicted";
