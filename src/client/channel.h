@@ -7,6 +7,7 @@
 // (no address space, a proxy between) is not asked for it again. Belongs to the I/O thread; the user outlives it.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -90,6 +91,9 @@ class Channel final : private net::MessageHandler {
   [[nodiscard]] const net::SharedMemory* memory() const noexcept { return memory_.get(); }
   // When the last byte moved; the distant past without a connection.
   [[nodiscard]] Time moved_at() const;
+  // The same, or when the depot last said that it is there.
+  [[nodiscard]] Time alive_at() const { return std::max(moved_at(), alive_at_); }
+  void note_alive() { alive_at_ = loop_.now(); }
   // Bytes were copied from the depot's memory: they have moved, too.
   void note_copied() { copied_at_ = loop_.now(); }
 
@@ -128,6 +132,7 @@ class Channel final : private net::MessageHandler {
   std::uint32_t credits_ = 0;
   std::unique_ptr<net::SharedMemory> memory_;
   Time copied_at_ = Time::min();
+  Time alive_at_ = Time::min();
   std::unordered_map<NamespaceId, Handle> handles_;
 };
 

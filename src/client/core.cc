@@ -132,7 +132,9 @@ void Core::start_op(Op& op) {
   ++side.running;
   const Time now = loop_.now();
   running.deadline = OpDeadline(request.submitted, request.deadline.total, request.deadline.progress);
-  if (!side.channel.ready()) return end(running, Code::kUnavailable, "the depot is not connected");
+  // A MATCH would promise what no GET can bring.
+  const bool reachable = side.channel.ready() && (request.kind != OpKind::kMatch || data_.channel.ready());
+  if (!reachable) return end(running, Code::kUnavailable, "the depot is not connected");
   if (side.running + side.draining.size() > side.channel.credits())
     return end(running, Code::kBusy, "the depot takes no more unfinished requests of this client");
   if (running.deadline.expired(now, now)) return end(running, Code::kTimeout, kTooLate);
@@ -272,7 +274,7 @@ void Core::end_early(Running& running, Code code, std::string_view why) {
 }
 
 void Core::arm_deadline(Running& running) {
-  const Time at = running.deadline.check_at(running.channel->moved_at());
+  const Time at = std::min(running.deadline.check_at(running.channel->alive_at()), ask_at(running));
   if (at == kNever) {
     running.timer->disarm();
   } else {
@@ -280,12 +282,23 @@ void Core::arm_deadline(Running& running) {
   }
 }
 
+// A body that does not move: is the depot there? kNever where its word would not count (any more), or is asked for.
+Time Core::ask_at(const Running& running) const {
+  if (!is_data(*running.channel) || word_id_ != 0 || !control_.channel.ready()) return kNever;
+  const Time at = running.deadline.ask_at(running.channel->alive_at());
+  return at - kWordLimit > running.channel->moved_at() ? kNever : at;
+}
+
 void Core::on_deadline(std::uint32_t slot) {
   Running& running = running_[slot];
   if (running.id == 0) return;
-  if (!running.deadline.expired(loop_.now(), running.channel->moved_at())) return arm_deadline(running);
+  const Time alive_at = running.channel->alive_at();
+  if (!running.deadline.expired(loop_.now(), alive_at)) {
+    if (loop_.now() >= ask_at(running)) ask_for_word();
+    return arm_deadline(running);
+  }
   // The breaker first: whoever learns of this end must find it open, or the next request pays a deadline, too.
-  if (running.deadline.stalled(loop_.now(), running.channel->moved_at())) fail_breaker();
+  if (running.deadline.stalled(loop_.now(), alive_at)) fail_breaker();
   end_early(running, Code::kTimeout, kTooLate);
 }
 

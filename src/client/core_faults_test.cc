@@ -20,6 +20,10 @@ void hold_after(CoreRig& rig, std::uint64_t bytes) {
   rig.proxy->limit_down(kData, {.bytes = rig.proxy->forwarded_down(kData) + bytes, .then = Then::kHold});
 }
 
+void hold_control(CoreRig& rig) {
+  rig.proxy->limit_down(kControl, {.bytes = rig.proxy->forwarded_down(kControl), .then = Then::kHold});
+}
+
 void let_go(CoreRig& rig) { rig.proxy->limit_down(kData, {}); }
 
 TEST(CoreFaults, NoByteLandsAfterACancelInMidMessage) {
@@ -150,8 +154,56 @@ TEST(CoreFaults, ProgressKeepsAnOperationAlive) {
     hold_after(rig, 10'000);
   }
   EXPECT_FALSE(rig.ended(op));
+  hold_control(rig);
   EXPECT_EQ(rig.finish(op).code, Code::kTimeout);
   EXPECT_EQ(rig.loop.now() - start, Millis(20 * 80 + 100));
+}
+
+TEST(CoreFaults, ADepotThatSaysItIsThereIsWaitedForWhileItsDriveStandsStill) {
+  CoreRig rig({.slab_bytes = 65536});
+  rig.store_records();
+  hold_after(rig, 10'000);
+  const OpId op = rig.get({.total = {}, .progress = Millis(100)});
+  rig.loop.run_for(Millis(900));
+  EXPECT_FALSE(rig.ended(op));
+  EXPECT_EQ(rig.depot->seen[Opcode::kPing], 18U) << "one every 50 ms";
+  let_go(rig);
+  EXPECT_EQ(rig.finish(op).code, Code::kOk);
+  EXPECT_FALSE(rig.state.breaker_open());
+  const std::uint64_t asked = rig.depot->seen[Opcode::kPing];
+  rig.loop.run_for(Millis(500));
+  EXPECT_EQ(rig.depot->seen[Opcode::kPing], asked) << "nothing is owed";
+}
+
+TEST(CoreFaults, ItsWordCountsForASecondWithoutAByte) {
+  CoreRig rig({.slab_bytes = 65536});
+  rig.store_records();
+  hold_after(rig, 10'000);
+  const Time start = rig.loop.now();
+  EXPECT_EQ(rig.finish(rig.get({.total = {}, .progress = Millis(100)})).code, Code::kTimeout);
+  EXPECT_EQ(rig.loop.now() - start, Millis(1100));
+  EXPECT_TRUE(rig.state.breaker_open());
+}
+
+TEST(CoreFaults, AHungDepotIsGivenUpAfterTheTimeWithoutProgressAlthoughItWasAsked) {
+  CoreRig rig({.slab_bytes = 65536});
+  rig.store_records();
+  hold_after(rig, 10'000);
+  hold_control(rig);
+  const Time start = rig.loop.now();
+  EXPECT_EQ(rig.finish(rig.get({.total = {}, .progress = Millis(100)})).code, Code::kTimeout);
+  EXPECT_EQ(rig.loop.now() - start, Millis(100));
+  EXPECT_EQ(rig.depot->seen[Opcode::kPing], 1U);
+}
+
+TEST(CoreFaults, AMatchPromisesNothingWhileBodiesHaveNoConnection) {
+  CoreRig rig;
+  rig.store_records();
+  rig.proxy->limit_down(kData, {.bytes = 0, .then = Then::kCut});
+  rig.finish(rig.get());
+  EXPECT_EQ(rig.finish(rig.match()).code, Code::kUnavailable);
+  ASSERT_TRUE(rig.wait_connected());
+  EXPECT_EQ(rig.finish(rig.match()).prefix_blocks, 3U);
 }
 
 TEST(CoreFaults, FiveRequestsToAHungDepotTogetherPayOneDeadline) {

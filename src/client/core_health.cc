@@ -44,10 +44,18 @@ void Core::on_probe_timer() {
   probe_timer_.arm(breaker_.probe_at());
 }
 
+// On the control connection, where no body is before the answer.
+void Core::ask_for_word() {
+  word_id_ = kPingIds | next_internal_id_++;
+  control_.channel.connection().send(
+      {.head = wire::frame({.request_id = word_id_}, wire::Ping{}), .body = {}, .on_done = {}});
+  control_.channel.connection().flush();
+}
+
 void Core::on_ready(Channel& channel) {
   if (breaker_.open()) close_breaker();  // to be greeted is as good as a probe
   breaker_.on_success();
-  // Else a MATCH would promise, for up to a second, what no GET can bring.
+  // Else nothing could be matched for up to a second.
   (is_data(channel) ? control_ : data_).channel.hurry();
   if (!control_.channel.ready() || !data_.channel.ready()) return;
   if (std::exchange(was_connected_, true)) state_.reconnects.add();
@@ -68,6 +76,7 @@ void Core::on_lost(Channel& channel, const Error& why, bool was_ready) {
     for (Running& running : running_) running.pumping = false;
   } else {
     unpins_ = 0;
+    word_id_ = 0;
   }
   for (Running& running : running_) {
     if (running.id != 0 && running.channel == &channel) end(running, Code::kUnavailable, why.what);

@@ -1,6 +1,6 @@
 // OpDeadline: the two limits of one operation. `total` counts from its submission. `progress` ends an operation when
-// its connection has moved no byte for that long while the depot owed us something; it rests while the operation
-// waits for its caller (layers of a put that are not released yet).
+// its connection has moved no byte for that long while the depot owed us something, and the depot has not said either
+// that it is there; it rests while the operation waits for its caller (layers of a put that are not released yet).
 //
 // Progress is the connection's, not the operation's: an operation whose bytes come after another's on the same
 // connection is not late. So a byte costs one time stamp per connection and no bookkeeping per operation.
@@ -30,8 +30,13 @@ class OpDeadline {
   }
   [[nodiscard]] bool owed() const noexcept { return owed_; }
 
+  // When to ask the depot whether it is there: half of the time without progress has passed. kNever without that limit.
+  [[nodiscard]] Time ask_at(Time moved_at) const noexcept {
+    if (!owed_ || total_only()) return kNever;
+    return after(std::max(owed_since_, moved_at), progress_ / 2);
+  }
   // When to look again: the earliest time at which expired() could be true if nothing moves any more. `moved_at` is
-  // when the connection last moved a byte. kNever without limits.
+  // when the connection last moved a byte, or the depot said that it is there. kNever without limits.
   [[nodiscard]] Time check_at(Time moved_at) const noexcept {
     if (!owed_ || total_only()) return total_at_;
     return std::min(total_at_, after(std::max(owed_since_, moved_at), progress_));

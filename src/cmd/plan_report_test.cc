@@ -124,7 +124,9 @@ TEST(PlanReport, AFileIsWrittenWholeOrNotAtAll) {
     TextFiles files;
     const std::string here = std::filesystem::relative(at / "b.csv").string();
     EXPECT_EQ(files.add(here, "text"), "");
-    for (const std::string& other : {"./" + here, (at / "b.csv").string(), (at / "taken" / ".." / "b.csv").string()}) {
+    std::filesystem::create_directory_symlink(at, at / "taken" / "link");
+    for (const std::string& other : {"./" + here, (at / "b.csv").string(), (at / "taken" / ".." / "b.csv").string(),
+                                     (at / "taken" / "link" / "b.csv").string()}) {
       EXPECT_THAT(files.add(other, "other"), HasSubstr("is named for two files")) << other;
     }
   }

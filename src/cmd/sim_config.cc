@@ -183,7 +183,7 @@ struct EngineBase {
   std::uint32_t layers = 0;
   std::uint32_t kv_tokens = 0;
   std::uint32_t context_tokens = 131'072;
-  std::vector<std::string> assumptions;
+  std::vector<std::string> assumptions = {};
 };
 
 EngineBase preset_engine(Keys& keys) {
@@ -234,7 +234,6 @@ void read_engine(Keys& keys, SimConfig& config) {
   const EngineBase base = named ? catalogue_engine(keys, engine.block_tokens) : preset_engine(keys);
   model::LinearPass& pass = config.fleet.pass;
   pass = base.pass;
-  config.assumptions = base.assumptions;
   const auto own = [&](const char* key, model::Picoseconds& value, double unit_s) {
     if (keys.find(key) != nullptr) value = model::picoseconds(keys.number(key, 0, 0, kOwnTimeMax) * unit_s);
   };
@@ -243,6 +242,11 @@ void read_engine(Keys& keys, SimConfig& config) {
   own("engine.pair_ns", pass.pair, 1e-9);
   own("engine.seq_us", pass.seq, 1e-6);
   own("engine.context_ns", pass.context, 1e-9);
+  // Measured times contain what the catalogue's lack.
+  const auto given = [&](const char* key) { return keys.find(key) != nullptr; };
+  if (!given("engine.base_ms") || !given("engine.token_us") || !given("engine.seq_us")) {
+    config.assumptions = base.assumptions;
+  }
   engine.chunk_tokens = keys.count("engine.chunk_tokens", engine.chunk_tokens);
   engine.seqs_max = keys.count("engine.seqs_max", engine.seqs_max);
   config.kv_tokens = keys.count("engine.kv_tokens", base.kv_tokens);

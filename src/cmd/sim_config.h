@@ -25,7 +25,7 @@ struct SimConfig {
   sim::PoissonOptions poisson;
   sim::SessionOptions sessions;
   std::vector<std::string> assumptions;  // of the engine, for want of figures in the catalogue
-  std::string text;  // the configuration as it was taken, one "key = value" a line
+  std::string text;                      // the configuration as it was taken, one "key = value" a line
 };
 
 // What is wrong with requests that may come as late as this.

@@ -162,6 +162,9 @@ TEST(SimConfig, MakesAnEngineOfTheCatalogue) {
   EXPECT_TRUE(config->assumptions.empty());
   EXPECT_THAT(read_sim_config(kNamedText, "fleet.toml", {"engine.gpu=h100-pcie:4"})->assumptions,
               ElementsAre(HasSubstr("all-reduces between the 4 GPUs take no time: h100-pcie")));
+  EXPECT_TRUE(read_sim_config(kNamedText, "fleet.toml",
+                              {"engine.gpu=h100-pcie:4", "engine.base_ms=9", "engine.token_us=9", "engine.seq_us=9"})
+                  ->assumptions.empty());
   const auto slow = read_sim_config(kNamedText, "fleet.toml", {"engine.precision=bf16", "engine.gpu=h100:4"});
   ASSERT_TRUE(slow) << slow.error().str();
   EXPECT_EQ(slow->fleet.tiers.kv_bytes_per_token, 2 * 163'840);

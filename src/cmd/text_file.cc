@@ -31,11 +31,12 @@ namespace {
 
 std::string part_of(const std::string& path) { return path + ".part"; }
 
-// One spelling of a path, however it was typed.
+// One spelling of a path, however it was typed and whatever links lead to its folder.
 std::filesystem::path plain(const std::string& path) {
   std::error_code ignored;
-  const std::filesystem::path whole = std::filesystem::absolute(path, ignored);
-  return (ignored ? std::filesystem::path(path) : whole).lexically_normal();
+  const std::filesystem::path typed = std::filesystem::absolute(path, ignored).lexically_normal();
+  const std::filesystem::path folder = std::filesystem::weakly_canonical(typed.parent_path(), ignored);
+  return (ignored ? typed.parent_path() : folder) / typed.filename();
 }
 
 std::string cannot(const std::string& path, int error) {
@@ -53,8 +54,8 @@ std::string TextFiles::add(const std::string& path, const std::string& text) {
   for (const std::string& other : paths_) {
     if (plain(other) == plain(path)) return path + " is named for two files";
     if (plain(part_of(other)) == plain(path) || plain(other) == plain(part_of(path))) {
-      return fmt::format("{} and {} cannot be written together: one is the name of the other while it is written", other,
-                         path);
+      return fmt::format("{} and {} cannot be written together: one is the name of the other while it is written",
+                         other, path);
     }
   }
   std::error_code ignored;

@@ -33,7 +33,7 @@ struct CatalogueEngine {
   double kv_memory_bytes_most = 0;  // what all of it leaves
   std::uint64_t kv_tokens = 0;      // that fit into kv_memory_bytes; blocks hold all layers, also those with windows
   std::uint32_t layers = 0;
-  std::uint64_t context_tokens = 0;  // the model's; 0 = its file does not say
+  std::uint64_t context_tokens = 0;      // the model's; 0 = its file does not say
   std::vector<std::string> assumptions;  // for want of figures in the catalogue, a line each for the user
 };
 

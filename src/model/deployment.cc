@@ -388,7 +388,7 @@ Replica replica_of(const Question& q, double compute_factor, double memory_facto
   const double weights_s = q.model->params_active() * q.weight_bytes_per_param / replica.memory_bytes_per_s;
   replica.tpot_one_s = q.tpot_one_s > 0 ? q.tpot_one_s
                                         : weights_s + q.device->layer_s * q.model->layers() + q.device->step_s +
-                                              q.device->seq_s + reduces.pass_s + reduces.token_s;
+                                              q.device->seq_s + reduces.pass_s + replica.reduce_decode_s;
   return replica;
 }
 

@@ -17,8 +17,8 @@ TEST(Address, ReadsAndWritesBothKinds) {
 TEST(Address, RefusesWhatIsNoAddress) {
   for (const char* text :
        {"", "127.0.0.1:7070", "http://127.0.0.1:80", "tcp://", "tcp://host", "tcp://:7070", "tcp://h:", "tcp://h:65536",
-        "tcp://h:-1", "tcp://h:7x", "tcp://::1:7070", "tcp://[::1]", "tcp://[h]:1", "tcp://[]:1", "tcp://[[//]]:4", "tcp://[::1]]:4",
-        "tcp://h/x:1", "unix://", "unix://relative"}) {
+        "tcp://h:-1", "tcp://h:7x", "tcp://::1:7070", "tcp://[::1]", "tcp://[h]:1", "tcp://[]:1", "tcp://[[//]]:4",
+        "tcp://[::1]]:4", "tcp://h/x:1", "unix://", "unix://relative"}) {
     EXPECT_FALSE(parse_address(text).has_value()) << text;
   }
   EXPECT_FALSE(parse_address(std::string_view("tcp://h\0:1", 10)).has_value());

@@ -36,14 +36,7 @@ void move_to(V1Request& r, V1State state) noexcept {
 }  // namespace
 
 V1Config vllm_v1(std::uint32_t blocks, std::uint32_t block_tokens) {
-  V1Config config;
-  config.blocks = blocks;
-  config.block_tokens = block_tokens;
-  config.chunk_tokens = 8192;
-  config.seqs_max = 1024;
-  config.prefix_caching = true;
-  config.preemption = true;
-  return config;
+  return {.blocks = blocks, .block_tokens = block_tokens};
 }
 
 V1Engine::V1Engine(const V1Config& config, std::vector<V1Request>& requests, OtherTier* tier,

@@ -37,8 +37,8 @@ struct V1Config {
   bool preemption = true;             // off: a request waits until its whole answer has blocks, and never goes back
 };
 
-// vLLM V1 as its server runs on an H100: chunked prefill of 8,192 tokens a pass, at most 1,024 sequences, prefix
-// caching, preemption by recomputation. The counterpart of vllm_0_4_2() (scheduler.h).
+// vLLM V1 as its server runs on an H100, which the defaults above are: chunked prefill of 8,192 tokens a pass, at most
+// 1,024 sequences, prefix caching, preemption by recomputation. The counterpart of vllm_0_4_2() (scheduler.h).
 V1Config vllm_v1(std::uint32_t blocks, std::uint32_t block_tokens);
 
 enum class V1State : std::uint8_t { kNew, kWaiting, kLoading, kPrefilling, kDecoding, kDone };

@@ -34,7 +34,8 @@ void note_misfits(const Study& s, const sched::Config& config, std::uint64_t mis
                          requests, config.blocks, config.block_tokens, config.pass_tokens_max);
 }
 
-EngineRun run(const Study& s, const sched::Config& config, std::span<const Lengths> requests, const EngineCosts& costs) {
+EngineRun run(const Study& s, const sched::Config& config, std::span<const Lengths> requests,
+              const EngineCosts& costs) {
   EngineRun result = run_engine(config, requests, costs);
   note_misfits(s, config, result.rejected, requests.size());
   return result;

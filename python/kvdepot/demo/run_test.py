@@ -101,6 +101,10 @@ class Run(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("engine B got the document from the depot", self.failed())
 
+    def test_a_load_that_fails_right_behind_a_restart_is_no_part_of_the_story(self):
+        status, _ = self.run_demo("--quick", "--only", "crash", "--worker-fault", "late")
+        self.assertEqual((status, self.failed()), (0, []))
+
     def test_a_depot_that_forgets_at_a_kill_fails(self):
         status, _ = self.run_demo("--quick", "--only", "crash", "--depot-fault", "forgets")
         self.assertEqual(status, 1)

@@ -3,7 +3,8 @@
 Keys of blocks are hashes of their prefix; answers are made from the prompt, as a deterministic engine's would be. It
 starts a child of its own in a session of its own, which the demo has to find. Faults: `wrong` gives other tokens when
 the KV came from the depot, `misses` never asks the depot, `dies` ends in the first question, `hangs` sleeps in it,
-`serial` loads first and computes then, `gives-up` computes what it promised to load, `fails` answers with an error.
+`serial` loads first and computes then, `gives-up` computes what it promised to load, `late` does so twice
+after each loss of its connection, `fails` answers with an error.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Worker:
         self.address, self.timeline, self.fault = (host, int(port)), extra.get("timeline_log", "/dev/null"), fault
         self.own: set[str] = set()
         self.failed = 0
+        self.late = 0
         self.block_s = LOAD_UNSHAPED_S
         self.depot = None
         if fault != "misses":
@@ -51,6 +53,7 @@ class Worker:
             except OSError:
                 pass
             self.connect()
+            self.late = 2 if self.fault == "late" else 0
         raise RuntimeError("the depot is gone")
 
     def ask(self, ids: Sequence[int], max_tokens: int) -> dict:
@@ -70,7 +73,8 @@ class Worker:
         loaded = max(0, loaded)
         if loaded:
             self.tell(get=keys[local:local + loaded])
-        done = 0 if self.fault == "gives-up" else loaded
+        done = 0 if self.fault == "gives-up" or self.late else loaded
+        self.late -= bool(self.late and loaded)
         self.failed += loaded - done
         self._pass(done, len(keys) - local - done)
         self.own |= set(keys)
