@@ -48,10 +48,12 @@ struct ClientOptions {
 };
 
 // Deadlines of one operation. Zero = none. Time starts at submission. Progress is a byte in either direction on the
-// connection that carries the operation; it does not count while a layer-by-layer multiput waits for its caller.
+// connection that carries the operation, or the depot's answer that it is there, which a get or put without bytes asks
+// for and which counts for a second (docs/decisions/0005-word-of-the-depot.md). Time does not count while a
+// layer-by-layer multiput waits for its caller.
 struct Deadline {
   std::chrono::milliseconds total{0};       // the operation ends by then
-  std::chrono::milliseconds progress{100};  // give up after this long without a byte
+  std::chrono::milliseconds progress{100};  // give up after this long without any
 };
 
 struct MatchRequest {
