@@ -183,7 +183,7 @@ struct EngineBase {
   std::uint32_t layers = 0;
   std::uint32_t kv_tokens = 0;
   std::uint32_t context_tokens = 131'072;
-  std::vector<std::string> assumptions;
+  std::vector<std::string> assumptions = {};
 };
 
 EngineBase preset_engine(Keys& keys) {
