@@ -19,6 +19,7 @@ using sched::V1Id;
 namespace {
 
 constexpr auto kLatest = static_cast<Picoseconds>(kClockMaxS * kPicosecondsPerSecond);
+static_assert(kTransferEndMax > kLatest);
 constexpr double kRunMax = 1e17;  // picoseconds of passes that are taken at once: below what is left behind kLatest
 
 // What every pass touches comes first, and an instance begins a line of the processor's cache: in a fleet of thousands
