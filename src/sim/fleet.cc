@@ -61,11 +61,10 @@ struct alignas(64) Instance {
 // huge page takes longer to clear than their memory does.
 class FleetMemory {
  public:
-  explicit FleetMemory(std::uint32_t instances) noexcept : large_(instances > kSmallMost) {}
+  explicit FleetMemory(bool large) noexcept : large_(large) {}
   std::pmr::memory_resource* get() noexcept { return large_ ? &pools_ : std::pmr::get_default_resource(); }
 
  private:
-  static constexpr std::uint32_t kSmallMost = 256;     // instances, some 10 KiB each
   static constexpr std::size_t kPooledMost = 1 << 20;  // bytes; what is larger would never be used again
   bool large_;
   HugePages pages_;
@@ -84,7 +83,7 @@ class Fleet {
         outstanding_(config.instances),
         waiting_(config.instances),
         kv_used_(config.instances),
-        memory_(config.instances),
+        memory_(config.instances > config.ordinary_pages_max),
         instances_(memory_.get()),
         series_(model::picoseconds(config.sample_s)),
         stats_(config) {
