@@ -120,6 +120,7 @@ TEST(SimConfig, GeneratesNoArrivalBehindTheClock) {
   EXPECT_THAT(fault(head + "stages = [[1, inf]]\n"), HasSubstr("each stage is"));
   EXPECT_THAT(fault(head + "rate = 1\nduration_s = 60\nthink_s = 1e6\n"),
               AllOf(StartsWith("fleet.toml:5: workload.think_s: 10 turns with"), HasSubstr("(100 days)")));
+  EXPECT_EQ(fault(head + "rate = 1\nduration_s = 60\nthink_s = 1e6\nturns = 1\n"), "no fault");
   EXPECT_THAT(fault(kTiersText, {"workload.rate=1e7"}), HasSubstr("from 1e-09 to 1000000"));
   EXPECT_THAT(fault(kTiersText, {"fleet.warmup_s=1e9"}), HasSubstr("from 0 to 8640000"));
   EXPECT_THAT(fault(kTiersText, {"engine.base_ms=1e12"}), HasSubstr("from 0 to 100000"));

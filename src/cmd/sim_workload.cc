@@ -41,8 +41,12 @@ std::optional<std::string> workload_fault(const SimConfig& config, const TraceSh
     }
     if (const double last = sim::last_arrival_s(trace, config.trace); last > sim::kArrivalMaxS) {
       InputFault fault = config.arrivals_at;
-      fault.text += fmt::format(": {}: {}; fewer requests{}, or a higher workload.speed, are expected",
-                                config.trace_path, too_late(last), config.trace.rate > 0 ? ", a higher rate" : "");
+      fault.text += fmt::format(
+          ": {}: {}; {}, or a higher workload.speed, are expected", config.trace_path, too_late(last),
+          config.trace.rate > 0 ? "fewer requests, a higher rate"
+                                : fmt::format("its arrivals count from 0, and the first is at {:.3g} s: earlier or "
+                                              "fewer requests",
+                                              trace.requests.front().arrival_s));
       return fault.str();
     }
     ids = sim::prefix_ids(trace, config.trace);

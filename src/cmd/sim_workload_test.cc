@@ -90,8 +90,13 @@ TEST_F(Workload, NoArrivalComesBehindTheClock) {
   const std::string timed = trace_config(kTimedRows);
   EXPECT_THAT(fault(timed + "repeats = 1000000\n"), StartsWith("fleet.toml:3: workload.repeats: "));
   EXPECT_THAT(fault(timed, {"workload.speed=1e-6", "workload.jitter_s=9"}), HasSubstr("workload.trace: "));
-  EXPECT_THAT(fault(trace_config("arrival_s,prompt_tokens,output_tokens\n0,1000,10\n1.7e9,2000,20\n")),
-              AllOf(StartsWith("fleet.toml:2: workload.trace: "), HasSubstr("after 1.7e+09 s")));
+  const std::string far = trace_config("arrival_s,prompt_tokens,output_tokens\n0,1000,10\n1.7e9,2000,20\n");
+  EXPECT_THAT(fault(far),
+              AllOf(StartsWith("fleet.toml:2: workload.trace: "), HasSubstr("after 1.7e+09 s"),
+                    HasSubstr("arrivals count from 0, and the first is at 0 s: earlier or fewer requests, or")));
+  EXPECT_EQ(fault(far, {"workload.requests_max=1"}), "");
+  const std::string epoch = trace_config("timestamp,prompt_tokens,output_tokens\n1.7e9,1000,10\n1.7e9,2000,20\n");
+  EXPECT_THAT(fault(epoch, {"workload.requests_max=1"}), HasSubstr("the first is at 1.7e+09 s: earlier"));
 }
 
 TEST_F(Workload, SaysWhenTheFleetIsNotDoneByTheEndOfTheClock) {

@@ -19,13 +19,22 @@ std::uint32_t own_units(std::uint32_t prompt) { return (prompt + kOwnUnitTokens 
 std::uint64_t repeats_used(const trace::Trace& trace, const TraceOptions& options) {
   const std::uint64_t each = std::max<std::uint64_t>(1, std::uint64_t{options.copies} * trace.requests.size());
   if (options.requests_max == 0) return options.repeats;
-  return std::min<std::uint64_t>(options.repeats, (options.requests_max + each - 1) / each);
+  return std::min<std::uint64_t>(options.repeats, (options.requests_max - 1) / each + 1);
 }
 
 // From a repeat to the next: the last request is followed by a mean gap.
 double period_s(const trace::Trace& trace) {
   const auto count = static_cast<double>(trace.requests.size());
-  return count > 1 ? trace.span_s() * count / (count - 1) : 0;
+  return count > 1 ? std::min(trace.span_s() * count / (count - 1), 1e300) : 0;  // a number, whatever the span
+}
+
+// When the last request that is sent was to come by the trace's own clock. Jitter only delays: the n-th to come is not
+// later than all of the jitter behind the n-th that is drawn.
+double last_drawn_s(const trace::Trace& trace, const TraceOptions& options) {
+  const std::uint64_t count = trace.requests.size();
+  std::uint64_t last = options.repeats * count - 1;  // all copies of a request are drawn together
+  if (options.requests_max > 0) last = std::min(last, (options.requests_max - 1) / options.copies);
+  return static_cast<double>(last / count) * period_s(trace) + trace.requests[last % count].arrival_s;
 }
 
 // Draws arrivals in the order in which trace and repeats have them, and gives them out in the order that jitter makes
@@ -52,8 +61,7 @@ class TraceSource final : public ArrivalSource {
 
   bool next(Arrival& out) override {
     if (options_.requests_max > 0 && sent_ == options_.requests_max) return false;
-    while (repeat_ < repeats_ &&
-           (pending_.empty() || model::picoseconds(drawn_to() / options_.speed) <= pending_.front().time)) {
+    while (repeat_ < repeats_ && (pending_.empty() || clock(drawn_to()) <= pending_.front().time)) {
       draw();
     }
     if (pending_.empty()) return false;
@@ -94,6 +102,10 @@ class TraceSource final : public ArrivalSource {
     return a.time != b.time ? a.time > b.time : a.order > b.order;
   };
 
+  // What is not sent may come behind all that picoseconds hold.
+  [[nodiscard]] model::Picoseconds clock(double trace_s) const {
+    return model::picoseconds(std::min(trace_s / options_.speed, kArrivalMaxS + 1));
+  }
   // When the next request to be drawn comes at the earliest, on the trace's clock.
   [[nodiscard]] double drawn_to() const {
     if (options_.rate > 0) return poisson_s_;
@@ -105,7 +117,7 @@ class TraceSource final : public ArrivalSource {
   void draw() {
     for (std::uint32_t copy = 0; copy < options_.copies; ++copy) {
       const double jittered = drawn_to() + options_.jitter_s * random_.uniform();
-      pending_.push_back({model::picoseconds(jittered / options_.speed), order_++, request_});
+      pending_.push_back({clock(jittered), order_++, request_});
       std::ranges::push_heap(pending_, kLater);
       if (options_.rate > 0) next_arrival();
     }
@@ -141,13 +153,15 @@ double prefix_ids(const trace::Trace& trace, const TraceOptions& options) {
 }
 
 double last_arrival_s(const trace::Trace& trace, const TraceOptions& options) {
-  const auto repeats = static_cast<double>(repeats_used(trace, options));
-  double last_s = (repeats - 1) * period_s(trace) + trace.requests.back().arrival_s;
+  double last_s = 0;
   if (options.rate > 0) {
-    double drawn = repeats * options.copies * static_cast<double>(trace.requests.size());
+    double drawn =
+        static_cast<double>(repeats_used(trace, options)) * options.copies * static_cast<double>(trace.requests.size());
     // Copies are drawn together.
     if (options.requests_max > 0) drawn = std::min(drawn, static_cast<double>(options.requests_max) + options.copies);
     last_s = gaps_most(drawn) / options.rate;
+  } else {
+    last_s = last_drawn_s(trace, options);
   }
   return (last_s + options.jitter_s) / options.speed;
 }

@@ -107,6 +107,40 @@ TEST(TraceSource, EndsAtTheNumberOfRequestsThatIsAskedFor) {
   for (std::size_t k = 0; k < some.size(); ++k) EXPECT_EQ(some[k].ids, all[k].ids);
 }
 
+TEST(TraceSource, SaysWhenTheLastRequestThatIsAskedForComes) {
+  const trace::Trace trace = make_trace();
+  EXPECT_EQ(last_arrival_s(trace, {}), (kRequests - 1) * kGap);
+  EXPECT_EQ(last_arrival_s(trace, {.copies = 3, .requests_max = 9}), 2 * kGap);
+  EXPECT_EQ(last_arrival_s(trace, {.copies = 3, .requests_max = 10}), 3 * kGap);
+  EXPECT_EQ(last_arrival_s(trace, {.repeats = 2, .requests_max = UINT64_MAX}), (2 * kRequests - 1) * kGap);
+  for (const double jitter : {0.0, 5 * kGap}) {
+    for (std::uint64_t count = 1; count <= 5 * kRequests; count += 7) {
+      const TraceOptions options{.copies = 2, .repeats = 3, .speed = 0.5, .jitter_s = jitter, .requests_max = count};
+      const double last = draw(trace, options).back().time;
+      EXPECT_LE(last, last_arrival_s(trace, options)) << count;
+      EXPECT_GE(last, last_arrival_s(trace, options) - jitter / options.speed) << count;
+    }
+  }
+}
+
+TEST(TraceSource, LeavesOutWhatComesBehindTheClock) {
+  trace::Trace trace = make_trace();
+  TraceOptions options{.copies = 2, .requests_max = 2 * (kRequests - 1)};
+  for (const double far : {1.7e9, 1e300}) {  // picoseconds that 64 bits do not hold
+    trace.requests.back().arrival_s = far;
+    options.requests_max = 2 * (kRequests - 1);
+    for (const double jitter : {0.0, 5 * kGap}) {
+      options.jitter_s = jitter;
+      const std::vector<Sent> all = draw(trace, options);
+      ASSERT_EQ(all.size(), options.requests_max);
+      EXPECT_LE(all.back().time, (kRequests - 2) * kGap + jitter);
+      for (const Sent& s : all) EXPECT_LT(s.prompt, 1000 + kRequests - 1);
+    }
+    ++options.requests_max;
+    EXPECT_GT(last_arrival_s(trace, options), kArrivalMaxS);
+  }
+}
+
 TEST(TraceSource, WithoutIdsGivesEveryRequestItsOwn) {
   const trace::Trace trace = make_trace(false);
   const TraceOptions options{.copies = 4, .repeats = 3, .jitter_s = 5};

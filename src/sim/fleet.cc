@@ -19,6 +19,7 @@ using sched::V1Id;
 namespace {
 
 constexpr auto kLatest = static_cast<Picoseconds>(kClockMaxS * kPicosecondsPerSecond);
+static_assert(kTransferEndMax > kLatest);
 constexpr double kRunMax = 1e17;  // picoseconds of passes that are taken at once: below what is left behind kLatest
 
 // What every pass touches comes first, and an instance begins a line of the processor's cache: in a fleet of thousands
@@ -60,11 +61,10 @@ struct alignas(64) Instance {
 // huge page takes longer to clear than their memory does.
 class FleetMemory {
  public:
-  explicit FleetMemory(std::uint32_t instances) noexcept : large_(instances > kSmallMost) {}
+  explicit FleetMemory(bool large) noexcept : large_(large) {}
   std::pmr::memory_resource* get() noexcept { return large_ ? &pools_ : std::pmr::get_default_resource(); }
 
  private:
-  static constexpr std::uint32_t kSmallMost = 256;     // instances, some 10 KiB each
   static constexpr std::size_t kPooledMost = 1 << 20;  // bytes; what is larger would never be used again
   bool large_;
   HugePages pages_;
@@ -83,7 +83,7 @@ class Fleet {
         outstanding_(config.instances),
         waiting_(config.instances),
         kv_used_(config.instances),
-        memory_(config.instances),
+        memory_(config.instances > config.ordinary_pages_max),
         instances_(memory_.get()),
         series_(model::picoseconds(config.sample_s)),
         stats_(config) {

@@ -306,6 +306,29 @@ TEST(Fleet, WhatALoadGeneratorHoldsBackIsAQueueThatMayGrow) {
   EXPECT_TRUE(run_fleet(config, *trace_source(trace, {.speed = 40})).unstable);
 }
 
+// Queues, preemptions and evictions make engines' memory grow and go in both.
+TEST(Fleet, IsTheSameInHugePagesAsInOrdinaryOnes) {
+  const trace::Trace trace = make_trace(11, 2000);
+  for (const char* const policy : {"load", "prefix-affinity"}) {
+    FleetConfig config = small_fleet(200);
+    config.instances = 300;
+    config.policy = policy;
+    config.tiers[Tier::kDram] = bounded_tier(20e9, 4000);
+    config.tiers[Tier::kDepot] = bounded_tier(5e9, 40000);
+    ASSERT_GT(config.instances, config.ordinary_pages_max);
+    const TraceOptions load{.copies = 3, .speed = 400};
+    const FleetResult huge = run_fleet(config, *trace_source(trace, load));
+    config.ordinary_pages_max = config.instances;
+    const FleetResult ordinary = run_fleet(config, *trace_source(trace, load));
+    EXPECT_TRUE(same(huge.records, ordinary.records)) << policy;
+    EXPECT_TRUE(huge.tokens_conserved && huge.blocks_conserved && huge.loads_conserved);
+    EXPECT_GT(huge.preemptions, 100U);
+    EXPECT_GT(huge.hit_share, 0);
+    EXPECT_GT(huge.loaded_share, 0);
+    EXPECT_EQ(huge.records.size() + huge.rejected, 6000U);
+  }
+}
+
 // Of the intervals of so many seconds in which several requests came, the share in which all went to one instance.
 double sent_together(const FleetResult& result, double interval_s) {
   std::map<std::int64_t, std::vector<std::uint32_t>> sent;

@@ -278,7 +278,8 @@ double end_of(const std::vector<Stage>& stages, double gap_s) {
 }
 
 double last_arrival_s(const SessionOptions& options) {
-  return end_of(options.stages, options.gap_s) + gaps_most(options.turns.high - 1.0) * options.think_s;
+  const double end = end_of(options.stages, options.gap_s);
+  return options.turns.high > 1 ? end + gaps_most(options.turns.high - 1.0) * options.think_s : end;
 }
 
 std::unique_ptr<ArrivalSource> shared_prefix_source(const SharedPrefixOptions& options) {

@@ -135,6 +135,14 @@ TEST(Sessions, RepeatWhatWasSaid) {
   EXPECT_EQ(all, draw(*session_source(options)));
 }
 
+TEST(Sessions, OfOneTurnHaveNoGaps) {
+  SessionOptions options{.stages = {{1, 100}, {1, 100}}, .gap_s = 50, .turns = {1, 1}, .think_s = 2e5};
+  EXPECT_EQ(last_arrival_s(options), 250);
+  for (const Drawn& d : draw(*session_source(options))) EXPECT_LT(d.time, 250);
+  options.turns.high = 2;
+  EXPECT_GT(last_arrival_s(options), kArrivalMaxS);
+}
+
 TEST(Sessions, EndBeforeTheContextDoes) {
   const SessionOptions options{
       .stages = {{1, 200}}, .turns = {20, 20}, .user = {500, 500}, .output = {100, 100}, .context_tokens = 3000};

@@ -29,16 +29,30 @@ constexpr auto kLaterLoad = [](const auto& a, const auto& b) {
   return a.ready != b.ready ? a.ready > b.ready : a.id > b.id;
 };
 
+// Of times and durations, kTransferEndMax at most.
+constexpr Picoseconds capped_sum(Picoseconds a, Picoseconds b) noexcept {
+  return a < kTransferEndMax - b ? a + b : kTransferEndMax;
+}
+
 }  // namespace
 
 Picoseconds layerwise_time(Picoseconds load, Picoseconds compute, Picoseconds store, std::uint32_t layers) noexcept {
   const Picoseconds longest = std::max({load, compute, store});
-  return longest + (load + compute + store - longest) / layers;
+  // Unsigned, any two of them can be added.
+  const auto all =
+      static_cast<std::uint64_t>(load) + static_cast<std::uint64_t>(compute) + static_cast<std::uint64_t>(store);
+  const std::uint64_t fill = (all - static_cast<std::uint64_t>(longest)) / layers;
+  return capped_sum(longest, static_cast<Picoseconds>(std::min<std::uint64_t>(fill, kTransferEndMax)));
 }
 
 Picoseconds Pipe::end(Picoseconds now, double bytes) const noexcept {
   const Picoseconds begin = contention_ ? std::max(now, free_at_) : now;
-  return bytes_per_s_ > 0 ? begin + model::picoseconds(bytes / bytes_per_s_) : begin;
+  if (bytes_per_s_ <= 0) return begin;
+  const double seconds = bytes / bytes_per_s_;
+  if (seconds < static_cast<double>(kTransferEndMax - begin) / kPicosecondsPerSecond) {
+    return begin + model::picoseconds(seconds);
+  }
+  return std::max(begin, kTransferEndMax);
 }
 
 Picoseconds Pipe::take(Picoseconds now, double bytes) noexcept {
@@ -148,7 +162,8 @@ Picoseconds InstanceTiers::first_token(const sched::V1Request& request, std::siz
   const std::uint64_t have = std::uint64_t{parts == 0 ? parts_[0].from : parts_[parts - 1].to} * block_tokens_;
   const Picoseconds compute = compute_time(have, std::max<std::uint64_t>(request.target(), have));
   const Picoseconds load = end - now;
-  return latency + (config_.layerwise ? layerwise_time(load, compute, 0, config_.layers) : load + compute);
+  return capped_sum(latency,
+                    config_.layerwise ? layerwise_time(load, compute, 0, config_.layers) : capped_sum(load, compute));
 }
 
 std::uint32_t InstanceTiers::match(const sched::V1Request& request, std::uint32_t have, std::uint32_t most) {
@@ -190,7 +205,7 @@ void InstanceTiers::fetch(sched::V1Id id, std::uint32_t have, std::uint32_t to) 
   Side& dram = sides_[kDram];
   if (dram.store != nullptr) {
     const TierStore::Grant grant = dram.store->grant(units, 0, to, now);
-    dram.store->write(units, grant.to, std::max(end + latency, dram.write.take(now, bytes(grant.blocks))));
+    dram.store->write(units, grant.to, std::max(capped_sum(end, latency), dram.write.take(now, bytes(grant.blocks))));
     if (progress_.size() <= id) progress_.resize(id + 1);
     progress_[id].fetched_written = grant.to;
     progress_[id].fetched_asked = to;
@@ -200,7 +215,7 @@ void InstanceTiers::fetch(sched::V1Id id, std::uint32_t have, std::uint32_t to) 
     load_latency_ = std::max(load_latency_, latency);
     return;
   }
-  loads_.push_back({end + latency, id});
+  loads_.push_back({capped_sum(end, latency), id});
   std::ranges::push_heap(loads_, kLaterLoad);
 }
 
@@ -258,9 +273,9 @@ Picoseconds InstanceTiers::begin_pass(const sched::V1Engine& engine, Picoseconds
     }
   }
   const Picoseconds load = std::max<Picoseconds>(0, load_end_ - now);
-  const Picoseconds time = load_latency_ + layerwise_time(load, compute, store_end - now, config_.layers);
+  const Picoseconds time = capped_sum(load_latency_, layerwise_time(load, compute, store_end - now, config_.layers));
   load_end_ = load_latency_ = 0;
-  return time;
+  return std::max(compute, std::min(time, kTransferEndMax - now));
 }
 
 void InstanceTiers::end_pass(Picoseconds at) {

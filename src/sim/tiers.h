@@ -60,6 +60,9 @@ struct TierTraffic {
   double refused_bytes = 0;  // that the write budget did not allow
 };
 
+// No transfer ends later, however slow: behind the clock's end (fleet.h), so that who waits for it is out of time.
+inline constexpr model::Picoseconds kTransferEndMax = 9'000'001'000'000'000'000;
+
 // A pass whose `load`, `compute` and `store` overlap layer by layer, each of them the same for all layers: as long as
 // the longest of the three, and the pipeline's fill, which is one layer of the others.
 [[nodiscard]] model::Picoseconds layerwise_time(model::Picoseconds load, model::Picoseconds compute,

@@ -161,6 +161,53 @@ TEST(Tiers, WhatIsBeingWrittenCannotBeReadYet) {
   EXPECT_EQ(simulate(config, prompts(2, 11, 1000)).records[1].loaded_tokens, kFetched);
 }
 
+// Picoseconds of 64 bits end after 106 days.
+TEST(Pipe, ATransferBehindTheClockEndsThereAndNotEarlier) {
+  for (const double rate : {1e-300, 1.0, 1e3, 1e6}) {
+    Pipe pipe(rate, true);
+    Picoseconds last = 0;
+    for (int i = 0; i < 100'000; ++i) {
+      const Picoseconds end = pipe.take(i * kSecond, 1e9);
+      ASSERT_GE(end, last) << rate << " " << i;
+      last = end;
+    }
+    EXPECT_EQ(last, kTransferEndMax) << rate;
+    EXPECT_EQ(pipe.end(kTransferEndMax + kSecond, 1), kTransferEndMax + kSecond) << "nothing ends before it begins";
+    EXPECT_EQ(Pipe(rate, false).end(kTransferEndMax - 1, 1e9), kTransferEndMax);
+  }
+  EXPECT_EQ(layerwise_time(kTransferEndMax, kTransferEndMax, kTransferEndMax, 1), kTransferEndMax);
+  EXPECT_EQ(layerwise_time(kTransferEndMax / 4, kTransferEndMax / 2, kTransferEndMax / 4, 1), kTransferEndMax);
+}
+
+TEST(Tiers, WhatIsNeverWrittenIsNeverRead) {
+  for (const double total : {1.0, 1e3}) {
+    for (const bool layerwise : {false, true}) {
+      FleetConfig config = cold_engines(1);
+      config.tiers.layerwise = layerwise;
+      config.tiers[Tier::kDepot] = tier(100e9);
+      config.tiers[Tier::kDepot].total_write_per_s = total;
+      const FleetResult result = simulate(config, prompts(20, 10, layerwise ? 0 : 1000));
+      // Passes do not wait for what is written behind them, and are as long as that where they write themselves.
+      ASSERT_EQ(result.out_of_time, layerwise) << total;
+      if (layerwise) continue;
+      EXPECT_EQ(result.loaded_share, 0) << total;
+      EXPECT_EQ(result.traffic[static_cast<std::size_t>(Tier::kDepot)].written_bytes, 20 * kPrompt * kTokenBytes);
+    }
+  }
+}
+
+TEST(Tiers, WhatTakesForeverIsNotFetched) {
+  for (const bool layerwise : {false, true}) {
+    FleetConfig config = cold_engines(1);
+    config.tiers.layerwise = layerwise;
+    config.tiers[Tier::kDepot] = tier(100e9);
+    config.tiers[Tier::kDepot].total_read_per_s = 1;
+    const FleetResult result = simulate(config, prompts(3, 10, 1000));
+    EXPECT_FALSE(result.out_of_time);
+    EXPECT_EQ(result.loaded_share, 0);
+  }
+}
+
 TEST(Tiers, AWriteBudgetBoundsWhatIsWritten) {
   FleetConfig config = cold_engines(1);
   config.tiers[Tier::kFlash] = tier(100e9);
