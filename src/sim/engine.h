@@ -82,6 +82,7 @@ class Engine {
  public:
   // All requests come at time 0, in their order. `costs` outlives the engine and its copies.
   Engine(const sched::Config& config, std::span<const Lengths> requests, const EngineCosts& costs);
+  Engine(const sched::Config& config, std::span<const Lengths> requests, EngineCosts&& costs) = delete;
 
   // Decides and times the next pass, or the wait for a copy where nobody can run (a pass without items); null when
   // nobody is left. The pass is valid until end().

@@ -170,7 +170,7 @@ class Fleet {
     bring_up_to_date(now);
     FleetSample s;
     s.time_s = static_cast<double>(now) / kPicosecondsPerSecond;
-    Picoseconds busy = stats_.busy();
+    TotalPicoseconds busy = stats_.busy();
     for (const Instance& in : instances_) {
       const sched::PrefixCache& cache = in.engine.cache();
       s.waiting += in.engine.waiting();

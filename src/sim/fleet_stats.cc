@@ -168,7 +168,8 @@ FleetResult FleetStats::finish(bool blocks_conserved, const std::array<TierTraff
     result_.hit_share = static_cast<double>(hits_) / static_cast<double>(prompts_);
     result_.loaded_share = static_cast<double>(loads_) / static_cast<double>(prompts_);
   }
-  result_.busy_share = seconds(busy_) / (std::max(seconds(last_ - first_), 1e-12) * config_.instances);
+  result_.busy_share = static_cast<double>(busy_) / kPicosecondsPerSecond /
+                       (std::max(seconds(last_ - first_), 1e-12) * config_.instances);
   count_unfinished();
   result_.unstable = grew(unfinished_, config_.instances) && overloaded(waits_);
   const double both = std::max(present_s_, latency_s_);

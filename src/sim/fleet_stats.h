@@ -15,6 +15,9 @@ struct Wait {
   float seconds = 0;
 };
 
+// Picoseconds of all instances together: 64 bits would end after 2.5 hours of a thousand.
+using TotalPicoseconds = __int128;
+
 class FleetStats {
  public:
   explicit FleetStats(const FleetConfig& config);
@@ -38,7 +41,7 @@ class FleetStats {
   // is what requests took by their records.
   void add_presence(double seconds) noexcept { present_s_ += seconds; }
 
-  [[nodiscard]] model::Picoseconds busy() const noexcept { return busy_; }
+  [[nodiscard]] TotalPicoseconds busy() const noexcept { return busy_; }
   // Requests that have arrived and not left.
   [[nodiscard]] std::uint64_t in_flight() const noexcept { return in_flight_; }
   // Fills in what finished requests add up to.
@@ -68,7 +71,7 @@ class FleetStats {
   model::Picoseconds last_end_ = -1;     // of a request
   model::Picoseconds last_arrival_ = 0;
   model::Picoseconds last_ = 0;
-  model::Picoseconds busy_ = 0;
+  TotalPicoseconds busy_ = 0;
   double present_s_ = 0;  // requests that instances had, over time
   double latency_s_ = 0;  // of finished requests
   std::uint64_t in_flight_ = 0;

@@ -108,6 +108,26 @@ TEST(Stability, ABurstAfterALoneRequestIsNoQueueThatGrows) {
   }
 }
 
+// Picoseconds of 64 bits hold 106 days, and that is 2.5 hours of a thousand instances.
+TEST(FleetBooks, AddUpMoreWorkThanTheClockHolds) {
+  FleetConfig config = qwen_fleet(3);
+  config.pass.base = model::picoseconds(4000);
+  config.policy = "round-robin";
+  config.sample_s = 1e5;
+  PoissonOptions options;
+  options.output = {1000, 1000};
+  options.at_once = 3;
+  const FleetResult result = run(config, options);
+  EXPECT_FALSE(result.out_of_time);
+  EXPECT_NEAR(result.busy_share, 1, 1e-9);
+  double before = 0;
+  for (const FleetSample& s : result.samples) {
+    EXPECT_GE(s.busy_s, before);
+    before = s.busy_s;
+  }
+  EXPECT_GT(before, 3 * 3.8e6);
+}
+
 // Ten requests come one a second and stay for five each; `change` puts the books in disorder.
 template <class F>
 double little_error_of(F&& change) {

@@ -305,7 +305,8 @@ ordered_json fig11(const Study& s) {
 // Calls see(scheduler, pass, seconds) for each pass, until nobody is left or it answers false.
 template <class See>
 void each_pass(const Study& s, const sched::Config& config, std::span<const Lengths> requests, See see) {
-  Engine engine(config, requests, study_costs(s.fit, kYarn, true, 16));
+  const EngineCosts costs = study_costs(s.fit, kYarn, true, 16);
+  Engine engine(config, requests, costs);
   const sched::Pass* pass = engine.begin();
   while (pass != nullptr && see(engine.scheduler(), *pass, engine.record().seconds)) {
     engine.end(*pass);
