@@ -106,7 +106,7 @@ typedef struct kvd_placement {
 /* Limits from submission on; 0 = none. */
 typedef struct kvd_deadline {
   uint32_t total_ms;
-  uint32_t progress_ms; /* without a byte on the connection or a sign of life of the depot */
+  uint32_t progress_ms; /* without a byte on the connection; a get or put: or the depot's word (docs/client.md) */
 } kvd_deadline;
 
 typedef enum kvd_ack { KVD_POOLED = 0, KVD_WRITTEN = 1, KVD_SYNCED = 2 } kvd_ack;

@@ -114,6 +114,11 @@ Time Channel::moved_at() const {
   return std::max({connection_->last_received(), connection_->last_sent(), copied_at_});
 }
 
+Signs Channel::signs() const {
+  const Time received = connection_ == nullptr ? Time::min() : connection_->last_received();
+  return {.moved = moved_at(), .received = std::max(received, copied_at_), .word = word_at_};
+}
+
 Status Channel::on_message(const wire::Header& header, Bytes meta) {
   if (state_ == State::kHello) return on_hello(header, meta);
   if (state_ == State::kMemory) return on_memory(header, meta);

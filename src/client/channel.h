@@ -7,7 +7,6 @@
 // (no address space, a proxy between) is not asked for it again. Belongs to the I/O thread; the user outlives it.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 
 #include "client/backoff.h"
 #include "client/namespace_table.h"
+#include "client/op_deadline.h"
 #include "client/resolver.h"
 #include "net/connection.h"
 #include "net/dialer.h"
@@ -91,9 +91,9 @@ class Channel final : private net::MessageHandler {
   [[nodiscard]] const net::SharedMemory* memory() const noexcept { return memory_.get(); }
   // When the last byte moved; the distant past without a connection.
   [[nodiscard]] Time moved_at() const;
-  // The same, or when the depot last said that it is there.
-  [[nodiscard]] Time alive_at() const { return std::max(moved_at(), alive_at_); }
-  void note_alive() { alive_at_ = loop_.now(); }
+  [[nodiscard]] Signs signs() const;
+  // The depot has said that it is there, on the other channel.
+  void note_word() { word_at_ = loop_.now(); }
   // Bytes were copied from the depot's memory: they have moved, too.
   void note_copied() { copied_at_ = loop_.now(); }
 
@@ -132,7 +132,7 @@ class Channel final : private net::MessageHandler {
   std::uint32_t credits_ = 0;
   std::unique_ptr<net::SharedMemory> memory_;
   Time copied_at_ = Time::min();
-  Time alive_at_ = Time::min();
+  Time word_at_ = Time::min();
   std::unordered_map<NamespaceId, Handle> handles_;
 };
 

@@ -274,7 +274,8 @@ void Core::end_early(Running& running, Code code, std::string_view why) {
 }
 
 void Core::arm_deadline(Running& running) {
-  const Time at = std::min(running.deadline.check_at(running.channel->alive_at()), ask_at(running));
+  const Time alive_at = running.deadline.alive_at(running.channel->signs());
+  const Time at = std::min(running.deadline.check_at(alive_at), ask_at(running));
   if (at == kNever) {
     running.timer->disarm();
   } else {
@@ -282,24 +283,26 @@ void Core::arm_deadline(Running& running) {
   }
 }
 
-// A body that does not move: is the depot there? kNever where its word would not count (any more), or is asked for.
+// When the depot is to be asked for its word; kNever where that would not help, or is under way.
 Time Core::ask_at(const Running& running) const {
   if (!is_data(*running.channel) || word_id_ != 0 || !control_.channel.ready()) return kNever;
-  const Time at = running.deadline.ask_at(running.channel->alive_at());
-  return at - kWordLimit > running.channel->moved_at() ? kNever : at;
+  return running.deadline.ask_at(running.channel->signs());
 }
 
 void Core::on_deadline(std::uint32_t slot) {
   Running& running = running_[slot];
   if (running.id == 0) return;
-  const Time alive_at = running.channel->alive_at();
-  if (!running.deadline.expired(loop_.now(), alive_at)) {
+  Channel& channel = *running.channel;
+  const Signs signs = channel.signs();
+  if (!running.deadline.expired(loop_.now(), running.deadline.alive_at(signs))) {
     if (loop_.now() >= ask_at(running)) ask_for_word();
     return arm_deadline(running);
   }
   // The breaker first: whoever learns of this end must find it open, or the next request pays a deadline, too.
-  if (running.deadline.stalled(loop_.now(), alive_at)) fail_breaker();
+  if (running.deadline.stalled(loop_.now(), signs.moved)) fail_breaker();
+  const bool dead = is_data(channel) && running.deadline.word_used_up(loop_.now(), signs);
   end_early(running, Code::kTimeout, kTooLate);
+  if (dead && channel.ready()) channel.reset({Code::kTimeout, 0, "the depot is there and sends nothing"});
 }
 
 void Core::unpin(LeaseId lease) {

@@ -28,11 +28,7 @@ inline constexpr std::size_t kSendQueueHigh = std::size_t{2} << 20;
 // Slabs hashed in one turn of the loop before others get theirs (0.2-0.4 ms).
 inline constexpr std::size_t kHashBytesPerTurn = std::size_t{8} << 20;
 inline constexpr std::uint32_t kProbesBeforeReset = 3;  // unanswered probes until the connections are made anew
-// How long a depot's word that it is there stands for bytes: a drive pauses now and then (a virtual one stood still for
-// 222 ms in one of 8 first reads of 159 MB), and a load that is given up costs seconds of computing. A drive that hangs
-// for longer is a failure.
-inline constexpr Duration kWordLimit = std::chrono::seconds(1);
-inline constexpr std::uint32_t kUnpinsMax = 1024;  // unanswered UNPINs; more are dropped, leases expire anyway
+inline constexpr std::uint32_t kUnpinsMax = 1024;       // unanswered UNPINs; more are dropped, leases expire anyway
 // Copied from the depot's memory in one turn of the loop before others get theirs: as much as a receive call brings
 // (kReceiveBytesMax) between looks at what callers want, and 2 to 4 of these, about a millisecond.
 inline constexpr std::size_t kCopiesPerTurn = 4;

@@ -162,7 +162,8 @@ TEST(CoreFaults, ProgressKeepsAnOperationAlive) {
 TEST(CoreFaults, ADepotThatSaysItIsThereIsWaitedForWhileItsDriveStandsStill) {
   CoreRig rig({.slab_bytes = 65536});
   rig.store_records();
-  hold_after(rig, 10'000);
+  rig.loop.run_for(std::chrono::seconds(10));  // what moved long ago is no reason not to ask
+  hold_after(rig, 0);
   const OpId op = rig.get({.total = {}, .progress = Millis(100)});
   rig.loop.run_for(Millis(900));
   EXPECT_FALSE(rig.ended(op));
@@ -175,14 +176,61 @@ TEST(CoreFaults, ADepotThatSaysItIsThereIsWaitedForWhileItsDriveStandsStill) {
   EXPECT_EQ(rig.depot->seen[Opcode::kPing], asked) << "nothing is owed";
 }
 
+TEST(CoreFaults, APutThatWaitsForItsAnswerAsksTheDepotToo) {
+  CoreRig rig;
+  rig.fill_source();
+  rig.loop.run_for(std::chrono::seconds(10));
+  hold_after(rig, 0);
+  const OpId op = rig.put(true, {.total = {}, .progress = Millis(100)});
+  rig.loop.run_for(Millis(900));
+  EXPECT_FALSE(rig.ended(op));
+  let_go(rig);
+  EXPECT_EQ(rig.finish(op).code, Code::kOk);
+}
+
+// Also when the client itself goes on sending. Afterwards the connection is made anew: it may be what hangs.
 TEST(CoreFaults, ItsWordCountsForASecondWithoutAByte) {
   CoreRig rig({.slab_bytes = 65536});
   rig.store_records();
   hold_after(rig, 10'000);
   const Time start = rig.loop.now();
-  EXPECT_EQ(rig.finish(rig.get({.total = {}, .progress = Millis(100)})).code, Code::kTimeout);
+  const OpId op = rig.get({.total = {}, .progress = Millis(100)});
+  rig.loop.run_for(Millis(900));
+  const OpId later = rig.get({.total = {}, .progress = Millis(100)});
+  EXPECT_EQ(rig.finish(op).code, Code::kTimeout);
   EXPECT_EQ(rig.loop.now() - start, Millis(1100));
   EXPECT_TRUE(rig.state.breaker_open());
+  EXPECT_EQ(rig.finish(later).code, Code::kUnavailable);
+  ASSERT_TRUE(rig.wait_connected());
+  EXPECT_EQ(rig.depot->connections, 3U);
+  EXPECT_EQ(rig.finish(rig.get()).code, Code::kOk);
+}
+
+TEST(CoreFaults, ItsWordDoesNotExcuseALoadThatEndsWithoutAByte) {
+  CoreRig rig({.slab_bytes = 65536});
+  rig.store_records();
+  hold_after(rig, 10'000);
+  const Time start = rig.loop.now();
+  EXPECT_EQ(rig.finish(rig.get({.total = Millis(300), .progress = Millis(100)})).code, Code::kTimeout);
+  EXPECT_EQ(rig.loop.now() - start, Millis(300));
+  EXPECT_TRUE(rig.state.breaker_open());
+  EXPECT_EQ(rig.depot->connections, 2U);
+}
+
+TEST(CoreFaults, ADepotIsAskedAgainAlthoughAConnectionWasLostWithTheQuestion) {
+  CoreRig rig({.slab_bytes = 65536});
+  rig.store_records();
+  hold_after(rig, 10'000);
+  hold_control(rig);
+  const OpId op = rig.get({.total = {}, .progress = Millis(100)});
+  rig.loop.run_for(Millis(60));
+  ASSERT_EQ(rig.depot->seen[Opcode::kPing], 1U);
+  rig.proxy->limit_down(kControl, {.bytes = 0, .then = Then::kCut});
+  rig.loop.run_for(Millis(500));
+  EXPECT_FALSE(rig.ended(op));
+  EXPECT_GT(rig.depot->seen[Opcode::kPing], 5U);
+  let_go(rig);
+  EXPECT_EQ(rig.finish(op).code, Code::kOk);
 }
 
 TEST(CoreFaults, AHungDepotIsGivenUpAfterTheTimeWithoutProgressAlthoughItWasAsked) {
@@ -237,6 +285,7 @@ TEST(CoreFaults, ALoadThatMovesButIsTooSlowDoesNotShutTheOthersOut) {
   CoreRig rig({.slab_bytes = 65536});
   rig.store_records();
   hold_after(rig, 10'000);
+  hold_control(rig);
   const OpId op = rig.get({.total = Millis(500), .progress = Millis(100)});
   for (int i = 0; i < 6; ++i) {
     rig.loop.run_for(Millis(80));
@@ -299,6 +348,7 @@ TEST(CoreFaults, ACallersOwnDelayIsNotTheDepotsFault) {
   rig.put_layer(op, 0);
   rig.loop.run_for(std::chrono::seconds(4));
   EXPECT_FALSE(rig.ended(op)) << "progress rests while layers are not released";
+  EXPECT_EQ(rig.depot->seen[Opcode::kPing], 0U);
   EXPECT_EQ(rig.finish(op).code, Code::kTimeout);
   EXPECT_FALSE(rig.state.breaker_open());
 }

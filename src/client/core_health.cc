@@ -53,7 +53,8 @@ void Core::ask_for_word() {
 }
 
 void Core::on_ready(Channel& channel) {
-  if (breaker_.open()) close_breaker();  // to be greeted is as good as a probe
+  if (breaker_.open()) close_breaker();  // to be greeted is as good as a probe, and as its word
+  if (!is_data(channel)) data_.channel.note_word();
   breaker_.on_success();
   // Else nothing could be matched for up to a second.
   (is_data(channel) ? control_ : data_).channel.hurry();

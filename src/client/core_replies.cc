@@ -11,7 +11,7 @@ Status Core::on_message(Channel& channel, const wire::Header& header, Bytes meta
   if (header.opcode == wire::Opcode::kPingReply) {
     if (header.request_id == word_id_) {
       word_id_ = 0;
-      data_.channel.note_alive();
+      data_.channel.note_word();
       return {};
     }
     if (breaker_.open()) close_breaker();  // also when it comes after its deadline: the depot is back

@@ -34,7 +34,7 @@ std::string part_of(const std::string& path) { return path + ".part"; }
 // One spelling of a path, however it was typed and whatever links lead to its folder.
 std::filesystem::path plain(const std::string& path) {
   std::error_code ignored;
-  const std::filesystem::path typed = std::filesystem::absolute(path, ignored).lexically_normal();
+  const std::filesystem::path typed = std::filesystem::absolute(path, ignored);
   const std::filesystem::path folder = std::filesystem::weakly_canonical(typed.parent_path(), ignored);
   return (ignored ? typed.parent_path() : folder) / typed.filename();
 }

@@ -23,7 +23,7 @@ class Settings:
     tenant: str = "default"           # whose KV it is; tenants never see each other's
     ack: str = "pooled"               # when a store counts as done: pooled, written, synced
     deadline_share: float = 0.5       # a load may take this share of the compute that it saves
-    progress_ms: int = 100            # give up a load or a lookup after this long without a byte
+    progress_ms: int = 100            # give up after this long without a byte (docs/client.md)
     lookup_wait_us: int = 400         # the scheduler waits for a lookup at most this long, once a step
     lease_ms: int = 10_000            # how long a lookup keeps what it found in the depot's memory
     store_deadline_ms: int = 5_000    # blocks are held for a store at most this long after their last layer is computed

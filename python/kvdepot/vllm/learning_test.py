@@ -86,6 +86,26 @@ def test_loads_that_are_cut_off_at_their_deadlines_are_not_tried_any_more():
     assert asked()[1][0] >= 39
 
 
+def test_loads_that_a_standstill_cut_off_say_nothing_of_how_fast_the_depot_is():
+    depot = warmed()
+    e = learning_engine(depot)
+    busy = e.add(Request([3] * 64))
+    e.admit(busy)
+    for _ in range(CUT_OFFS_MIN + 1):
+        request = e.add(Request(PROMPT))
+        assert e.admit(request) == (40, True)
+        depot.held = True
+        e.step((busy, 1))
+        e.now += 40.0
+        e.clients[1].open_breaker()                      # as the client does when its total ends it without a byte
+        e.clients[1].fail("timeout", ("multiget",))
+        e.step((busy, 1))
+        e.finish(request)
+        depot.held = False
+        for client in e.clients[:2]:
+            client.knows["breaker_open"] = False
+
+
 def test_wrong_belief_about_the_depot_is_corrected_by_a_load_once_in_a_while():
     e = learning_engine(warmed())
     e.choice.observe_load(pool_bytes=400, flash_bytes=0, seconds=30.0, contended=False)

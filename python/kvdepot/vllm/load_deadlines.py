@@ -72,7 +72,7 @@ class LoadDeadlines:
         self._cut_offs.pop((flash, layerwise), None)
 
     def cut_off(self, nbytes: int, seconds: float, *, flash: bool, layerwise: bool) -> None:
-        """A load of `nbytes` was given up at its deadline, after `seconds`."""
+        """A load of `nbytes` was given up at its deadline, after `seconds`, and not for want of any bytes."""
         cut_offs = self._cut_offs.setdefault((flash, layerwise), _CutOffs())
         cut_offs.count += 1
         cut_offs.byte_s = max(CUT_OFF_FACTOR * seconds / nbytes, cut_offs.byte_s)

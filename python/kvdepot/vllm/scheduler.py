@@ -460,7 +460,7 @@ class SchedulerHalf:
             expected = plan is not None and plan.probe and load.code == "timeout" and not depot_away
             if load.code not in ("cancelled", "missing") and not expected:      # evicted meanwhile: nobody's fault
                 self.notices.failures("loads", {load.code: 1})
-            if load.code == "timeout" and plan is not None and load.seconds * 1e3 >= plan.total_ms:
+            if load.code == "timeout" and not depot_away and plan is not None and load.seconds * 1e3 >= plan.total_ms:
                 self._deadlines.cut_off(load.blocks * block_bytes, load.seconds, flash=from_flash,
                                         layerwise=load.layerwise)
             if load.layerwise and load.request_id in step.layerwise:
