@@ -111,12 +111,12 @@ void Channel::lost(const Error& why) {
 
 Time Channel::moved_at() const {
   if (connection_ == nullptr) return Time::min();
-  return std::max({connection_->last_received(), connection_->last_sent(), copied_at_});
+  return std::max({connection_->last_received(), connection_->last_sent(), body_at_});
 }
 
 Signs Channel::signs() const {
   const Time received = connection_ == nullptr ? Time::min() : connection_->last_received();
-  return {.moved = moved_at(), .received = std::max(received, copied_at_), .word = word_at_};
+  return {.moved = moved_at(), .bodies = std::max(received, body_at_), .word = word_at_};
 }
 
 Status Channel::on_message(const wire::Header& header, Bytes meta) {

@@ -94,8 +94,8 @@ class Channel final : private net::MessageHandler {
   [[nodiscard]] Signs signs() const;
   // The depot has said that it is there, on the other channel.
   void note_word() { word_at_ = loop_.now(); }
-  // Bytes were copied from the depot's memory: they have moved, too.
-  void note_copied() { copied_at_ = loop_.now(); }
+  // Bytes were copied from the depot's memory: they have moved, too. Or a body is out.
+  void note_body() { body_at_ = loop_.now(); }
 
  private:
   enum class State : std::uint8_t { kIdle, kDialing, kHello, kMemory, kReady, kBackoff };
@@ -131,7 +131,7 @@ class Channel final : private net::MessageHandler {
   std::unique_ptr<net::Connection> connection_;
   std::uint32_t credits_ = 0;
   std::unique_ptr<net::SharedMemory> memory_;
-  Time copied_at_ = Time::min();
+  Time body_at_ = Time::min();
   Time word_at_ = Time::min();
   std::unordered_map<NamespaceId, Handle> handles_;
 };

@@ -299,10 +299,13 @@ void Core::on_deadline(std::uint32_t slot) {
     return arm_deadline(running);
   }
   // The breaker first: whoever learns of this end must find it open, or the next request pays a deadline, too.
-  if (running.deadline.stalled(loop_.now(), signs.moved)) fail_breaker();
-  const bool dead = is_data(channel) && running.deadline.word_used_up(loop_.now(), signs);
+  const bool stalled = running.deadline.stalled(loop_.now(), signs.moved);
+  const bool dead = stalled && is_data(channel) && running.deadline.word_used_up(loop_.now(), signs);
+  if (stalled) fail_breaker();
   end_early(running, Code::kTimeout, kTooLate);
-  if (dead && channel.ready()) channel.reset({Code::kTimeout, 0, "the depot is there and sends nothing"});
+  if (!dead || !channel.ready()) return;
+  data_made_anew_ = true;
+  channel.reset({Code::kTimeout, 0, "the depot is there and sends nothing"});
 }
 
 void Core::unpin(LeaseId lease) {

@@ -203,7 +203,44 @@ TEST(CoreFaults, ItsWordCountsForASecondWithoutAByte) {
   EXPECT_EQ(rig.finish(later).code, Code::kUnavailable);
   ASSERT_TRUE(rig.wait_connected());
   EXPECT_EQ(rig.depot->connections, 3U);
+  EXPECT_TRUE(rig.state.breaker_open()) << "a drive that hangs is not healed by a greeting";
+  EXPECT_EQ(rig.state.breaker_opened.value(), 1U);
+  rig.loop.run_for(Millis(1001));
+  EXPECT_FALSE(rig.state.breaker_open());
   EXPECT_EQ(rig.finish(rig.get()).code, Code::kOk);
+}
+
+TEST(CoreFaults, APutsBodiesRenewTheWordOfThoseThatWaitBesideIt) {
+  CoreRig rig;
+  rig.store_records();
+  rig.fill_source();
+  hold_after(rig, 0);
+  const OpId load = rig.get({.total = {}, .progress = Millis(100)});
+  const OpId store = rig.put(false);
+  for (std::uint16_t layer = 0; layer < 4; ++layer) {
+    rig.loop.run_for(Millis(400));
+    rig.put_layer(store, layer);
+  }
+  rig.loop.run_for(Millis(900));
+  EXPECT_FALSE(rig.ended(load)) << "2.5 s after it was asked for, and 0.9 s behind the last body";
+  EXPECT_EQ(rig.finish(load).code, Code::kTimeout);
+}
+
+TEST(CoreFaults, ACallersOwnDelayCostsNobodyTheConnection) {
+  CoreRig rig;
+  rig.store_records();
+  rig.fill_source();
+  const OpId slow = rig.put(false, {.total = std::chrono::seconds(5), .progress = Millis(100)});
+  rig.put_layer(slow, 0);
+  rig.loop.run_for(Millis(4930));
+  hold_after(rig, 0);
+  const OpId load = rig.get({.total = {}, .progress = Millis(100)});
+  EXPECT_EQ(rig.finish(slow).code, Code::kTimeout);
+  rig.loop.run_for(Millis(50));
+  EXPECT_FALSE(rig.ended(load));
+  let_go(rig);
+  EXPECT_EQ(rig.finish(load).code, Code::kOk);
+  EXPECT_EQ(rig.depot->connections, 2U);
 }
 
 TEST(CoreFaults, ItsWordDoesNotExcuseALoadThatEndsWithoutAByte) {

@@ -53,9 +53,11 @@ void Core::ask_for_word() {
 }
 
 void Core::on_ready(Channel& channel) {
-  if (breaker_.open()) close_breaker();  // to be greeted is as good as a probe, and as its word
+  if (!is_data(channel) || !std::exchange(data_made_anew_, false)) {
+    if (breaker_.open()) close_breaker();  // to be greeted is as good as a probe
+    breaker_.on_success();
+  }
   if (!is_data(channel)) data_.channel.note_word();
-  breaker_.on_success();
   // Else nothing could be matched for up to a second.
   (is_data(channel) ? control_ : data_).channel.hurry();
   if (!control_.channel.ready() || !data_.channel.ready()) return;
@@ -67,7 +69,7 @@ void Core::on_lost(Channel& channel, const Error& why, bool was_ready) {
   state_.set_error(why);
   if (!was_ready) return;
   state_.set_connected(false);
-  fail_breaker();  // before operations end, see on_deadline()
+  if (!is_data(channel) || !data_made_anew_) fail_breaker();  // before operations end, see on_deadline()
   Side& side = side_of(channel);
   side.draining.clear();
   if (is_data(channel)) {

@@ -79,7 +79,7 @@ void Core::on_body_sent(std::uint32_t slot, OpId id, std::size_t bytes) {
   // A connection that ends gives back what it has not sent.
   if (running.channel->ready()) state_.bytes_stored.add(bytes);
   running.bodies.pop_front();
-  running.deadline.note_body(loop_.now());
+  running.channel->note_body();
   update_owed(running);
 }
 

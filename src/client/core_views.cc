@@ -34,7 +34,7 @@ void Core::copy_view() {
   const auto copying = [this] { return receiving_ != nullptr && receiving_->get->left() > 0; };
   for (std::size_t step = 0; step < kCopiesPerTurn && copying(); ++step) {
     receiving_->get->copy(kReceiveBytesMax);
-    data_.channel.note_copied();
+    data_.channel.note_body();
     run_commands();
   }
   net::Connection& connection = data_.channel.connection();

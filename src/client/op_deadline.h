@@ -6,8 +6,9 @@
 // connection is not late. So a byte costs one time stamp per connection and no bookkeeping per operation.
 //
 // A depot whose drive pauses sends no bytes, and is there. When half of `progress` has passed it is asked; its word
-// counts as a byte does, for kWordLimit behind the last byte that came from it, and prolongs an operation but excuses
-// none that ends: that one has stalled (docs/decisions/0005-word-of-the-depot.md).
+// counts as a byte does, for kWordLimit behind the last byte that came from it or the last body that it got. It
+// prolongs an operation and excuses none that ends: that one has stalled (docs/decisions/0005-word-of-the-depot.md).
+// With a `progress` of more than twice kWordLimit it is not asked.
 // Pure: time comes in as an argument. Belongs to the client's I/O thread.
 #pragma once
 
@@ -24,9 +25,9 @@ inline constexpr Duration kWordLimit = std::chrono::seconds(1);
 
 // What a connection shows of its depot.
 struct Signs {
-  Time moved;                   // the last byte in either direction
-  Time received = Time::min();  // the last that came from the depot
-  Time word = Time::min();      // the depot's last word that it is there
+  Time moved;                 // the last byte in either direction
+  Time bodies = Time::min();  // the last that came from the depot, or the last body that went out
+  Time word = Time::min();    // the depot's last word that it is there
 };
 
 class OpDeadline {
@@ -36,21 +37,18 @@ class OpDeadline {
   OpDeadline(Time submitted, Duration total, Duration progress) noexcept
       : total_at_(total > Duration::zero() ? after(submitted, total) : kNever),
         progress_(progress > Duration::zero() ? progress : Duration::max()),
-        owed_since_(submitted),
-        word_since_(submitted) {}
+        owed_since_(submitted) {}
 
   // From now on the depot owes us something (true) or we wait for our caller (false). Starts out as true.
   void set_owed(bool owed, Time now) noexcept {
-    if (owed && !owed_) owed_since_ = word_since_ = now;
+    if (owed && !owed_) owed_since_ = now;
     owed_ = owed;
   }
-  // A body of the operation is out.
-  void note_body(Time now) noexcept { word_since_ = now; }
   [[nodiscard]] bool owed() const noexcept { return owed_; }
 
   // How long the depot's word counts for this operation.
   [[nodiscard]] Time word_ends(const Signs& signs) const noexcept {
-    return after(std::max(word_since_, signs.received), kWordLimit);
+    return after(std::max(owed_since_, signs.bodies), kWordLimit);
   }
   // When the connection last moved a byte, or the depot's word stood for one.
   [[nodiscard]] Time alive_at(const Signs& signs) const noexcept {
@@ -62,9 +60,9 @@ class OpDeadline {
     const Time at = after(std::max(owed_since_, alive_at(signs)), progress_ / 2);
     return at > word_ends(signs) ? kNever : at;
   }
-  // It has given its word to the end, and nothing else: this connection brings nothing any more.
+  // Of one that has stalled: the depot has given its word to the end, and nothing else came on this connection.
   [[nodiscard]] bool word_used_up(Time now, const Signs& signs) const noexcept {
-    return !total_only() && now >= word_ends(signs) && signs.word >= std::max(owed_since_, signs.moved);
+    return !total_only() && now >= word_ends(signs) && signs.word >= std::max(owed_since_, signs.bodies);
   }
 
   // When to look again: the earliest time at which expired() could be true if nothing moves any more. kNever
@@ -93,7 +91,6 @@ class OpDeadline {
   Time total_at_ = kNever;
   Duration progress_ = Duration::max();
   Time owed_since_{};
-  Time word_since_{};  // from when the limit of the depot's word counts, at least
   bool owed_ = true;
 };
 
