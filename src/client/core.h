@@ -152,7 +152,7 @@ class Core final : private ChannelUser {
   io::Timer probe_timer_;
   bool probe_sent_ = false;
   bool data_made_anew_ = false;  // lost by our own will: says nothing of the depot, and neither does its greeting
-  std::uint64_t word_id_ = 0;  // of the PING that asks for the depot's word, not answered yet; 0 = none
+  std::uint64_t word_id_ = 0;    // of the PING that asks for the depot's word, not answered yet; 0 = none
   std::uint64_t next_internal_id_ = 1;
   std::uint32_t unpins_ = 0;
 
