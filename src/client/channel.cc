@@ -109,14 +109,10 @@ void Channel::lost(const Error& why) {
   user_.on_lost(*this, why, was_ready);
 }
 
-Time Channel::moved_at() const {
-  if (connection_ == nullptr) return Time::min();
-  return std::max({connection_->last_received(), connection_->last_sent(), body_at_});
-}
-
 Signs Channel::signs() const {
-  const Time received = connection_ == nullptr ? Time::min() : connection_->last_received();
-  return {.moved = moved_at(), .bodies = std::max(received, body_at_), .word = word_at_};
+  if (connection_ == nullptr) return {.moved = Time::min()};
+  const Time bodies = std::max(connection_->last_received(), body_at_);
+  return {.moved = std::max(bodies, connection_->last_sent()), .bodies = bodies, .word = word_at_};
 }
 
 Status Channel::on_message(const wire::Header& header, Bytes meta) {

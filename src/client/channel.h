@@ -89,8 +89,7 @@ class Channel final : private net::MessageHandler {
   [[nodiscard]] const Handle& handle(NamespaceId ns) const;
   // The depot's memory that GET view messages tell of; null unless the depot gave it. Ends with the connection.
   [[nodiscard]] const net::SharedMemory* memory() const noexcept { return memory_.get(); }
-  // When the last byte moved; the distant past without a connection.
-  [[nodiscard]] Time moved_at() const;
+  // The distant past without a connection.
   [[nodiscard]] Signs signs() const;
   // The depot has said that it is there, on the other channel.
   void note_word() { word_at_ = loop_.now(); }

@@ -274,8 +274,8 @@ void Core::end_early(Running& running, Code code, std::string_view why) {
 }
 
 void Core::arm_deadline(Running& running) {
-  const Time alive_at = running.deadline.alive_at(running.channel->signs());
-  const Time at = std::min(running.deadline.check_at(alive_at), ask_at(running));
+  const Signs signs = running.channel->signs();
+  const Time at = std::min(running.deadline.check_at(running.deadline.alive_at(signs)), ask_at(running, signs));
   if (at == kNever) {
     running.timer->disarm();
   } else {
@@ -284,9 +284,9 @@ void Core::arm_deadline(Running& running) {
 }
 
 // When the depot is to be asked for its word; kNever where that would not help, or is under way.
-Time Core::ask_at(const Running& running) const {
+Time Core::ask_at(const Running& running, const Signs& signs) const {
   if (!is_data(*running.channel) || word_id_ != 0 || !control_.channel.ready()) return kNever;
-  return running.deadline.ask_at(running.channel->signs());
+  return running.deadline.ask_at(signs);
 }
 
 void Core::on_deadline(std::uint32_t slot) {
@@ -295,7 +295,7 @@ void Core::on_deadline(std::uint32_t slot) {
   Channel& channel = *running.channel;
   const Signs signs = channel.signs();
   if (!running.deadline.expired(loop_.now(), running.deadline.alive_at(signs))) {
-    if (loop_.now() >= ask_at(running)) ask_for_word();
+    if (loop_.now() >= ask_at(running, signs)) ask_for_word();
     return arm_deadline(running);
   }
   // The breaker first: whoever learns of this end must find it open, or the next request pays a deadline, too.

@@ -310,7 +310,7 @@ TEST(CoreFaults, FiveRequestsToAHungDepotTogetherPayOneDeadline) {
 TEST(CoreFaults, AnImpatientRequestToASlowDepotDoesNotShutTheOthersOut) {
   CoreRig rig;
   rig.store_records();
-  rig.proxy->limit_down(kControl, {.bytes = rig.proxy->forwarded_down(kControl), .then = Then::kHold});
+  hold_control(rig);
   EXPECT_EQ(rig.finish(rig.match({.total = Millis(25), .progress = Millis(100)})).code, Code::kTimeout);
   EXPECT_FALSE(rig.state.breaker_open()) << "25 ms without an answer";
   rig.proxy->limit_down(kControl, {});
@@ -358,7 +358,7 @@ TEST(CoreFaults, TheBreakerClosesWhenAProbeIsAnswered) {
 
 TEST(CoreFaults, ALateAnswerToAProbeClosesTheBreakerAtOnce) {
   CoreRig rig;
-  rig.proxy->limit_down(kControl, {.bytes = rig.proxy->forwarded_down(kControl), .then = Then::kHold});
+  hold_control(rig);
   rig.finish(rig.match({.total = {}, .progress = Millis(100)}));
   rig.loop.run_for(Millis(2500));  // the probe at 1 s was not answered by 2 s
   ASSERT_TRUE(rig.state.breaker_open());
@@ -369,7 +369,7 @@ TEST(CoreFaults, ALateAnswerToAProbeClosesTheBreakerAtOnce) {
 
 TEST(CoreFaults, ConnectionsThatStayMuteAreMadeAnew) {
   CoreRig rig;
-  rig.proxy->limit_down(kControl, {.bytes = rig.proxy->forwarded_down(kControl), .then = Then::kHold});
+  hold_control(rig);
   hold_after(rig, 0);
   rig.finish(rig.match({.total = {}, .progress = Millis(100)}));
   ASSERT_TRUE(rig.loop.run_until([&] { return rig.proxy->links() >= 4; }, std::chrono::seconds(10)));
@@ -481,7 +481,7 @@ TEST(CoreFaults, ADepotThatBreaksTheProtocolLosesItsConnection) {
 TEST(CoreFaults, TheLeaseOfAMatchNobodyWaitsForIsGivenBack) {
   CoreRig rig;
   rig.depot->script.lease = 77;
-  rig.proxy->limit_down(kControl, {.bytes = rig.proxy->forwarded_down(kControl), .then = Then::kHold});
+  hold_control(rig);
   const OpId op = rig.match({.total = Millis(50), .progress = {}}, 1000);
   EXPECT_EQ(rig.finish(op).code, Code::kTimeout);
   rig.proxy->limit_down(kControl, {});
