@@ -6,7 +6,6 @@ The port is chosen by the kernel at the first start and kept over restarts, as a
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ WRITE_OUT_DEADLINE_S = 120.0    # demotion starts when the device is idle, at th
 STORED_QUIET_S = 0.3            # no new byte for this long: what an engine stores behind its answer has arrived
 BYTES_PUT = "kvdepot_store_bytes_put_total"
 KEYS_GOT = "kvdepot_keys_got_total"
+BYTES_LENT = "kvdepot_bytes_lent_total"     # through shared memory
 FLASH_READ = "kvdepot_store_flash_bytes_read_total"
 DIRTY_BYTES = "kvdepot_store_dirty_bytes"
 UNFINISHED_PUTS = "kvdepot_store_unfinished_puts"
@@ -32,17 +32,14 @@ def binary(build: Path) -> Path:
 
 
 class Depot:
-    """One depot on one directory. `flags` can be changed at a restart; `local`: on a unix socket beside TCP. One
-    thread."""
+    """One depot on one directory. `flags` can be changed at a restart. One thread."""
 
     def __init__(self, program: Path, folder: Path, pool_bytes: int, flash_bytes: int,
-                 flags: Sequence[str] = (), local: bool = False) -> None:
+                 flags: Sequence[str] = ()) -> None:
         self.program = program
         self.folder = folder
         self.sizes = [f"--pool={pool_bytes}", f"--flash={flash_bytes}"]
         self.listen = "tcp://127.0.0.1:0"
-        # For engines of this host, whose gets go through shared memory. A socket's path may have 107 bytes.
-        self.local_address = f"unix://{tempfile.mkdtemp(prefix='kvdepot-')}/depot.sock" if local else ""
         self._service: Service | None = None
         self._http_port = 0
         self.repeated = 0       # requests that were asked again, see engine_lab.ask_depot
@@ -52,8 +49,7 @@ class Depot:
     def start(self, flags: Sequence[str] = ()) -> None:
         self._service = Service("kvdepot", [
             self.program, "serve", f"--dir={self.folder}", *self.sizes, f"--listen={self.listen}",
-            *([f"--listen={self.local_address}"] if self.local_address else []), "--http=127.0.0.1:0", *flags],
-            Path(f"{self.folder}.log"))
+            "--http=127.0.0.1:0", *flags], Path(f"{self.folder}.log"))
         self.listen = self._service.wait_for_line(r"listening on (tcp://\S+)").group(1)
         self._http_port = int(self._service.wait_for_line(r"http://[\d.]+:(\d+)").group(1))
 
@@ -71,12 +67,6 @@ class Depot:
     def stop(self) -> None:
         if self._service:
             self._service.stop()
-
-    def close(self) -> None:
-        """Stops it for good."""
-        self.stop()
-        if self.local_address:
-            shutil.rmtree(Path(self.local_address.removeprefix("unix://")).parent, ignore_errors=True)
 
     def crash_and_restart(self, flags: Sequence[str] = ()) -> None:
         """SIGKILL, then a new process on the same directory and port."""

@@ -13,11 +13,11 @@ import sys
 
 from bench import harness
 from bench.engine_lab import Lab
-from bench.engine_rows import batch, main_job, overhead, peers, sweep, tokens
+from bench.engine_rows import batch, main_job, overhead, peers, same_host, sweep, tokens
 
 QUICK_LIMIT_S = 15 * 60.0
 # Rows that use the engines of the main job.
-SHARED = (*main_job.NAMES, *overhead.NAMES, tokens.NAME, tokens.DIGESTS, batch.MAKESPAN)
+SHARED = (*main_job.NAMES, *same_host.NAMES, *overhead.NAMES, tokens.NAME, tokens.DIGESTS, batch.MAKESPAN)
 
 
 def run(bench: harness.Bench) -> None:
@@ -37,6 +37,8 @@ def on_shared_engines(lab: Lab, bench: harness.Bench) -> None:
     job = main_job.MainJob(lab)
     with bench.part(*main_job.NAMES), lab.scope():
         main_job.run(job, bench)
+    with bench.part(*same_host.NAMES), lab.scope():
+        same_host.run(lab, bench, job.depot, job.writer, job.plain)
     with bench.part(*overhead.NAMES), lab.scope():
         overhead.run(lab, bench, job.depot, job.writer, job.plain)
     with bench.part(tokens.NAME, tokens.DIGESTS), lab.scope():

@@ -117,9 +117,9 @@ class Lab:
     # -- the depot ------------------------------------------------------------------------------------------------
 
     def depot(self, name: str, pool_bytes: int = POOL_BYTES, flash_bytes: int = FLASH_BYTES,
-              flags: Sequence[str] = (), local: bool = False) -> Depot:
+              flags: Sequence[str] = ()) -> Depot:
         folder = self.bench.work / name
-        depot = Depot(binary(self.bench.build), folder, pool_bytes, flash_bytes, flags, local)
+        depot = Depot(binary(self.bench.build), folder, pool_bytes, flash_bytes, flags)
         self._depots.append(depot)
         return depot
 
@@ -151,7 +151,7 @@ class Lab:
             self.bench.progress.note(f"{depot.repeated} requests were asked again: their loads had been given up "
                                      f"({depot.why_repeated})")
             self.bench.write()
-        depot.close()
+        depot.stop()
 
     # -- measuring ------------------------------------------------------------------------------------------------
 
@@ -180,6 +180,11 @@ def ours(depot: Depot, /, **settings) -> dict:
     return {"kv_connector": "KvDepotConnector", "kv_connector_module_path": "kvdepot.vllm", "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {"depot": depot.address, **settings}}
+
+
+def ours_over_tcp(depot: Depot) -> dict:
+    """The same for rows that are about TCP: on the depot's own host the client would read the depot's memory."""
+    return ours(depot, shared_memory=False)
 
 
 def package_paths(build: Path) -> list[Path]:

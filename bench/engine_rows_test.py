@@ -152,14 +152,17 @@ class Connector(unittest.TestCase):
         depot = mock.MagicMock(address="tcp://127.0.0.1:1")
         extra = engine_lab.ours(depot, depot="unix:///depot.sock")["kv_connector_extra_config"]
         self.assertEqual(extra["depot"], "unix:///depot.sock")
-        self.assertEqual(engine_lab.ours(depot)["kv_connector_extra_config"]["depot"], "tcp://127.0.0.1:1")
+        self.assertEqual(engine_lab.ours(depot)["kv_connector_extra_config"], {"depot": "tcp://127.0.0.1:1"})
+        over_tcp = engine_lab.ours_over_tcp(depot)["kv_connector_extra_config"]
+        self.assertEqual(over_tcp, {"depot": "tcp://127.0.0.1:1", "shared_memory": False})
 
 
 class Names(unittest.TestCase):
     def test_are_those_that_other_tools_read(self):
         names = {*engine.SHARED, batch.ITL_MEDIAN, batch.ITL_P99, *sweep.names(), *peers.all_names()}
         expected = {"cold_over_depot_6920", "cold_over_depot_after_kill_6920", "depot_over_prefix_cache_6920",
-                    "same_prompt_4096_s", "overhead_cold", "overhead_decode", "tokens_identical"}
+                    "cold_over_depot_6920_shm", "depot_over_prefix_cache_6920_shm", "same_prompt_4096_s",
+                    "overhead_cold", "overhead_decode", "tokens_identical"}
         expected |= {f"pipeline_over_{what}_e{e}" for what in ("max", "sum") for e in (1, 3, 9)}
         expected |= {f"{peer}_over_depot_{tokens}" for tokens in (512, 2048, 4096, 7000)
                      for peer in ("example", "lmcache_shm", "lmcache_fs", "lmcache_redis", "mooncake")}

@@ -14,7 +14,7 @@ import statistics
 import threading
 
 from bench.depot import FLASH_READ
-from bench.engine_lab import DOCUMENT, QUESTION, Lab, ask_depot, expect_cached, expect_cold, ours
+from bench.engine_lab import DOCUMENT, QUESTION, Lab, ask_depot, expect_cached, expect_cold, ours_over_tcp
 from bench.engine_process import Answer, Engine
 from bench.harness import Bench, BenchError
 
@@ -35,7 +35,8 @@ class MainJob:
         self.lab = lab
         self.depot = lab.depot("main")
         self.writer, self.reader, self.plain = lab.engines(
-            lab.spec("writer", ours(self.depot)), lab.spec("reader", ours(self.depot)), lab.spec("plain"))
+            lab.spec("writer", ours_over_tcp(self.depot)), lab.spec("reader", ours_over_tcp(self.depot)),
+            lab.spec("plain"))
         self.third: Engine | None = None
         self.figures: dict[str, list[float]] = {name: [] for name in (
             "cold", "cold_storing", "own", "depot", "killed", "own_whole", "depot_whole")}
@@ -44,7 +45,7 @@ class MainJob:
         self.survivors_wrong = 0
 
     def measure(self, rounds: int) -> None:
-        (self.third,) = self.lab.engines(self.lab.spec("third", ours(self.depot)))
+        (self.third,) = self.lab.engines(self.lab.spec("third", ours_over_tcp(self.depot)))
         self.warm_up()
         for index in range(rounds):
             self.round(index)

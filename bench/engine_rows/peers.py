@@ -47,10 +47,9 @@ class Comparison:
         self.rounds = bench.rounds(quick=1)
         # What each store has room for, ours as theirs: a prompt is read right after it was written.
         self.bytes_max = KEPT * max(self.sizes) * lab.model.kv_bytes_per_token
-        self.depot = lab.depot("peers", pool_bytes=-(-self.bytes_max // GIB) * GIB, local=True)
-        local = ours(self.depot, depot=self.depot.local_address)
-        self.writer, self.reader = lab.engines(lab.spec("our-writer", local, engine=BATCH),
-                                               lab.spec("our-reader", local, engine=BATCH))
+        self.depot = lab.depot("peers", pool_bytes=-(-self.bytes_max // GIB) * GIB)
+        self.writer, self.reader = lab.engines(lab.spec("our-writer", ours(self.depot), engine=BATCH),
+                                               lab.spec("our-reader", ours(self.depot), engine=BATCH))
 
     def measure(self, peers: list[type[Peer]]) -> None:
         for kind in peers:

@@ -43,8 +43,8 @@ struct ClientOptions {
   std::uint32_t breaker_failures = 1;               // consecutive failures that open the breaker: docs/client.md
   std::chrono::milliseconds breaker_probe{1000};    // an open breaker probes the depot this often
   bool verify = true;                               // false only in tests that prove that verification matters
-  bool shared_memory = true;                        // unix sockets: copy from the depot's memory when it offers that
-  std::string name = "kvdepot-client";              // shown in the depot's log
+  bool shared_memory = true;            // same host and user: copy from the depot's memory when it offers that
+  std::string name = "kvdepot-client";  // shown in the depot's log
 };
 
 // Deadlines of one operation. Zero = none. Time starts at submission. Progress is a byte in either direction on the

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "net/local_socket.h"
 
 namespace kvd::client {
 namespace {
@@ -68,8 +69,19 @@ void Channel::dial() {
   timer_.arm_in(kHandshakeLimit);
   resolver_.resolve(options_.address, [this](Result<net::Endpoint> endpoint) {
     if (!endpoint) return lost({Code::kUnavailable, 0, endpoint.error().what});
-    dialer_.connect(*endpoint, kNever, [this](Result<io::UniqueFd> socket) { on_dialed(std::move(socket)); });
+    const bool local = options_.shared_memory && !avoid_local_socket_;
+    const auto beside = local ? net::local_socket_of(*endpoint) : std::nullopt;
+    if (!beside) return dial_port(*endpoint);
+    dialer_.connect(*beside, kNever, [this, port = *endpoint](Result<io::UniqueFd> socket) {
+      if (!socket || !net::is_same_user(socket->get())) return dial_port(port);
+      on_local_socket_ = true;
+      on_dialed(std::move(socket));
+    });
   });
+}
+
+void Channel::dial_port(const net::Endpoint& endpoint) {
+  dialer_.connect(endpoint, kNever, [this](Result<io::UniqueFd> socket) { on_dialed(std::move(socket)); });
 }
 
 void Channel::on_dialed(Result<io::UniqueFd> socket) {
@@ -104,6 +116,7 @@ void Channel::lost(const Error& why) {
   dialer_.cancel();
   connection_.reset();
   handles_.clear();
+  avoid_local_socket_ = std::exchange(on_local_socket_, false) && !was_ready;
   state_ = State::kBackoff;
   timer_.arm_in(backoff_.next());
   user_.on_lost(*this, why, was_ready);

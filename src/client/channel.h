@@ -4,7 +4,9 @@
 //   kIdle -> kDialing -> kHello (-> kMemory) -> kReady -> (loss) kBackoff -> kDialing ...
 // A handshake that takes longer than kHandshakeLimit is a loss. Attempts back off from 10 ms to 1 s; a connection that
 // stayed ready for a second starts from 10 ms again. A depot that offers its memory and whose memory cannot be mapped
-// (no address space, a proxy between) is not asked for it again. Belongs to the I/O thread; the user outlives it.
+// (no address space, a proxy between) is not asked for it again. To get at memory a channel that wants it tries the
+// unix socket beside a loopback port first (net/local_socket.h), and the port where that does not lead to a greeting.
+// Belongs to the I/O thread; the user outlives it.
 #pragma once
 
 #include <memory>
@@ -51,7 +53,7 @@ struct ChannelOptions {
   std::string name;                  // in HELLO
   std::size_t queue_bytes_high = 0;  // see net::ConnectionOptions
   std::uint64_t seed = 0;            // of the back-off's jitter
-  bool shared_memory = false;        // ask for the depot's memory
+  bool shared_memory = false;        // ask for the depot's memory, where there is a unix socket
 };
 
 class Channel final : private net::MessageHandler {
@@ -100,6 +102,7 @@ class Channel final : private net::MessageHandler {
   enum class State : std::uint8_t { kIdle, kDialing, kHello, kMemory, kReady, kBackoff };
 
   void dial();
+  void dial_port(const net::Endpoint& endpoint);
   void on_dialed(Result<io::UniqueFd> socket);
   void on_timer();
   void lost(const Error& why);
@@ -128,6 +131,8 @@ class Channel final : private net::MessageHandler {
   State state_ = State::kIdle;
   Time ready_since_{};
   std::unique_ptr<net::Connection> connection_;
+  bool on_local_socket_ = false;     // this attempt or connection is on the unix socket beside the port
+  bool avoid_local_socket_ = false;  // the last attempt there was not greeted
   std::uint32_t credits_ = 0;
   std::unique_ptr<net::SharedMemory> memory_;
   Time body_at_ = Time::min();

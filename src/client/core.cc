@@ -31,8 +31,7 @@ Core::Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, Clien
                                 .queue_bytes_high = kSendQueueHigh,
                                 .seed = options_.seed + 1,
                                 // Views may end while they are copied; only verification tells.
-                                .shared_memory = options_.shared_memory && options_.verify &&
-                                                 options_.address.kind == net::Address::Kind::kUnix}),
+                                .shared_memory = options_.shared_memory && options_.verify}),
             .draining = {}},
       breaker_(options_.breaker_failures, options_.breaker_probe),
       probe_timer_(loop, [this] { on_probe_timer(); }),

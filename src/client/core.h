@@ -40,7 +40,7 @@ struct CoreOptions {
   Duration breaker_probe = std::chrono::seconds(1);
   bool verify = true;
   std::uint64_t seed = 0;     // jitter of the back-off
-  bool shared_memory = true;  // on a unix socket: read the depot's memory when it offers that
+  bool shared_memory = true;  // on the same host: read the depot's memory when it offers that
 };
 
 class Core final : private ChannelUser {

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "net/local_socket.h"
+
 namespace kvd::net {
 namespace {
 
@@ -50,12 +52,17 @@ Error bind_error(int error) noexcept {
   return {Code::kIo, error, "take the address"};
 }
 
-std::uint16_t port_of(int fd) noexcept {
-  sockaddr_storage storage{};
-  socklen_t bytes = sizeof storage;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) return 0;
-  if (storage.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port);
-  return ntohs(reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
+// What the socket is bound to: with the port that the system chose. Empty when it cannot be told.
+Endpoint bound_to(int fd) noexcept {
+  Endpoint endpoint;
+  endpoint.bytes = sizeof endpoint.storage;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&endpoint.storage), &endpoint.bytes) != 0) return {};
+  return endpoint;
+}
+
+std::uint16_t port_of(const Endpoint& tcp) noexcept {
+  if (tcp.family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(tcp.storage).sin_port);
+  return ntohs(reinterpret_cast<const sockaddr_in6&>(tcp.storage).sin6_port);
 }
 
 }  // namespace
@@ -99,7 +106,18 @@ Result<std::unique_ptr<Listener>> Listener::bind(io::Loop& loop, const Address& 
   std::unique_ptr<Listener> listener(new Listener(loop, address, std::move(name_lock), std::move(socket)));
   struct stat status{};
   if (is_unix && ::lstat(address.path.c_str(), &status) == 0) listener->inode_ = status.st_ino;
-  if (!is_unix) listener->address_.port = port_of(listener->socket_.get());
+  if (!is_unix) listener->address_.port = port_of(bound_to(listener->socket_.get()));
+  return listener;
+}
+
+Result<std::unique_ptr<Listener>> Listener::bind_local_socket(io::Loop& loop) const {
+  const std::optional<Endpoint> endpoint = local_socket_of(bound_to(socket_.get()));
+  if (!endpoint) return fail(Code::kIo, "no unix socket stands beside this address");
+  io::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.ok()) return fail(Code::kIo, "make a socket", errno);
+  if (::bind(socket.get(), endpoint->get(), endpoint->bytes) != 0) return fail(bind_error(errno));
+  std::unique_ptr<Listener> listener(new Listener(loop, address_, {}, std::move(socket)));
+  listener->same_user_only_ = true;
   return listener;
 }
 
@@ -113,6 +131,7 @@ void Listener::accept_some() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     io::UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (accepted.ok()) {
+      if (same_user_only_ && !is_same_user(accepted.get())) continue;
       on_accept_(std::move(accepted));
       continue;
     }

@@ -61,7 +61,9 @@ class NodeImpl final : public Node {
   [[nodiscard]] Figures figures() const;
   [[nodiscard]] http::Response answer(std::string_view path) const;
   [[nodiscard]] store::StoreOptions store_options() const;
+  [[nodiscard]] bool lends() const;
   Status bind(std::string& why);
+  void bind_local_socket(const net::Listener& port);
   Status listen(std::string& why);
   void make_context();
   void on_accept(io::UniqueFd socket);
@@ -154,10 +156,22 @@ Status NodeImpl::open(std::string& why) {
 // The pool is made for sharing where somebody could ask for it.
 store::StoreOptions NodeImpl::store_options() const {
   store::StoreOptions options = options_.store;
-  const auto is_local = [](const auto& listener) { return listener->address().kind == net::Address::Kind::kUnix; };
-  options.share_pool = options.share_pool || std::ranges::any_of(listeners_, is_local);
-  if (!options_.shared_memory || options_.shape_read_bytes_per_s > 0) options.share_pool = false;
+  options.share_pool = lends() && (options.share_pool || std::ranges::any_of(listeners_, &net::Listener::is_unix));
   return options;
+}
+
+// Whether clients of the same host may be lent the pool's memory. Shaping is of bytes sent.
+bool NodeImpl::lends() const { return options_.shared_memory && options_.shape_read_bytes_per_s == 0; }
+
+// Beside a TCP port. Without it clients of the port are sent bytes.
+void NodeImpl::bind_local_socket(const net::Listener& port) {
+  auto listener = port.bind_local_socket(loop_);
+  if (listener) {
+    listeners_.push_back(std::move(*listener));
+  } else {
+    log_.warn(fmt::format("{}: no shared memory for clients of this port, they are sent bytes: {}",
+                          port.address().text(), error_text(listener.error())));
+  }
 }
 
 // Takes every address before the store is opened: what is in use is known at once, and health is answered during
@@ -169,7 +183,8 @@ Status NodeImpl::bind(std::string& why) {
     Result<std::unique_ptr<net::Listener>> listener = net::Listener::bind(loop_, *address);
     if (!listener) return explain(text, listener.error(), why);
     addresses_.push_back((*listener)->address().text());
-    listeners_.push_back(std::move(*listener));
+    const net::Listener& bound = *listeners_.emplace_back(std::move(*listener));
+    if (lends() && !bound.is_unix()) bind_local_socket(bound);
   }
   if (options_.http.empty()) return {};
   auto http = http::HttpServer::start(options_.http, [this](std::string_view path) { return answer(path); });
@@ -204,9 +219,9 @@ void NodeImpl::make_context() {
 }
 
 Status NodeImpl::listen(std::string& why) {
-  for (std::size_t i = 0; i < listeners_.size(); ++i) {
-    const Status started = listeners_[i]->start([this](io::UniqueFd socket) { on_accept(std::move(socket)); });
-    if (!started) return explain(addresses_[i], started.error(), why);
+  for (const auto& listener : listeners_) {
+    const Status started = listener->start([this](io::UniqueFd socket) { on_accept(std::move(socket)); });
+    if (!started) return explain(listener->address().text(), started.error(), why);
   }
   return {};
 }

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "net/listener.h"
 #include "net/shared_memory.h"
 #include "node/testing/rig.h"
 
@@ -154,6 +155,42 @@ TEST_F(SharedMemoryTest, AUnixListenerMakesThePoolOneToShare) {
   EXPECT_EQ(Rig(test_options()).connect(true, wire::kFeatureSharedMemory)->features(), 0U);
   ::unlink((folder + "/s.lock").c_str());
   ::rmdir(folder.c_str());
+}
+
+NodeOptions with_port() {
+  NodeOptions options = test_options();
+  options.listen = {"tcp://127.0.0.1:0"};
+  return options;
+}
+
+TEST_F(SharedMemoryTest, ALoopbackPortHasASocketBesideItThatCanCarryIt) {
+  Rig other(with_port());
+  EXPECT_EQ(other.node->addresses().size(), 1U) << "it is not one to tell anybody";
+  EXPECT_EQ(other.connect_local(wire::kFeatureSharedMemory)->features(), wire::kFeatureSharedMemory);
+  EXPECT_EQ(other.connect_tcp(wire::kFeatureSharedMemory)->features(), 0U);
+}
+
+TEST_F(SharedMemoryTest, WithoutItNothingListensBesideAPort) {
+  NodeOptions options = with_port();
+  options.shared_memory = false;
+  EXPECT_EQ(Rig(options).connect_local(0), nullptr);
+  options = with_port();
+  options.shape_read_bytes_per_s = 50'000'000;
+  EXPECT_EQ(Rig(options).connect_local(0), nullptr);
+}
+
+TEST_F(SharedMemoryTest, ANameThatSomebodyHasTakenCostsThePortItsSharedMemoryOnly) {
+  NodeOptions options = with_port();
+  const auto loop = *io::make_real_loop();
+  std::unique_ptr<net::Listener> somebody;
+  {
+    const auto port = *net::Listener::bind(*loop, *net::parse_address(options.listen[0]));
+    somebody = *port->bind_local_socket(*loop);
+    options.listen[0] = port->address().text();
+  }
+  Rig other(options);
+  EXPECT_EQ(other.connect_tcp(wire::kFeatureSharedMemory)->features(), 0U);
+  EXPECT_EQ(other.log.count("no shared memory for clients of this port"), 1U);
 }
 
 TEST_F(SharedMemoryTest, WhatWasPutIsReadInPlaceAndPinnedUntilGivenBack) {

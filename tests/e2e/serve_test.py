@@ -21,6 +21,8 @@ import unittest
 import urllib.error
 import urllib.request
 
+import kvdepot
+
 START_SECONDS_MAX = 30
 DEPLOY = os.path.join(os.path.dirname(__file__), "..", "..", "deploy")
 NO_SIZE = ["--pool", "64MiB", "--segment", "16MiB", "--listen", "tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
@@ -292,6 +294,34 @@ class Life(ServeTest):
             time.sleep(2)
             share = (cpu_seconds(process.pid) - before) / (time.monotonic() - begin)
         self.assertLess(share, 0.01)
+
+
+class SameHost(ServeTest):
+    def shared_bytes(self, port, **options):
+        """What of 64 KiB comes through shared memory to a client that is told of a port."""
+        stored = os.urandom(64 << 10)
+        memory = bytearray(stored)
+        client = kvdepot.Client(f"tcp://127.0.0.1:{port}", require_connection=True, connect_timeout_ms=10_000,
+                                **options)
+        self.addCleanup(client.close)
+        region = client.register(memory)
+        group = {"group": 0, "layers": 1, "slab_bytes": 64 << 10, "parts": 2, "block_tokens": 16, "order": "LBHNC"}
+        place = (client.open_namespace("default", os.urandom(8), [group]), b"one", 3, region, [0], [0])
+        for transfer in (client.multiput, client.multiget):
+            operation = transfer(*place, total_ms=10_000)
+            self.assertTrue(client.wait(operation, timeout_ms=10_000).ok)
+            client.release(operation)
+            self.assertEqual(memory, stored)
+            memory[:] = bytes(len(memory))
+        return client.stats()["bytes_shared"]
+
+    def test_a_client_of_a_port_reads_the_depots_memory(self):
+        for flag, bytes_max in (("on", 64 << 10), ("off", 0)):
+            process, printed = self.start("--dir", self.store, *SMALL, "--shared-memory", flag)
+            _, port = address_of(printed)
+            self.assertEqual(self.shared_bytes(port), bytes_max)
+            self.assertEqual(self.shared_bytes(port, shared_memory=False), 0)
+            self.end(process)
 
 
 class BadPeers(ServeTest):

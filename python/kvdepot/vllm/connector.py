@@ -77,7 +77,7 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         settings = self._settings
         try:
             return native.Client(settings.depot, attach_only=attach_only, breaker_probe_ms=settings.breaker_probe_ms,
-                                 verify=settings.verify, name=name)
+                                 verify=settings.verify, name=name, shared_memory=settings.shared_memory)
         except native.KvdepotError as error:
             raise ConfigError(f"kvdepot cannot open {settings.depot}: {error}") from error
 

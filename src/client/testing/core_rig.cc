@@ -23,7 +23,7 @@ std::string make_dir() {
 }  // namespace
 
 CoreRig::CoreRig(RigOptions rig) : options(rig), dir(make_dir()) {
-  depot = std::make_unique<FakeDepot>(loop, "unix://" + dir + "/depot");
+  depot = std::make_unique<FakeDepot>(loop, options.tcp ? "tcp://127.0.0.1:0" : "unix://" + dir + "/depot");
   proxy = std::make_unique<Proxy>(loop, "unix://" + dir + "/proxy", depot->address());
   event_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   ops = std::make_unique<OpTable>(options.ops_max, event_fd);

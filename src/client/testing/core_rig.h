@@ -26,6 +26,7 @@ struct RigOptions {
   std::uint32_t slab_bytes = 4096;
   std::size_t keys = 3;        // keys "key0", "key1", ... of the requests below
   bool shared_memory = false;  // straight to the depot, not through the proxy, which carries no descriptors
+  bool tcp = false;            // the depot listens on a port
 };
 
 class CoreRig {

@@ -144,7 +144,7 @@ void FakeDepot::Session::on_hello(const wire::Header& header, Bytes meta) {
   const FakeScript& wrong = depot_.script;
   const std::uint64_t asked = wire::decode<wire::Hello>(header, meta)->features;
   depot_.features_asked.push_back(asked);
-  shares_ = wrong.shares && (asked & wire::kFeatureSharedMemory) != 0;
+  shares_ = wrong.shares && (asked & wire::kFeatureSharedMemory) != 0 && connection_.is_local();
   if (depot_.script.hello_status != Code::kOk) {
     return send(wire::error_frame(wire::Opcode::kHelloReply, header.request_id, depot_.script.hello_status,
                                   depot_.script.reason));
@@ -410,8 +410,14 @@ void FakeDepot::listen(const std::string& address) {
 
 FakeDepot::~FakeDepot() = default;
 
+void FakeDepot::listen_locally() {
+  local_listener_ = std::move(*listener_->bind_local_socket(loop_));
+  KVD_CHECK(local_listener_->start([this](io::UniqueFd socket) { on_accept(std::move(socket)); }).has_value());
+}
+
 void FakeDepot::kill() {
   listener_.reset();
+  local_listener_.reset();
   sessions_.clear();
 }
 

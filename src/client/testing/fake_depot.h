@@ -50,9 +50,11 @@ class FakeDepot {
   ~FakeDepot();
 
   [[nodiscard]] std::string address() const { return address_; }
+  // Listens on the unix socket beside its TCP port, too.
+  void listen_locally();
   // Stops listening and closes all connections, as a killed process does.
   void kill();
-  // Listens again, at the same address.
+  // Listens again, at the same address only.
   void restart();
   // Closes the connections only.
   void drop_connections();
@@ -88,6 +90,7 @@ class FakeDepot {
 
   io::Loop& loop_;
   std::unique_ptr<net::Listener> listener_;
+  std::unique_ptr<net::Listener> local_listener_;
   std::string address_;
   std::vector<std::unique_ptr<Session>> sessions_;
   io::UniqueFd memory_;  // what it shares: slabs of views, copied there for each

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "block/checksum.h"
 #include "net/dialer.h"
+#include "net/local_socket.h"
 
 namespace kvd::node {
 namespace {
@@ -159,13 +160,22 @@ std::unique_ptr<RawClient> Rig::connect(bool hello, std::uint64_t features) {
   return std::make_unique<RawClient>(*loop, std::move(near), hello, features);
 }
 
-std::unique_ptr<RawClient> Rig::connect_tcp(std::uint64_t features) {
+Result<io::UniqueFd> Rig::dial(const net::Endpoint& endpoint) {
   std::optional<Result<io::UniqueFd>> socket;
   net::Dialer dialer(*loop);
-  dialer.connect(*net::resolve(*net::parse_address(node->addresses().at(0))), kNever,
-                 [&](Result<io::UniqueFd> result) { socket = std::move(result); });
+  dialer.connect(endpoint, kNever, [&](Result<io::UniqueFd> result) { socket = std::move(result); });
   EXPECT_TRUE(until([&] { return socket.has_value(); }));
-  return std::make_unique<RawClient>(*loop, std::move(**socket), true, features);
+  return std::move(*socket);
+}
+
+std::unique_ptr<RawClient> Rig::connect_tcp(std::uint64_t features) {
+  auto socket = dial(*net::resolve(*net::parse_address(node->addresses().at(0))));
+  return std::make_unique<RawClient>(*loop, std::move(*socket), true, features);
+}
+
+std::unique_ptr<RawClient> Rig::connect_local(std::uint64_t features) {
+  auto socket = dial(*net::local_socket_of(*net::resolve(*net::parse_address(node->addresses().at(0)))));
+  return socket ? std::make_unique<RawClient>(*loop, std::move(*socket), true, features) : nullptr;
 }
 
 bool Rig::put_all(const Records& records, std::size_t first, std::size_t count, AckLevel ack) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "net/address.h"
 #include "net/testing/peer.h"
 #include "node/node.h"
 #include "wire/message.h"
@@ -82,6 +83,8 @@ class Rig {
   // A client through a socket pair, or through the listener.
   std::unique_ptr<RawClient> connect(bool hello = true, std::uint64_t features = 0);
   std::unique_ptr<RawClient> connect_tcp(std::uint64_t features = 0);
+  // Through the unix socket beside the listener's port; null where nobody listens.
+  std::unique_ptr<RawClient> connect_local(std::uint64_t features);
   // Puts all layers of keys [first, first + count) through a client of its own; true when all were taken.
   bool put_all(const Records& records, std::size_t first, std::size_t count, AckLevel ack = AckLevel::kPooled);
   bool until(const std::function<bool()>& done) { return net::run_until(*loop, done); }
@@ -96,6 +99,8 @@ class Rig {
   std::unique_ptr<Node> node;
 
  private:
+  Result<io::UniqueFd> dial(const net::Endpoint& endpoint);
+
   std::string folder_;
 };
 
