@@ -45,6 +45,9 @@ TEST_F(CoreLocal, AClientOfAPortReadsTheDepotsMemory) {
   start(true);
   EXPECT_EQ(shared_bytes(), rig->memory.size());
   EXPECT_EQ(rig->depot->connections, 2U);
+  rig->depot->drop_connections();
+  rig->loop.settle();
+  EXPECT_EQ(shared_bytes(), rig->memory.size()) << "after a loss, too";
 }
 
 TEST_F(CoreLocal, WhereNobodyListensBesideThePortBytesComeAtTheFirstAttempt) {
@@ -75,7 +78,7 @@ TEST_F(CoreLocal, ASocketBesideThePortThatDoesNotGreetIsAvoidedOnce) {
     io::UniqueFd other(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const net::Endpoint name = beside();
     ASSERT_EQ(::bind(other.get(), name.get(), name.bytes), 0);
-    ASSERT_EQ(::listen(other.get(), 1), 0);
+    ASSERT_EQ(::listen(other.get(), 16), 0);
     rig->loop.settle();
     EXPECT_FALSE(rig->state.connected());
     if (!hangs) io::UniqueFd(::accept(other.get(), nullptr, nullptr)).reset();
