@@ -60,7 +60,7 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
       ->take_last();
   add("segment", "SIZE", "Segment of a new flash log, 16MiB to 256MiB, a power of two [auto: 1/32 of the log]");
   add("demote-after", "TIME", "Longest time that a record is in memory only [30s]");
-  add("shared-memory", "on|off", "Let clients on unix sockets read the pool instead of sending them bytes [on]");
+  add("shared-memory", "on|off", "Let clients of this host and user read the pool instead of sending them bytes [on]");
   add("shape-read", "SIZE", "Slow reads down to this many bytes per second, for benchmarks; 0 = off [0]");
   add("verify", "on|off", "Verify what is read from flash; off only in tests that prove that it matters [on]");
   serve.get_option("--verify")->group("");  // not in the help
