@@ -29,7 +29,7 @@ PROBE_S = 1.5           # then the client has probed the depot
 LEFT_ALONE = "vllm:kvdepot_requests_left_alone"
 SETTLE_S = 1.2          # vLLM's processes spin for 1 s after a message, then sleep
 GIB = 2**30
-POOL_BYTES = GIB
+POOL_BYTES = 2 * GIB    # lends a quarter of three quarters to a connection: a document in float32 has 318 MB
 FLASH_BYTES = 4 * GIB
 
 
