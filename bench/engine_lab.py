@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import engine_process, prompts
-from bench.depot import KEYS_GOT, Depot, binary
+from bench.depot import BYTES_LENT, KEYS_GOT, Depot, binary
 from bench.engine_process import Answer, Engine, EngineSpec
 from bench.harness import ROOT, Bench, BenchError
 
@@ -214,6 +214,15 @@ def before_repeat(depot: Depot, engine: Engine) -> None:
                                    for name, count in counters.items() if "_failures{" in name)
     engine.reset_prefix_cache()
     time.sleep(PROBE_S)
+
+
+def expect_lent(lab: Lab, depot: Depot, since: float, tokens: int) -> None:
+    """An error unless the depot has lent its memory for so many tokens, or for none, since its counter read `since`."""
+    lent = depot.metric(BYTES_LENT) - since
+    if tokens == 0 and lent > 0:
+        raise BenchError("an engine read the depot's memory, it should have been sent bytes")
+    if lent < tokens * lab.model.kv_bytes_per_token:
+        raise BenchError("an engine was sent bytes, it should have read them in the depot's memory")
 
 
 def ask_depot(depot: Depot, engine: Engine, prompt: Sequence[int], least: int, what: str, max_tokens: int = 1,

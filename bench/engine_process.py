@@ -50,6 +50,7 @@ class EngineSpec:
     engine: dict = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     module: str = "bench.engine_worker"
+    fork: bool = False              # vLLM's processes fork instead of starting anew: sooner ready, not for figures
     touch_memory: bool = False      # before it is ready: no request pays for pages that were never written
 
     def arguments(self) -> dict:
@@ -101,7 +102,7 @@ class Engine:
         with open(self.log, "wb") as log:
             self._child = subprocess.Popen(
                 [str(spec.python), "-m", spec.module,
-                 json.dumps({"engine": spec.arguments(), "touch_memory": spec.touch_memory})],
+                 json.dumps({"engine": spec.arguments(), "touch_memory": spec.touch_memory, "fork": spec.fork})],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=spec.environment(),
                 cwd=tempfile.gettempdir(), start_new_session=True, preexec_fn=die_with_parent)
 

@@ -70,6 +70,8 @@ class Worker:
             max_tokens=max_tokens, temperature=0.0, ignore_eos=True, detokenize=False,
             output_kind=RequestOutputKind.CUMULATIVE)
         began = time.perf_counter()
+        if config.get("fork"):
+            fork_processes()
         touch = {"worker_extension_cls": "bench.touch_memory.TouchMemory"} if config.get("touch_memory") else {}
         self.llm = LLM(**config["engine"], **touch)
         if touch:
@@ -178,6 +180,20 @@ class Worker:
     def collective_rpc(self, method: str, args: list | None = None, kwargs: dict | None = None) -> dict:
         self.llm.collective_rpc(method, args=tuple(args or ()), kwargs=kwargs or {})
         return {}
+
+
+def fork_processes() -> None:
+    """vLLM's engine core and workers fork from this process, as they do on a GPU, and do not import everything again.
+    Its CPU platform asks for new processes, so that a worker's OpenMP takes its cores from the environment."""
+    from vllm.platforms import current_platform
+
+    update = current_platform.check_and_update_config
+
+    def update_and_fork(config) -> None:
+        update(config)
+        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+
+    type(current_platform).check_and_update_config = staticmethod(update_and_fork)
 
 
 def live_of(request: dict) -> Live:

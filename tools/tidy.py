@@ -46,6 +46,7 @@ NOT_OURS = re.compile(r"(^|/)(corpus|testdata|data|results)/|^docs/results/|\.lo
 
 # Python modules that may read the environment, each with its reason. C++ reads it in src/cmd only.
 PYTHON_ENV = {
+    "bench/engine_worker.py": "sets vLLM's way to start processes, which it takes from the environment alone",
     "python/kvdepot/demo/terminal.py": "NO_COLOR and TERM, as every program on a terminal",
     "tools/engine_env.py": "passes its own environment on to pip; TERM for progress",
 }

@@ -13,8 +13,8 @@ import random
 import statistics
 import threading
 
-from bench.depot import FLASH_READ
-from bench.engine_lab import DOCUMENT, QUESTION, Lab, ask_depot, expect_cached, expect_cold, ours_over_tcp
+from bench.depot import BYTES_LENT, FLASH_READ
+from bench.engine_lab import DOCUMENT, QUESTION, Lab, ask_depot, expect_cached, expect_cold, expect_lent, ours_over_tcp
 from bench.engine_process import Answer, Engine
 from bench.harness import Bench, BenchError
 
@@ -73,7 +73,9 @@ class MainJob:
         self.lab.settle()
         own = expect_cached(self.plain.ask(document + second), DOCUMENT, "own prefix cache")
         self.lab.settle()
+        lent = self.depot.metric(BYTES_LENT)
         depot = ask_depot(self.depot, self.reader, document + second, DOCUMENT, "depot")
+        expect_lent(self.lab, self.depot, lent, 0)
         self.same_tokens += own.tokens == depot.tokens
         own_whole, depot_whole = self._whole(whole)
         note(f"main job, round {index + 1}: after SIGKILL of the depot")

@@ -1,16 +1,17 @@
 """The same prompt in a second engine process: each peer's time to first token over ours.
 
 Per peer and round, with content that nobody has seen: our writer and the peer's writer compute and store it, then our
-reader and the peer's reader, other processes, get it back. Ours are connected as engines on the depot's own host are,
-by its unix socket; the peers as they recommend it. All four engines run the same vLLM with the same arguments; a batch
-of 8,192 tokens, because ExampleConnector can't take a prompt in chunks.
+reader and the peer's reader, other processes, get it back. Ours are told of the depot's port and read its memory, as
+engines on the depot's own host do by themselves; the peers as they recommend it. All four engines run the same vLLM
+with the same arguments; a batch of 8,192 tokens, because ExampleConnector can't take a prompt in chunks.
 """
 
 from __future__ import annotations
 
 import time
 
-from bench.engine_lab import BLOCK, GIB, Lab, ask_depot, expect_cached, expect_cold, ours
+from bench.depot import BYTES_LENT
+from bench.engine_lab import BLOCK, GIB, Lab, ask_depot, expect_cached, expect_cold, expect_lent, ours
 from bench.engine_process import Engine
 from bench.harness import Bench, BenchError
 from bench.peers import Peer, all_peers
@@ -106,7 +107,10 @@ class Comparison:
 
     def _ours(self, prompt: list[int]) -> float:
         self.lab.settle()
-        return ask_depot(self.depot, self.reader, prompt, len(prompt) // BLOCK * BLOCK - 1, "depot").first_s
+        blocks, lent = len(prompt) // BLOCK, self.depot.metric(BYTES_LENT)
+        answer = ask_depot(self.depot, self.reader, prompt, blocks * BLOCK - 1, "depot")
+        expect_lent(self.lab, self.depot, lent, blocks * BLOCK)
+        return answer.first_s
 
     def _theirs(self, peer: Peer, reader: Engine, prompt: list[int]) -> float:
         """A hit counts when the engine got the tokens from outside and the peer's own counter has grown."""

@@ -8,10 +8,10 @@ and, asked again, from its own prefix cache; the reader answers it from the depo
 from __future__ import annotations
 
 from bench.depot import BYTES_LENT, Depot
-from bench.engine_lab import DOCUMENT, Lab, ask_depot, expect_cached, expect_cold, ours
+from bench.engine_lab import DOCUMENT, Lab, ask_depot, expect_cached, expect_cold, expect_lent, ours
 from bench.engine_process import Engine
 from bench.engine_rows.main_job import PREFIX_CACHE, PRIMER
-from bench.harness import Bench, BenchError
+from bench.harness import Bench
 
 NAMES = ("cold_over_depot_6920_shm", "depot_over_prefix_cache_6920_shm")
 
@@ -49,6 +49,5 @@ def _from_memory(lab: Lab, depot: Depot, reader: Engine, prompt: list[int]) -> f
     """Time to first token; an error unless the document came through shared memory."""
     before = depot.metric(BYTES_LENT)
     answer = ask_depot(depot, reader, prompt, DOCUMENT, "depot, same host")
-    if depot.metric(BYTES_LENT) - before < DOCUMENT * lab.model.kv_bytes_per_token:
-        raise BenchError("the reader was sent bytes, it should have read them in the depot's memory")
+    expect_lent(lab, depot, before, DOCUMENT)
     return answer.first_s

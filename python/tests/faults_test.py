@@ -101,6 +101,52 @@ class FaultsTest(unittest.TestCase):
         self.assertEqual(self.memory, stored)
         self.assertEqual(self.client.stats()["corrupt_slabs"], 0)
 
+    def test_a_load_through_memory_from_a_stopped_depot_ends_or_is_right(self):
+        """The depot, which has to read from flash first, is stopped at some moment of a get."""
+        stored = bytes(self.memory)
+        self.assertTrue(self.put().ok)
+        codes = []
+        for delay_ms in (0, 0, 0, 2, 4, 8):
+            self.depot.restart()
+            self.until_connected()
+            self.memory[:] = bytes(len(self.memory))
+            op = self.get(progress_ms=100, total_ms=60_000)
+            time.sleep(delay_ms / 1000)
+            self.depot.stop()
+            done = self.finish(op)
+            codes.append(done.code)
+            if done.ok:
+                self.assertEqual(self.memory, stored)
+            found = bytes(self.memory)
+            self.depot.cont()
+            self.until_connected()
+            self.assertTrue(self.finish(self.client.match(self.ns, KEYS, 8, total_ms=60_000)).ok)
+            self.assertEqual(self.memory, found)        # nothing lands afterwards
+        self.assertIn("timeout", codes)
+        self.assertLessEqual(set(codes), {"ok", "timeout"})
+        self.memory[:] = bytes(len(self.memory))
+        self.assertEqual(self.finish(self.get(total_ms=60_000)).first_failed(), BLOCKS)
+        self.assertEqual(self.memory, stored)
+        self.assertGreaterEqual(self.client.stats()["bytes_shared"], len(self.memory))
+        self.assertEqual(self.client.stats()["corrupt_slabs"], 0)
+
+    def test_what_is_read_in_the_memory_of_a_depot_that_is_killed_is_right_or_fails(self):
+        stored = bytes(self.memory)
+        self.assertTrue(self.put().ok)
+        self.assertEqual(self.finish(self.get(total_ms=60_000)).first_failed(), BLOCKS)
+        self.assertEqual(self.client.stats()["bytes_shared"], len(self.memory))
+        for turn in range(6):
+            self.memory[:] = bytes(len(self.memory))
+            op = self.get(total_ms=60_000, progress_ms=0)
+            time.sleep(turn * 0.001)
+            self.depot.restart()
+            done = self.finish(op)
+            self.assertIn(done.code, ("ok", "unavailable"))
+            if done.ok:
+                self.assertEqual(self.memory, stored)
+            self.until_connected()
+        self.assertEqual(self.client.stats()["corrupt_slabs"], 0)
+
     def test_what_was_in_memory_only_is_there_after_sigterm(self):
         stored = bytes(self.memory)
         self.assertTrue(self.put(ack="pooled").ok)

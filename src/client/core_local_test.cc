@@ -1,5 +1,6 @@
 // How a client that is told of a port gets at the depot's memory: over the unix socket beside it, in virtual time.
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <memory>
 #include <vector>
@@ -90,6 +91,24 @@ TEST_F(CoreLocal, ASocketBesideThePortThatDoesNotGreetIsAvoidedOnce) {
     rig->loop.settle();
     EXPECT_EQ(shared_bytes(), rig->memory.size()) << "the port is no habit";
   }
+}
+
+// It would read all that is asked for, and answer as it likes.
+TEST_F(CoreLocal, ASocketOfAnotherUserIsPassedByAtOnce) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be somebody else";
+  start(false);
+  const io::UniqueFd other(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const net::Endpoint name = beside();
+  ASSERT_EQ(::bind(other.get(), name.get(), name.bytes), 0);
+  constexpr uid_t kOther = 12345;
+  ASSERT_EQ(::seteuid(kOther), 0);
+  const int listening = ::listen(other.get(), 16);  // whose process the peers see
+  ASSERT_EQ(::seteuid(0), 0);
+  ASSERT_EQ(listening, 0);
+  const Time begun = rig->loop.now();
+  EXPECT_EQ(shared_bytes(), 0U);
+  EXPECT_EQ(rig->loop.now(), begun) << "no attempt was lost";
+  EXPECT_EQ(rig->depot->connections, 2U);
 }
 
 TEST_F(CoreLocal, ADepotThatComesBackWithoutIsReachedAtItsPort) {

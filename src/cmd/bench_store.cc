@@ -18,6 +18,7 @@
 #include "base/sizes.h"
 #include "cmd/complaint.h"
 #include "cmd/device_bench.h"
+#include "cmd/percentile.h"
 #include "cmd/progress_bar.h"
 #include "cmd/spdlog_log.h"
 #include "cmd/store_bench.h"
@@ -33,9 +34,8 @@ constexpr std::uint64_t kPoolBytes = std::uint64_t{512} << 20;
 constexpr std::uint64_t kRequestBytes = std::uint64_t{32} << 20;  // of one multiget
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint32_t kDepth = 32;  // Loader::kOpsMax
-constexpr RecordSize kSizes[] = {{1, 64 << 10}, {4, 64 << 10}, {16, 64 << 10}, {64, 64 << 10}};
 
-constexpr const char* kFooter =
+constexpr const char* kBenchFooter =
     "Makes a file and a store of --size each in a folder of its own below DIR, measures both by turns and removes "
     "them.\n"
     "Reads come from the drive, not from memory; all are verified. Writes are acknowledged `written` by a store that "
@@ -51,12 +51,6 @@ struct Row {
   std::string limit_name;
   std::vector<double> store, device;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 double share(const Row& row) {
   std::vector<double> ratios;
@@ -206,7 +200,7 @@ bool BenchStore::measure_writes(StoreBench& store, std::uint64_t next, const Rec
 
 bool BenchStore::run(std::string& why) {
   if (!prepare(why)) return false;
-  const bool all = std::ranges::all_of(kSizes, [&](const RecordSize& size) { return measure_size(size, why); });
+  const bool all = std::ranges::all_of(kRecordSizes, [&](const RecordSize& size) { return measure_size(size, why); });
   bar_.reset();  // its line goes before results come
   return all;
 }
@@ -249,11 +243,9 @@ int run_bench_store(const BenchStoreFlags& flags) {
   return 0;
 }
 
-Verb add_bench(CLI::App& app) {
+Verb add_bench_store(CLI::App& bench) {
   auto flags = std::make_shared<BenchStoreFlags>();
-  CLI::App* const bench = app.add_subcommand("bench", "Measure what a store will give on this machine");
-  bench->require_subcommand(1);
-  CLI::App* const verb = bench->add_subcommand("store", "Reads and writes of a store, next to those of its drive");
+  CLI::App* const verb = bench.add_subcommand("store", "Reads and writes of a store, next to those of its drive");
   verb->add_option("--dir", flags->dir, "A directory on the drive to measure")->type_name("DIR")->required();
   verb->add_option("--size", flags->size, "Of the file and of the store that are made, each [2GiB]")
       ->type_name("SIZE")
@@ -262,9 +254,8 @@ Verb add_bench(CLI::App& app) {
       ->type_name("N")
       ->check(CLI::Range(1, 100));
   verb->add_flag("--json", flags->json, "One JSON object, with every round");
-  verb->footer(kFooter);
-  bench->footer("Example:\n  kvdepot bench store --dir /mnt/nvme0");
-  return {bench, [flags] { return run_bench_store(*flags); }};
+  verb->footer(kBenchFooter);
+  return {verb, [flags] { return run_bench_store(*flags); }};
 }
 
 }  // namespace kvd::cmd

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cmd/inspect.h"
+#include "cmd/verb.h"
 
 namespace kvd::cmd {
 
@@ -19,7 +19,7 @@ struct BenchStoreFlags {
 // Prints a table or JSON; leaves nothing behind. 0, or 2 after one line on stderr.
 int run_bench_store(const BenchStoreFlags& flags);
 
-// Adds `bench` with its inner verb `store`.
-Verb add_bench(CLI::App& app);
+// Adds `store` to the verb `bench`.
+Verb add_bench_store(CLI::App& bench);
 
 }  // namespace kvd::cmd

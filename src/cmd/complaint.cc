@@ -1,5 +1,7 @@
 #include "cmd/complaint.h"
 
+#include <cstdlib>
+
 #include <fmt/format.h>
 
 namespace kvd::cmd {
@@ -7,6 +9,11 @@ namespace kvd::cmd {
 int complain(const std::string& line) {
   fmt::print(stderr, "kvdepot: error: {}\n", line);
   return 2;
+}
+
+int report_failure(const std::string& line) {
+  complain(line);
+  return EXIT_FAILURE;
 }
 
 }  // namespace kvd::cmd

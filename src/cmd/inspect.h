@@ -2,12 +2,9 @@
 // them.
 #pragma once
 
-#include <functional>
 #include <string>
 
-namespace CLI {
-class App;
-}
+#include "cmd/verb.h"
 
 namespace kvd::cmd {
 
@@ -31,11 +28,6 @@ struct VerifyFlags {
 int run_inspect(const InspectFlags& flags);
 int run_verify(const VerifyFlags& flags);
 
-// A verb that was added to the command line: after parsing, whether it was chosen, and what runs it.
-struct Verb {
-  CLI::App* app = nullptr;
-  std::function<int()> run;
-};
 Verb add_inspect(CLI::App& app);
 Verb add_verify(CLI::App& app);
 

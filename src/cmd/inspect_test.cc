@@ -15,11 +15,10 @@
 namespace kvd::cmd {
 namespace {
 
+using store::mentions;
 using store::StoreKit;
 
 constexpr std::uint64_t kRecords = 12;
-
-bool mentions(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 class InspectTest : public ::testing::Test {
  protected:

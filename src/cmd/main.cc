@@ -1,121 +1,14 @@
-// The `kvdepot` program: reads the command line and runs a verb.
+// The `kvdepot` program.
 #include <cstdlib>
 #include <exception>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "cmd/bench_store.h"
-#include "cmd/complaint.h"
-#include "cmd/inspect.h"
-#include "cmd/plan.h"
-#include "cmd/serve.h"
-#include "cmd/sim.h"
-
-namespace {
-
-using kvd::cmd::complain;
-
-constexpr const char* kFooter =
-    "Examples:\n"
-    "  kvdepot serve --dir /data/kv --pool 8GiB --flash 200GiB\n"
-    "  kvdepot inspect /data/kv\n"
-    "  kvdepot bench store --dir /mnt/nvme0\n"
-    "  kvdepot plan --model llama-3-70b --gpu h100:2 --prompt 2200 --output 170 --reuse 0.9\n"
-    "  kvdepot sim run examples/sim/depot.toml\n"
-    "Each of them has a --help of its own.";
-
-constexpr const char* kServeFooter =
-    "Sizes take B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024); times ms, s, m, h.\n"
-    "Until there is authentication only loopback addresses and unix sockets can be listened on.\n\n"
-    "Examples:\n"
-    "  kvdepot serve --dir /data/kv --pool 8GiB --flash 200GiB\n"
-    "  kvdepot serve --dir /data/kv --listen tcp://127.0.0.1:7070 --listen unix:///run/kvdepot.sock --http off\n"
-    "  kvdepot serve --flash 0 --pool 4GiB          # memory only\n"
-    "  kvdepot serve --config /etc/kvdepot.toml     # the same names as keys: pool = \"8GiB\"";
-
-// The flags of `serve` as they were typed; what was not typed is not there.
-struct ServeFlags {
-  std::map<std::string, std::string> single;
-  std::vector<std::string> listen;
-  std::string config;
-  bool json = false;
-};
-
-void add_serve(CLI::App& serve, ServeFlags& flags) {
-  const auto add = [&](const char* name, const char* type, const std::string& help) {
-    serve.add_option(std::string("--") + name, flags.single[name], help)->type_name(type)->take_last();
-  };
-  add("dir", "DIR", "Directory of the flash log; created with mode 0700");
-  add("pool", "SIZE", "DRAM tier, at least 64MiB [1GiB]");
-  add("flash", "SIZE", "NVMe tier; 0 = memory only [10GiB; a store that is there keeps its size]");
-  serve
-      .add_option("--listen", flags.listen,
-                  "tcp://HOST:PORT or unix:///PATH; repeatable; port 0: any [tcp://127.0.0.1:7070]")
-      ->type_name("ADDRESS")
-      ->allow_extra_args(false);
-  add("http", "HOST:PORT", "Metrics and health over HTTP, or off [127.0.0.1:7071]");
-  serve.add_option("--config", flags.config, "TOML file with the same settings; flags win")
-      ->type_name("FILE")
-      ->take_last();
-  add("segment", "SIZE", "Segment of a new flash log, 16MiB to 256MiB, a power of two [auto: 1/32 of the log]");
-  add("demote-after", "TIME", "Longest time that a record is in memory only [30s]");
-  add("shared-memory", "on|off", "Let clients of this host and user read the pool instead of sending them bytes [on]");
-  add("shape-read", "SIZE", "Slow reads down to this many bytes per second, for benchmarks; 0 = off [0]");
-  add("verify", "on|off", "Verify what is read from flash; off only in tests that prove that it matters [on]");
-  serve.get_option("--verify")->group("");  // not in the help
-  add("log-level", "LEVEL", "debug, info, warn or error, to stderr [info]");
-  serve.add_flag("--json", flags.json, "Print what is ready as one JSON object");
-  serve.footer(kServeFooter);
-}
-
-int run_serve(const CLI::App& app, const ServeFlags& flags) {
-  kvd::cmd::Settings settings;
-  if (!flags.config.empty()) {
-    auto config = kvd::cmd::read_config(flags.config);
-    if (!config) return complain(config.error());
-    settings = std::move(*config);
-  }
-  for (const auto& [name, value] : flags.single) {
-    if (app.count("--" + name) > 0) settings[name] = {value};
-  }
-  if (!flags.listen.empty()) settings["listen"] = flags.listen;
-  const auto options = kvd::cmd::make_options(settings);
-  if (!options) return complain(options.error());
-  return kvd::cmd::serve(*options, flags.json);
-}
-
-int run(int argc, char** argv) {
-  if (argc < 2) return complain("say what to do, as in kvdepot serve --dir /data/kv: see kvdepot --help");
-  CLI::App app("kvdepot keeps the KV cache of LLM engines, in memory and on NVMe, and gives it back.", "kvdepot");
-  app.set_version_flag("--version", "kvdepot " KVD_VERSION);
-  app.require_subcommand(1);
-  ServeFlags flags;
-  CLI::App* const serve = app.add_subcommand("serve", "Run a depot until SIGTERM");
-  add_serve(*serve, flags);
-  kvd::cmd::PlanVerb plan(app);
-  const auto run_sim = kvd::cmd::add_sim(app);
-  const kvd::cmd::Verb verbs[] = {kvd::cmd::add_inspect(app), kvd::cmd::add_verify(app), kvd::cmd::add_bench(app)};
-  app.footer(kFooter);  // last: verbs that are added later would inherit it
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
-    std::string verb;
-    for (const CLI::App* chosen : app.get_subcommands()) verb = " " + chosen->get_name();
-    return complain(fmt::format("{}: see kvdepot{} --help", error.what(), verb));
-  }
-  for (const auto& verb : verbs)
-    if (verb.app->parsed()) return verb.run();
-  if (plan.chosen()) return plan.run();
-  return serve->parsed() ? run_serve(*serve, flags) : run_sim();
-}
-
-}  // namespace
+#include "cmd/program.h"
 
 int main(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    return kvd::cmd::run_program(argc, argv);
   } catch (const std::exception& error) {  // out of memory, or a bug of a library
     fmt::print(stderr, "kvdepot: error: {}\n", error.what());
     return EXIT_FAILURE;

@@ -17,7 +17,7 @@
 namespace kvd::cmd {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kPlanFooter =
     "Classes: S0 engine memory only, S1a + local DRAM, S1b + local SSD, S2a shared DRAM, S2b shared file system,\n"
     "S3 the depot. Times and bandwidths take their unit: 40ms, 20GB/s. Prices are dollars: per GPU and hour, per TB "
     "and\n"
@@ -81,7 +81,7 @@ PlanVerb::PlanVerb(CLI::App& program) {
   add_flags(*plan_, flags_);
   add_outputs(*plan_, flags_);
   plan_->add_flag("--csv", flags_.csv, "Print a line for each class");
-  plan_->footer(kFooter);
+  plan_->footer(kPlanFooter);
   talk_ = plan_->add_subcommand("talk", "The SDC'25 talk's example and figures, with its settings");
   talk_->add_flag("--json", flags_.json, "Print the figures' points as one JSON object");
   talk_->add_option("--seeds", seeds_, "Runs of each simulated point, the same seeds without and with the depot [10]")

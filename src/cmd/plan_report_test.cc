@@ -111,6 +111,9 @@ TEST(PlanReport, AFileIsWrittenWholeOrNotAtAll) {
   const std::filesystem::path at = mkdtemp(folder.data());
   EXPECT_EQ(write_text((at / "a.html").string(), "text"), "");
   EXPECT_EQ(*read_text((at / "a.html").string()), "text");
+  EXPECT_EQ(write_text((at / "a.html").string(), ""), "");
+  EXPECT_THAT(read_text((at / "a.html").string()).error(), testing::EndsWith("a.html is empty"));
+  EXPECT_THAT(read_text((at / "none").string()).error(), HasSubstr("none cannot be read: No such file"));
   std::filesystem::create_directory(at / "taken");
   std::ofstream(at / "taken" / "file") << "x";
   EXPECT_NE(write_text((at / "taken").string(), "text"), "");

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/error_text.h"
+#include "cmd/complaint.h"
 #include "cmd/preflight.h"
 #include "cmd/spdlog_log.h"
 #include "io/fd.h"
@@ -52,10 +53,7 @@ bool wants_colour() {
 }
 
 // One line that says what is wrong; `why` when somebody below has already said what to do about it.
-int report(const Error& error, const std::string& why) {
-  fmt::print(stderr, "kvdepot: error: {}\n", why.empty() ? error_text(error) : why);
-  return EXIT_FAILURE;
-}
+int report(const Error& error, const std::string& why) { return report_failure(why.empty() ? error_text(error) : why); }
 
 void announce(const node::Node& node, const ServeOptions& options, std::uint64_t flash_bytes, bool json) {
   if (json) {

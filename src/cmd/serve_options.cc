@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
@@ -16,8 +18,8 @@
 namespace kvd::cmd {
 namespace {
 
-constexpr std::array kNames{"dir",     "pool",         "flash",      "listen",    "http",
-                            "segment", "demote-after", "shape-read", "log-level", "shared-memory"};
+constexpr std::array kNames{"dir",        "pool",      "flash",         "listen",   "http",  "segment", "demote-after",
+                            "shape-read", "log-level", "shared-memory", "eviction", "scrub", "dwpd"};
 
 // A scalar as it would be typed on the command line.
 std::string as_typed(const toml::node& node) {
@@ -72,6 +74,21 @@ Result<std::uint64_t> parse_segment(std::string_view text) {
   return text == "auto" ? Result<std::uint64_t>(0) : parse_size(text);
 }
 
+Result<policy::Eviction> parse_eviction(std::string_view text) {
+  if (text == "lru") return policy::Eviction::kLru;
+  if (text == "fifo") return policy::Eviction::kFifo;
+  return fail(Code::kInvalid, "not lru or fifo");
+}
+
+// Drive writes a day.
+Result<double> parse_dwpd(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !(value >= 0 && value <= 1000))
+    return fail(Code::kInvalid, "not a number from 0 to 1000");
+  return value;
+}
+
 Result<bool> parse_switch(std::string_view text) {
   if (text == "on" || text == "off") return text == "on";
   return fail(Code::kInvalid, "not on or off");
@@ -121,6 +138,9 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   store.flash_bytes = read.converted("flash", "10GiB", parse_size);
   store.flash_bytes_given = settings.contains("flash");
   store.segment_bytes = read.converted("segment", "auto", parse_segment);
+  store.eviction = read.converted("eviction", "lru", parse_eviction);
+  store.scrub_bytes_per_s = read.converted("scrub", "16MiB", parse_size);
+  store.drive_writes_per_day = read.converted("dwpd", "0", parse_dwpd);
   store.verify = read.converted("verify", "on", parse_switch);
   store.demote_after = read.converted("demote-after", "30s", parse_duration);
   options.node.shape_read_bytes_per_s = read.converted("shape-read", "0", parse_size);
@@ -137,6 +157,8 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
     read.complain("dir",
                   "is missing: name a directory on a local disk, or use --flash 0 to keep records in memory only");
   }
+  if (store.drive_writes_per_day > 0 && store.flash_bytes == 0)
+    read.complain("dwpd", "bounds what is written to flash, and with --flash 0 there is none: leave one of them out");
   if (!read.complaint.empty()) return std::unexpected(read.complaint);
   return options;
 }

@@ -24,6 +24,9 @@ TEST(ServeOptions, FillInWhatIsNotSaid) {
   EXPECT_EQ(options->node.http, "127.0.0.1:7071");
   EXPECT_EQ(options->node.store.demote_after, std::chrono::seconds(30));
   EXPECT_EQ(options->node.store.segment_bytes, 0U);  // the store chooses by the size of the log
+  EXPECT_EQ(options->node.store.eviction, policy::Eviction::kLru);
+  EXPECT_EQ(options->node.store.scrub_bytes_per_s, std::uint64_t{16} << 20);
+  EXPECT_EQ(options->node.store.drive_writes_per_day, 0);
   EXPECT_TRUE(options->node.store.verify);
   EXPECT_TRUE(options->node.shared_memory);
 }
@@ -37,6 +40,9 @@ TEST(ServeOptions, TakeWhatIsSaid) {
                                      {"segment", {"16MiB"}},
                                      {"demote-after", {"250ms"}},
                                      {"shape-read", {"50MB"}},
+                                     {"eviction", {"fifo"}},
+                                     {"scrub", {"0"}},
+                                     {"dwpd", {"1.5"}},
                                      {"verify", {"off"}},
                                      {"shared-memory", {"off"}},
                                      {"log-level", {"debug"}}});
@@ -49,6 +55,9 @@ TEST(ServeOptions, TakeWhatIsSaid) {
   EXPECT_EQ(options->node.store.demote_after, Millis(250));
   EXPECT_EQ(options->node.shape_read_bytes_per_s, 50'000'000U);
   EXPECT_EQ(options->node.store.segment_bytes, std::uint64_t{16} << 20);
+  EXPECT_EQ(options->node.store.eviction, policy::Eviction::kFifo);
+  EXPECT_EQ(options->node.store.scrub_bytes_per_s, 0U);
+  EXPECT_EQ(options->node.store.drive_writes_per_day, 1.5);
   EXPECT_FALSE(options->node.store.verify);
   EXPECT_FALSE(options->node.shared_memory);
   EXPECT_EQ(options->log_level, Level::kDebug);
@@ -62,6 +71,11 @@ TEST(ServeOptions, MemoryOnlyNeedsNoDirectory) {
 TEST(ServeOptions, ComplaintsNameTheFlagAndTheValue) {
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"pool", {"8 apples"}}}).find("--pool: '8 apples' is not a size"), 0U);
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"demote-after", {"soon"}}}).find("--demote-after: 'soon' is "), 0U);
+  EXPECT_EQ(complaint({{"dir", {"/d"}}, {"eviction", {"lfu"}}}), "--eviction: 'lfu' is not lru or fifo");
+  for (const char* const bad : {"", "much", "1x", "-1", "1001", "nan", "inf"})
+    EXPECT_EQ(complaint({{"dir", {"/d"}}, {"dwpd", {bad}}}).find("--dwpd: '" + std::string(bad) + "' is not a number"),
+              0U);
+  EXPECT_EQ(complaint({{"flash", {"0"}}, {"dwpd", {"1"}}}).find("--dwpd: bounds what is written to flash"), 0U);
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"verify", {"maybe"}}}), "--verify: 'maybe' is not on or off");
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"log-level", {"loud"}}}).find("--log-level: 'loud' is "), 0U);
   EXPECT_EQ(complaint({{"dir", {"/d", "/e"}}}), "--dir: takes one value");

@@ -6,6 +6,7 @@
 
 #include "cmd/sim_ablate.h"
 #include "cmd/sim_opportunities.h"
+#include "cmd/sim_replay.h"
 #include "cmd/sim_run.h"
 #include "cmd/sim_study.h"
 
@@ -20,6 +21,7 @@ struct SimFlags {
   StudyFlags opportunities;
   SimRunFlags run;
   SimSweepFlags sweep;
+  SimReplayFlags replay;
 };
 
 void add_common(CLI::App& verb, StudyFlags& flags) {
@@ -101,6 +103,26 @@ void add_sweep(CLI::App& sweep, SimSweepFlags& flags) {
                "--vary workload.speed=1,1.5\n  kvdepot sim sweep examples/sim/tiers.toml --vary ablate=each");
 }
 
+void add_replay(CLI::App& replay, SimReplayFlags& flags) {
+  replay.add_option("trace", flags.trace, "Mooncake JSONL with hash_ids")->type_name("FILE")->required();
+  replay.add_option("--capacity", flags.capacities, "Percent of the distinct blocks [2,5,10,20,40]")
+      ->type_name("P,P")
+      ->delimiter(',');
+  replay.add_option("--segment-blocks", flags.segments, "Blocks of a segment [4,8,32,128]")
+      ->type_name("N,N")
+      ->delimiter(',')
+      ->check(CLI::Range(1U, 1U << 16));
+  replay.add_option("--interleave", flags.interleave, "Requests written at once, in the lines that say so [64]")
+      ->type_name("N")
+      ->check(CLI::Range(1U, 1U << 16));
+  replay.add_option("--block-tokens", flags.block_tokens, "Tokens of one of the trace's blocks [512]")
+      ->type_name("N")
+      ->check(CLI::Range(1U, 1U << 20));
+  replay.add_option("--out", flags.out, "Write here instead of to stdout; appears when complete")->type_name("FILE");
+  replay.add_flag("--json", flags.json, "As JSON");
+  replay.footer("Example:\n  kvdepot sim replay trace.jsonl --capacity 10,20 --segment-blocks 4,16");
+}
+
 }  // namespace
 
 std::function<int()> add_sim(CLI::App& app) {
@@ -135,18 +157,22 @@ std::function<int()> add_sim(CLI::App& app) {
   CLI::App* const sweep =
       sim->add_subcommand("sweep", "Simulate a fleet over values and seeds on all cores, with paired intervals");
   add_sweep(*sweep, flags->sweep);
+  CLI::App* const replay =
+      sim->add_subcommand("replay", "A trace's hit rate by capacity, segment size and eviction policy");
+  add_replay(*replay, flags->replay);
   // Last: verbs that are added later would inherit it.
   sim->footer(
       "Examples:\n  kvdepot sim study --figure 9\n  kvdepot sim run examples/sim/depot.toml --html fleet.html\n"
       "  kvdepot sim sweep examples/sim/tiers.toml --vary ablate=each");
 
-  return [sim, study, calibrate, opportunities, run, sweep, flags] {
+  return [sim, study, calibrate, opportunities, run, sweep, replay, flags] {
     if (!sim->parsed()) return 0;
     if (study->parsed()) return run_study(flags->study);
     if (calibrate->parsed()) return run_calibrate(flags->calibrate);
     if (opportunities->parsed()) return run_opportunities(flags->opportunities);
     if (run->parsed()) return run_sim_run(flags->run);
     if (sweep->parsed()) return run_sim_sweep(flags->sweep);
+    if (replay->parsed()) return run_sim_replay(flags->replay);
     return 0;
   };
 }

@@ -11,6 +11,7 @@
 
 #include "base/sizes.h"
 #include "cmd/complaint.h"
+#include "cmd/percentile.h"
 #include "cmd/text_file.h"
 #include "model/catalogue.h"
 
@@ -23,11 +24,6 @@ int deliver(const std::string& text, const std::string& out) {
   }
   const std::string error = write_text(out, text);
   return error.empty() ? 0 : complain(error);
-}
-
-double percentile(std::vector<double> values, double share) {
-  std::ranges::sort(values);
-  return values[static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
 }
 
 namespace {

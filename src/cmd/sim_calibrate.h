@@ -14,8 +14,6 @@ namespace kvd::cmd {
 
 // Prints `text` or writes it to `out`, where that is not empty; the exit status.
 int deliver(const std::string& text, const std::string& out);
-// The value that `share` of all values do not exceed, roughly; requires values.
-[[nodiscard]] double percentile(std::vector<double> values, double share);
 
 // A [[device]] entry for `kvdepot plan --catalogue`, of passes of `model` in 16 bits. What the device achieved stands
 // as its peak, with efficiencies of 1: the passes do not tell what it could. Memory bandwidth is the rate at which

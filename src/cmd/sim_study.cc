@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "cmd/complaint.h"
+#include "cmd/percentile.h"
 #include "cmd/sim_calibrate.h"
 #include "cmd/sim_charts.h"
 #include "cmd/text_file.h"

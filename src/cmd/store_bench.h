@@ -26,6 +26,8 @@ struct RecordSize {
   [[nodiscard]] std::uint64_t bytes() const noexcept { return std::uint64_t{layers} * slab_bytes; }
 };
 
+inline constexpr RecordSize kRecordSizes[] = {{1, 64 << 10}, {4, 64 << 10}, {16, 64 << 10}, {64, 64 << 10}};
+
 struct StoreBenchOptions {
   std::string dir;
   std::uint64_t pool_bytes = std::uint64_t{512} << 20;

@@ -16,10 +16,12 @@
 namespace kvd::cmd {
 
 std::expected<std::string, std::string> read_text(const std::string& path) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
     const int error = errno;
+    if (error == 0) return std::unexpected(path + " is empty");  // a stream that copies nothing says that it failed
     const bool packed = error == ENOENT && access((path + ".xz").c_str(), F_OK) == 0;
     return std::unexpected(fmt::format("{} cannot be read: {}{}", path, error_text(error),
                                        packed ? fmt::format("; unpack it with: xz -dk {}.xz", path) : ""));

@@ -1,7 +1,5 @@
 #include "http/server.h"
 
-#include <algorithm>
-#include <charconv>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -12,6 +10,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+
+#include "http/endpoint.h"
 
 namespace kvd::http {
 namespace {
@@ -160,30 +160,14 @@ class BeastServer final : public HttpServer {
   std::thread thread_;
 };
 
-Result<tcp::endpoint> parse_endpoint(const std::string& text) {
-  constexpr const char* kShape = "an HTTP address is HOST:PORT with a number as host, as in 127.0.0.1:7071";
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return fail(Code::kInvalid, kShape);
-  std::string host = text.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  if (host == "localhost") host = "127.0.0.1";
-  std::uint16_t port = 0;
-  const char* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data() + colon + 1, end, port);
-  beast::error_code error;
-  const auto address = asio::ip::make_address(host, error);
-  if (error || parsed.ec != std::errc{} || parsed.ptr != end) return fail(Code::kInvalid, kShape);
-  if (!address.is_loopback()) {
-    return fail(Code::kInvalid, "other machines could reach this HTTP address and there is no authentication yet");
-  }
-  return tcp::endpoint(address, port);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address, Handler handler) {
   const Result<tcp::endpoint> endpoint = parse_endpoint(address);
   if (!endpoint) return fail(endpoint.error());
+  if (!endpoint->address().is_loopback()) {
+    return fail(Code::kInvalid, "other machines could reach this HTTP address and there is no authentication yet");
+  }
   auto server = std::make_unique<BeastServer>(std::move(handler));
   if (const Status opened = server->open(*endpoint); !opened) return fail(opened.error());
   return server;

@@ -12,14 +12,9 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "http/message.h"
 
 namespace kvd::http {
-
-struct Response {
-  int status = 200;
-  std::string content_type = "text/plain; charset=utf-8";
-  std::string body;
-};
 
 class HttpServer {
  public:

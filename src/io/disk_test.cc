@@ -23,8 +23,6 @@
 namespace kvd::io {
 namespace {
 
-constexpr std::uint64_t kMiB = 1 << 20;
-
 class TempDir {
  public:
   TempDir() {
@@ -42,9 +40,6 @@ class TempDir {
 
 using Buffer = TestBuffer;
 using Op = TestOp;
-constexpr auto kRead = DiskOp::Kind::kRead;
-constexpr auto kWrite = DiskOp::Kind::kWrite;
-constexpr auto kSync = DiskOp::Kind::kSync;
 
 class DiskTest : public testing::TestWithParam<const char*> {
  protected:

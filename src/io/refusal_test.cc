@@ -23,10 +23,6 @@
 namespace kvd::io {
 namespace {
 
-constexpr std::uint64_t kMiB = 1 << 20;
-constexpr auto kRead = DiskOp::Kind::kRead;
-constexpr auto kWrite = DiskOp::Kind::kWrite;
-
 struct Denial {
   long number;
   int error;

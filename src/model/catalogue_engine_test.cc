@@ -22,7 +22,7 @@ Question on(const char* model, const char* device, std::uint32_t gpus, double by
   return q;
 }
 
-CatalogueEngine good(const Question& q) {
+CatalogueEngine built(const Question& q) {
   auto made = catalogue_engine(q, 16);
   EXPECT_TRUE(made.has_value()) << made.error();
   return made.value_or(CatalogueEngine{});
@@ -32,7 +32,7 @@ double seconds(Picoseconds time) { return static_cast<double>(time) / kPicosecon
 
 TEST(CatalogueEngine, TakesAsLongAsTheClosedFormsSay) {
   const Question q = on("llama-3-70b", "h100", 2, 1);
-  const CatalogueEngine engine = good(q);
+  const CatalogueEngine engine = built(q);
   const Replica replica = replica_of(q);
   EXPECT_NEAR(seconds(engine.pass.base + engine.pass.seq), replica.tpot_one_s, 1e-9)
       << "a dense model's weights are all read";
@@ -55,11 +55,11 @@ TEST(CatalogueEngine, SumsUpBetweenTensorParallelDevices) {
     EXPECT_NEAR(reduces.token_s, share * token_s, 1e-12) << gpus;
     EXPECT_DOUBLE_EQ(reduces.pass_s, gpus == 1 ? 0 : 160 * nvlink.latency_s) << gpus;
     if (gpus == 1) continue;  // does not fit
-    const LinearPass with = good(q).pass;
+    const LinearPass with = built(q).pass;
     Device alone = *q.device;
     alone.reduce_latency_s = alone.reduce_byte_s = 0;
     q.device = &alone;
-    const LinearPass without = good(q).pass;
+    const LinearPass without = built(q).pass;
     EXPECT_NEAR(seconds(with.base - without.base), reduces.pass_s, 1e-11) << gpus;
     EXPECT_NEAR(seconds(with.token - without.token), reduces.token_s, 1e-11) << gpus;
     EXPECT_NEAR(seconds(with.seq - without.seq), reduces.token_s, 1e-11) << gpus;
@@ -70,14 +70,14 @@ TEST(CatalogueEngine, SumsUpBetweenTensorParallelDevices) {
 
 TEST(CatalogueEngine, ThePresetIsMadeOfTheCatalogue) {
   const CatalogueEngine preset = qwen3_32b_h100x2();
-  const LinearPass named = good(on("qwen3-32b", "h100", 2, 2)).pass;
+  const LinearPass named = built(on("qwen3-32b", "h100", 2, 2)).pass;
   EXPECT_EQ(preset.pass.pass(1000, 500'500, 10, 5000), named.pass(1000, 500'500, 10, 5000));
   EXPECT_EQ(preset.kv_token_bytes, 262'144);
 }
 
 TEST(CatalogueEngine, ReadsWindowsOnceTheyAreFull) {
   const Question q = on("gemma-3-27b", "h100", 2, 2);
-  const CatalogueEngine engine = good(q);
+  const CatalogueEngine engine = built(q);
   const Replica replica = replica_of(q);
   double window = 0;
   double at_window = 0;
@@ -100,7 +100,7 @@ TEST(CatalogueEngine, ReadsWindowsOnceTheyAreFull) {
 }
 
 TEST(CatalogueEngine, HasRoomForTheKvThatMemoryLeaves) {
-  const CatalogueEngine engine = good(on("qwen3-32b", "h100", 2, 2));
+  const CatalogueEngine engine = built(on("qwen3-32b", "h100", 2, 2));
   EXPECT_EQ(engine.kv_token_bytes, 262'144);
   EXPECT_NEAR(static_cast<double>(engine.kv_tokens), 307'328, 0.04 * 307'328) << "what vLLM had in llm-d's run";
   EXPECT_EQ(engine.layers, 64U);
@@ -109,7 +109,7 @@ TEST(CatalogueEngine, HasRoomForTheKvThatMemoryLeaves) {
 
 TEST(CatalogueEngine, CountsTheCopiesOfTensorParallelism) {
   const Question q = on("deepseek-v3", "h200", 8, 1);
-  const CatalogueEngine engine = good(q);
+  const CatalogueEngine engine = built(q);
   EXPECT_EQ(engine.kv_token_memory, 8 * engine.kv_token_bytes) << "latent attention keeps one on every GPU";
   EXPECT_GT(seconds(engine.pass.base), q.model->params() / replica_of(q).memory_bytes_per_s) << "all experts are read";
 }

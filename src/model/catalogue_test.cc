@@ -12,7 +12,7 @@ namespace {
 using testing::Contains;
 using testing::HasSubstr;
 
-std::string complaint(const std::string& toml) {
+std::string complaint_of(const std::string& toml) {
   Catalogue catalogue = Catalogue::built_in();
   const auto added = catalogue.add(toml, "mine.toml");
   return added ? "" : added.error().str();
@@ -94,10 +94,10 @@ TEST(Catalogue, SingleNumbersOfAMeasuredEntryMayComeFromADataSheet) {
   EXPECT_EQ(catalogue.device("h200")->origin.kind(), "data sheet");
   EXPECT_TRUE(catalogue.device("h100")->origin.measured_value("compute_efficiency"));
   EXPECT_FALSE(catalogue.device("h100")->origin.measured_value("memory_bytes"));
-  EXPECT_THAT(complaint(measured + "data_sheet = [\"latency\"]\n"),
+  EXPECT_THAT(complaint_of(measured + "data_sheet = [\"latency\"]\n"),
               HasSubstr("mine.toml:7: data_sheet: 'latency' is no key of this entry"));
-  EXPECT_THAT(complaint(measured + "data_sheet = true\n"), HasSubstr("expected data_sheet = ["));
-  EXPECT_THAT(complaint(kLink + "bytes_per_s = [[4096, 1e9]]\ndata_sheet = [\"latency_s\"]\nlatency_s = 1\n"),
+  EXPECT_THAT(complaint_of(measured + "data_sheet = true\n"), HasSubstr("expected data_sheet = ["));
+  EXPECT_THAT(complaint_of(kLink + "bytes_per_s = [[4096, 1e9]]\ndata_sheet = [\"latency_s\"]\nlatency_s = 1\n"),
               HasSubstr("beside measured = true"));
 }
 
@@ -120,9 +120,9 @@ TEST(Catalogue, ADeviceSumsUpOverTheLinkThatItNames) {
   EXPECT_DOUBLE_EQ(catalogue.device("h100")->all_reduce_latency_s(2), 1e-5) << "a replaced link counts";
   EXPECT_DOUBLE_EQ(catalogue.device("h100")->all_reduce_byte_s(4), 1.5e-11) << "large messages' rate";
   EXPECT_EQ(catalogue.device("h100")->all_reduce_latency_s(1), 0);
-  EXPECT_THAT(complaint("[[device]]\nname = \"d\"\nsource = \"s\"\nmemory_bytes = 1\nmemory_bytes_per_s = 1\n"
-                        "flops_per_s = {bf16 = 1}\ncompute_efficiency = 1\nmemory_efficiency = 1\n"
-                        "reduce_link = \"string\"\n"),
+  EXPECT_THAT(complaint_of("[[device]]\nname = \"d\"\nsource = \"s\"\nmemory_bytes = 1\nmemory_bytes_per_s = 1\n"
+                           "flops_per_s = {bf16 = 1}\ncompute_efficiency = 1\nmemory_efficiency = 1\n"
+                           "reduce_link = \"string\"\n"),
               HasSubstr("no link 'string'"));
 }
 
@@ -149,23 +149,23 @@ TEST(Catalogue, ABadFileAddsNothing) {
 }
 
 TEST(Catalogue, SaysWhatIsWrongAndWhere) {
-  EXPECT_THAT(complaint("[[link]\n"), HasSubstr("mine.toml:1: "));
-  EXPECT_THAT(complaint("[[lnk]]\nname = 1\n"), HasSubstr("no table 'lnk' is known: expected 'link'"));
-  EXPECT_THAT(complaint("[link]\nname = \"x\"\n"), HasSubstr("expected [[link]]"));
-  EXPECT_THAT(complaint(kLink + "bytes_per_s = [[4096, 1e9]]\nlatencys = 3\n"),
+  EXPECT_THAT(complaint_of("[[link]\n"), HasSubstr("mine.toml:1: "));
+  EXPECT_THAT(complaint_of("[[lnk]]\nname = 1\n"), HasSubstr("no table 'lnk' is known: expected 'link'"));
+  EXPECT_THAT(complaint_of("[link]\nname = \"x\"\n"), HasSubstr("expected [[link]]"));
+  EXPECT_THAT(complaint_of(kLink + "bytes_per_s = [[4096, 1e9]]\nlatencys = 3\n"),
               HasSubstr("mine.toml:5: no key 'latencys' is known: expected 'latency_s'"));
-  EXPECT_THAT(complaint(kLink), HasSubstr("mine.toml:1: expected bytes_per_s"));
-  EXPECT_THAT(complaint(kLink + "bytes_per_s = [[4096, 1e9], [512, 1e9]]\n"), HasSubstr("mine.toml:4: "));
-  EXPECT_THAT(complaint(kLink + "bytes_per_s = [[4096, -1]]\n"), HasSubstr("ascending in size"));
-  EXPECT_THAT(complaint(kLink + "bytes_per_s = [[4096, 1e9]]\nlatency_s = nan\n"), HasSubstr("a positive number"));
-  EXPECT_THAT(complaint("[[model]]\nname = \"m\"\nsource = \"s\"\n"), HasSubstr("expected config = {"));
-  EXPECT_THAT(complaint("[[model]]\nname = \"m\"\nsource = \"s\"\nconfig = {hidden_size = 3}\n"),
+  EXPECT_THAT(complaint_of(kLink), HasSubstr("mine.toml:1: expected bytes_per_s"));
+  EXPECT_THAT(complaint_of(kLink + "bytes_per_s = [[4096, 1e9], [512, 1e9]]\n"), HasSubstr("mine.toml:4: "));
+  EXPECT_THAT(complaint_of(kLink + "bytes_per_s = [[4096, -1]]\n"), HasSubstr("ascending in size"));
+  EXPECT_THAT(complaint_of(kLink + "bytes_per_s = [[4096, 1e9]]\nlatency_s = nan\n"), HasSubstr("a positive number"));
+  EXPECT_THAT(complaint_of("[[model]]\nname = \"m\"\nsource = \"s\"\n"), HasSubstr("expected config = {"));
+  EXPECT_THAT(complaint_of("[[model]]\nname = \"m\"\nsource = \"s\"\nconfig = {hidden_size = 3}\n"),
               HasSubstr("mine.toml:4: no layers"));
-  EXPECT_THAT(complaint("[[device]]\nname = \"d\"\n"), HasSubstr("expected source"));
-  EXPECT_THAT(complaint("[[class]]\nname = \"S9\"\nsource = \"x\"\nstorage = \"tape\"\n"),
+  EXPECT_THAT(complaint_of("[[device]]\nname = \"d\"\n"), HasSubstr("expected source"));
+  EXPECT_THAT(complaint_of("[[class]]\nname = \"S9\"\nsource = \"x\"\nstorage = \"tape\"\n"),
               HasSubstr("no storage 'tape'"));
   EXPECT_THAT(
-      complaint("[[class]]\nname = \"S9\"\nstorage = \"dram\"\n"),
+      complaint_of("[[class]]\nname = \"S9\"\nstorage = \"dram\"\n"),
       HasSubstr("mine.toml:1: S9: expected source = \"...\": where this entry's values are from, in a line of your "
                 "own, as in source = \"our cluster"));
 }

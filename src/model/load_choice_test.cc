@@ -18,7 +18,7 @@ LoadQuestion document(std::uint64_t question = 8) {
   return q;
 }
 
-LoadChoice measured(double bytes_per_s, bool spare_core = true) {
+LoadChoice choice_at(double bytes_per_s, bool spare_core = true) {
   LoadChoice choice(kCost, spare_core);
   for (int i = 0; i < 10; ++i) {
     const std::uint64_t bytes = 1000 * kTokenBytes;
@@ -30,11 +30,11 @@ LoadChoice measured(double bytes_per_s, bool spare_core = true) {
 TEST(LoadChoice, LoadsNothingWithoutAHit) {
   LoadQuestion q = document();
   q.hit_tokens = 0;
-  EXPECT_EQ(measured(2e9).choose(q).mode, LoadMode::kNone);
+  EXPECT_EQ(choice_at(2e9).choose(q).mode, LoadMode::kNone);
 }
 
 TEST(LoadChoice, ARequestAloneOverlapsItsLoadWithItsPass) {
-  const LoadAnswer answer = measured(2e9).choose(document(512));
+  const LoadAnswer answer = choice_at(2e9).choose(document(512));
   EXPECT_EQ(answer.mode, LoadMode::kLayerwise);
   EXPECT_LT(answer.layerwise_s, answer.async_s);
 }
@@ -43,13 +43,13 @@ TEST(LoadChoice, OthersAreNotHeldUpByALoadThatOutlastsThePass) {
   LoadQuestion q = document();
   q.others = 8;
   q.others_work = {8, 8 * 500};
-  EXPECT_EQ(measured(50e6).choose(q).mode, LoadMode::kAsync);
+  EXPECT_EQ(choice_at(50e6).choose(q).mode, LoadMode::kAsync);
 }
 
 TEST(LoadChoice, OthersAreNotHeldUpByALoadThatThePassHides) {
   LoadQuestion q = document(2048);
   q.others = 8;
-  const LoadAnswer answer = measured(2e9).choose(q);
+  const LoadAnswer answer = choice_at(2e9).choose(q);
   EXPECT_LE(answer.load_s, answer.pass_s);
   EXPECT_EQ(answer.mode, LoadMode::kLayerwise);
 }
@@ -71,18 +71,18 @@ TEST(LoadChoice, WithOthersATierThatWasNotMeasuredIsAskedAsynchronously) {
   EXPECT_EQ(choice.choose(q).mode, LoadMode::kAsync);
   q.flash_tokens = 6912;
   EXPECT_EQ(choice.choose(q).mode, LoadMode::kLayerwise);
-  EXPECT_EQ(measured(2e9).choose(q).mode, LoadMode::kAsync);
+  EXPECT_EQ(choice_at(2e9).choose(q).mode, LoadMode::kAsync);
 }
 
 TEST(LoadChoice, WhatComputesSoonerIsComputed) {
-  EXPECT_EQ(measured(10e6).choose(document()).mode, LoadMode::kNone);  // 159 MB at 10 MB/s against 8 s
+  EXPECT_EQ(choice_at(10e6).choose(document()).mode, LoadMode::kNone);  // 159 MB at 10 MB/s against 8 s
   LoadQuestion q = document();
   q.others = 3;
-  EXPECT_EQ(measured(10e6).choose(q).mode, LoadMode::kNone);
+  EXPECT_EQ(choice_at(10e6).choose(q).mode, LoadMode::kNone);
 }
 
 TEST(LoadChoice, AWholePromptStillComputesItsLastToken) {
-  const LoadAnswer answer = measured(2e9).choose(document(0));
+  const LoadAnswer answer = choice_at(2e9).choose(document(0));
   EXPECT_NE(answer.mode, LoadMode::kNone);
   EXPECT_GT(answer.pass_s, 0);
   EXPECT_GT(answer.saved_s, 0);
@@ -92,7 +92,7 @@ TEST(LoadChoice, SavedTimeIsThatOfTheHitOnly) {
   LoadQuestion q = document();
   q.local_tokens = 3456;
   q.hit_tokens = 3456;
-  const LoadChoice choice = measured(2e9);
+  const LoadChoice choice = choice_at(2e9);
   EXPECT_LT(choice.choose(q).saved_s, choice.choose(document()).saved_s);
   EXPECT_NEAR(choice.choose(q).saved_s, kCost.seconds(chunk_work(3456 + 8, 3456)) - kCost.seconds(chunk_work(8, 6912)),
               1e-6);
@@ -116,13 +116,13 @@ TEST(LoadChoice, OneGoodLoadEndsABeliefThatWasFarTooSlow) {
 }
 
 TEST(LoadChoice, OneSlowLoadAmongGoodOnesIsNotBelieved) {
-  LoadChoice choice = measured(1e9);
+  LoadChoice choice = choice_at(1e9);
   choice.observe_load(1000 * kTokenBytes, 0, 0.23, true);  // ten times slower
   EXPECT_GT(choice.load().pool_bytes_per_s(), 3e8);
 }
 
 TEST(LoadChoice, LearnsThatLoadAndComputeShareTheCores) {
-  LoadChoice choice = measured(2e9, false);
+  LoadChoice choice = choice_at(2e9, false);
   const LoadQuestion q = document(64);
   const PassWork work = chunk_work(64, 6912);
   const double serial = choice.choose(q).load_s + choice.choose(q).pass_s;
@@ -135,7 +135,7 @@ TEST(LoadChoice, LearnsThatLoadAndComputeShareTheCores) {
 
 // A load of 7 s that takes 2 % longer than predicted says nothing of how a pass of 70 ms was hidden behind it.
 TEST(LoadChoice, LearnsOfOverlapFromWhatIsOfOneLength) {
-  LoadChoice choice = measured(25e6);
+  LoadChoice choice = choice_at(25e6);
   const PassWork last{1, 6912};
   for (int i = 0; i < 10; ++i) {
     const std::uint64_t bytes = 6912 * kTokenBytes;
@@ -151,7 +151,7 @@ TEST(LoadChoice, LearnsOfOverlapFromWhatIsOfOneLength) {
 TEST(LoadChoice, ChunkedRemaindersAreHiddenOnlyBehindTheirFirstPass) {
   LoadQuestion q = document(4096);
   q.pass_tokens_max = 512;
-  const LoadChoice choice = measured(200e6);
+  const LoadChoice choice = choice_at(200e6);
   const LoadAnswer answer = choice.choose(q);
   EXPECT_LT(answer.pass_s, answer.load_s);
   EXPECT_GT(answer.layerwise_s, answer.load_s);

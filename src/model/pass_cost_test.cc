@@ -8,7 +8,7 @@
 namespace kvd::model {
 namespace {
 
-constexpr PassCoefficients kTrue{0.03, 0.0011, 3.0e-8};
+constexpr PassCoefficients kTrueCost{0.03, 0.0011, 3.0e-8};
 constexpr PassCoefficients kWrongPrior{0.001, 0.0001, 1e-9};
 
 TEST(ChunkWork, CountsPairsOfACausalChunk) {
@@ -17,9 +17,9 @@ TEST(ChunkWork, CountsPairsOfACausalChunk) {
 }
 
 TEST(PassCost, BelievesThePriorUntilMeasured) {
-  const PassCost cost(kTrue);
+  const PassCost cost(kTrueCost);
   const PassWork work = chunk_work(4096, 0);
-  EXPECT_DOUBLE_EQ(cost.seconds(work), kTrue.seconds(work));
+  EXPECT_DOUBLE_EQ(cost.seconds(work), kTrueCost.seconds(work));
 }
 
 TEST(PassCost, LearnsAllThreeTermsFromNoisyPasses) {
@@ -29,35 +29,35 @@ TEST(PassCost, LearnsAllThreeTermsFromNoisyPasses) {
     const double tokens = i % 3 == 0 ? 1 : static_cast<double>(64 + random.next() % 4000);
     const PassWork work = chunk_work(tokens, static_cast<double>(random.next() % 7000));
     const double noise = 0.95 + 0.1 * static_cast<double>(random.next() % 1000) / 1000;
-    cost.observe(work, kTrue.seconds(work) * noise);
+    cost.observe(work, kTrueCost.seconds(work) * noise);
   }
   for (const PassWork work : {chunk_work(1, 7000), chunk_work(512, 0), chunk_work(6912, 0), chunk_work(88, 6912)}) {
-    EXPECT_NEAR(cost.seconds(work) / kTrue.seconds(work), 1.0, 0.15);
+    EXPECT_NEAR(cost.seconds(work) / kTrueCost.seconds(work), 1.0, 0.15);
   }
 }
 
 TEST(PassCost, OneMeasurementOutweighsAWrongPrior) {
   PassCost cost(kWrongPrior);
   const PassWork work = chunk_work(2048, 0);
-  cost.observe(work, kTrue.seconds(work));
-  EXPECT_NEAR(cost.seconds(work) / kTrue.seconds(work), 1.0, 0.3);
+  cost.observe(work, kTrueCost.seconds(work));
+  EXPECT_NEAR(cost.seconds(work) / kTrueCost.seconds(work), 1.0, 0.3);
 }
 
 TEST(PassCost, AnHourOfDecodingDoesNotForgetThePrompt) {
   PassCost cost(kWrongPrior);
   const PassWork prompt = chunk_work(4096, 0);
-  for (int i = 0; i < 10; ++i) cost.observe(prompt, kTrue.seconds(prompt));
+  for (int i = 0; i < 10; ++i) cost.observe(prompt, kTrueCost.seconds(prompt));
   const PassWork decode = chunk_work(1, 2000);
-  for (int i = 0; i < 100'000; ++i) cost.observe(decode, kTrue.seconds(decode));
-  EXPECT_NEAR(cost.seconds(prompt) / kTrue.seconds(prompt), 1.0, 0.15);
+  for (int i = 0; i < 100'000; ++i) cost.observe(decode, kTrueCost.seconds(decode));
+  EXPECT_NEAR(cost.seconds(prompt) / kTrueCost.seconds(prompt), 1.0, 0.15);
 }
 
 TEST(PassCost, FollowsAMachineThatBecomesSlower) {
-  PassCost cost(kTrue);
+  PassCost cost(kTrueCost);
   const PassWork work = chunk_work(1024, 0);
-  for (int i = 0; i < 50; ++i) cost.observe(work, kTrue.seconds(work));
-  for (int i = 0; i < 20; ++i) cost.observe(work, 2 * kTrue.seconds(work));
-  EXPECT_NEAR(cost.seconds(work) / kTrue.seconds(work), 2.0, 0.2);
+  for (int i = 0; i < 50; ++i) cost.observe(work, kTrueCost.seconds(work));
+  for (int i = 0; i < 20; ++i) cost.observe(work, 2 * kTrueCost.seconds(work));
+  EXPECT_NEAR(cost.seconds(work) / kTrueCost.seconds(work), 2.0, 0.2);
 }
 
 TEST(PassCost, NoTermIsEverNegative) {
@@ -72,15 +72,15 @@ TEST(PassCost, NoTermIsEverNegative) {
 }
 
 TEST(PassCost, IgnoresNonsense) {
-  PassCost cost(kTrue);
+  PassCost cost(kTrueCost);
   cost.observe({0, 0}, 1);
   cost.observe({5, 5}, -1);
   EXPECT_EQ(cost.observations(), 0u);
 }
 
 TEST(PassCost, AChunkedPromptPaysTheFixedPartForEachChunk) {
-  const PassCost cost(kTrue);
-  EXPECT_NEAR(cost.prompt_seconds(4096, 0, 2048) - cost.prompt_seconds(4096, 0, 0), kTrue.fixed_s, 1e-9);
+  const PassCost cost(kTrueCost);
+  EXPECT_NEAR(cost.prompt_seconds(4096, 0, 2048) - cost.prompt_seconds(4096, 0, 0), kTrueCost.fixed_s, 1e-9);
   EXPECT_EQ(cost.prompt_seconds(0, 100, 10), 0);
 }
 

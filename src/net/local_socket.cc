@@ -12,6 +12,12 @@
 #include <fmt/format.h>
 
 namespace kvd::net {
+namespace {
+
+// The kernel's name for a user that has none here: /proc/sys/kernel/overflowuid, whose default nobody changes.
+constexpr uid_t kOverflowUid = 65534;
+
+}  // namespace
 
 std::optional<Endpoint> local_socket_of(const Endpoint& tcp) {
   if (tcp.family() == AF_UNIX || !is_loopback(tcp)) return std::nullopt;
@@ -37,7 +43,7 @@ bool is_same_user(int fd) noexcept {
   ucred peer{};
   socklen_t bytes = sizeof peer;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return false;
-  return peer.uid == 0 || peer.uid == ::geteuid();
+  return peer.uid != kOverflowUid && peer.uid == ::geteuid();
 }
 
 }  // namespace kvd::net

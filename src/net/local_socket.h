@@ -14,7 +14,8 @@ namespace kvd::net {
 std::optional<Endpoint> local_socket_of(const Endpoint& tcp);
 
 // Whether the process that has connected (at the listener: accepted), or that listens (at who has connected), belongs
-// to this process's user or to root. Requires a connected unix socket.
+// to this process's user: its memory holds what that user may read anyway. False for the user that stands for all
+// those of other user namespaces. Requires a connected unix socket.
 bool is_same_user(int fd) noexcept;
 
 }  // namespace kvd::net

@@ -68,13 +68,30 @@ TEST_F(LocalSocketTest, TakesClientsOfTheSameUser) {
 
 TEST_F(LocalSocketTest, ClosesThoseOfOthers) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can be somebody else";
-  constexpr uid_t kNobody = 65534;
-  ASSERT_EQ(::seteuid(kNobody), 0);
+  constexpr uid_t kOther = 12345;
+  ASSERT_EQ(::seteuid(kOther), 0);
   const io::UniqueFd client = connect();
-  EXPECT_TRUE(is_same_user(client.get())) << "root listens";
+  EXPECT_FALSE(is_same_user(client.get())) << "root listens";
   ASSERT_EQ(::seteuid(0), 0);
   char byte = 0;
   EXPECT_TRUE(run_until(*loop_, [&] { return ::recv(client.get(), &byte, 1, MSG_DONTWAIT) == 0; }));
+  EXPECT_FALSE(accepted_.ok());
+}
+
+// Two processes that both are the user of whom nothing is known need not be the same.
+TEST_F(LocalSocketTest, UsersWithoutANameAreNotTheSame) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be somebody else";
+  constexpr uid_t kUnknown = 65534;
+  ASSERT_EQ(::seteuid(kUnknown), 0);
+  local_.reset();
+  local_ = *port_->bind_local_socket(*loop_);
+  const Status started = local_->start([this](io::UniqueFd socket) { accepted_ = std::move(socket); });
+  const io::UniqueFd client = connect();
+  EXPECT_FALSE(is_same_user(client.get()));
+  char byte = 0;
+  EXPECT_TRUE(run_until(*loop_, [&] { return ::recv(client.get(), &byte, 1, MSG_DONTWAIT) == 0; }));
+  ASSERT_EQ(::seteuid(0), 0);
+  EXPECT_TRUE(started.has_value());
   EXPECT_FALSE(accepted_.ok());
 }
 

@@ -84,8 +84,8 @@ class HalfOnFlash final : public store::Store {
 };
 
 // What a node lends to its operations, without the node.
-struct Lent {
-  explicit Lent(io::Loop& loop, store::Store& store) : leases(loop, store, counters, limits), checker(loop, store) {}
+struct Lender {
+  explicit Lender(io::Loop& loop, store::Store& store) : leases(loop, store, counters, limits), checker(loop, store) {}
   NullLog log;
   Limits limits;
   NodeCounters counters;
@@ -116,7 +116,7 @@ TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
   kit.name_space = store::namespace_of(6, kSlabBytes);
   ASSERT_TRUE(kit.open()) << kit.why;
   HalfOnFlash store(*kit.store);
-  Lent lent(kit.loop, store);
+  Lender lent(kit.loop, store);
   NodeContext context{.loop = kit.loop,
                       .log = lent.log,
                       .store = store,

@@ -41,7 +41,12 @@ constexpr std::array kStoreCounters{
     Field{"flash_bytes_read", &StoreStats::flash_bytes_read, "Bytes read from flash."},
     Field{"segments_evicted", &StoreStats::segments_evicted, "Flash segments given up to make room."},
     Field{"pool_evictions", &StoreStats::pool_evictions, "Records dropped from the pool to make room."},
-    Field{"tombstones", &StoreStats::tombstones, "Removals written to flash."}};
+    Field{"tombstones", &StoreStats::tombstones, "Removals written to flash."},
+    Field{"scrubbed_bytes", &StoreStats::scrubbed_bytes,
+          "Bytes read from flash to find damage before it is asked for."},
+    Field{"scrub_passes", &StoreStats::scrub_passes, "Times that all of flash was read for that."},
+    Field{"writes_dropped", &StoreStats::writes_dropped,
+          "Records kept in memory only because the write budget was spent."}};
 constexpr std::array kStoreGauges{
     Field{"pool_bytes_used", &StoreStats::pool_bytes_used, "Bytes of the pool in use."},
     Field{"pool_bytes_pinned", &StoreStats::pool_bytes_pinned, "Bytes of the pool that may not be evicted now."},

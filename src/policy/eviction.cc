@@ -88,11 +88,9 @@ class SegmentLru final : public ListPolicy {
 
 }  // namespace
 
-std::unique_ptr<EvictionPolicy> make_segment_lru(std::uint32_t segments) {
+std::unique_ptr<EvictionPolicy> make_eviction(Eviction kind, std::uint32_t segments) {
+  if (kind == Eviction::kFifo) return std::make_unique<ListPolicy>(segments);
   return std::make_unique<SegmentLru>(segments);
-}
-std::unique_ptr<EvictionPolicy> make_segment_fifo(std::uint32_t segments) {
-  return std::make_unique<ListPolicy>(segments);
 }
 
 }  // namespace kvd::policy

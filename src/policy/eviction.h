@@ -16,6 +16,8 @@
 
 namespace kvd::policy {
 
+enum class Eviction : std::uint8_t { kLru, kFifo };
+
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
@@ -34,8 +36,7 @@ class EvictionPolicy {
   [[nodiscard]] virtual std::optional<std::uint32_t> next_victim(std::uint32_t segment) const = 0;
 };
 
-// Segments 0..segments-1.
-std::unique_ptr<EvictionPolicy> make_segment_lru(std::uint32_t segments);
-std::unique_ptr<EvictionPolicy> make_segment_fifo(std::uint32_t segments);
+// For segments 0..segments-1.
+std::unique_ptr<EvictionPolicy> make_eviction(Eviction kind, std::uint32_t segments);
 
 }  // namespace kvd::policy

@@ -18,21 +18,21 @@ std::vector<std::uint32_t> order_of(const EvictionPolicy& policy) {
 }
 
 TEST(SegmentLru, GivesUpTheSegmentUnusedForLongest) {
-  const auto policy = make_segment_lru(4);
+  const auto policy = make_eviction(Eviction::kLru, 4);
   for (std::uint32_t s : {0u, 1u, 2u}) policy->add(s);
   policy->touch(0);
   EXPECT_EQ(order_of(*policy), (std::vector<std::uint32_t>{1, 2, 0}));
 }
 
 TEST(SegmentFifo, IgnoresUse) {
-  const auto policy = make_segment_fifo(4);
+  const auto policy = make_eviction(Eviction::kFifo, 4);
   for (std::uint32_t s : {2u, 1u, 0u}) policy->add(s);
   policy->touch(2);
   EXPECT_EQ(order_of(*policy), (std::vector<std::uint32_t>{2, 1, 0}));
 }
 
 TEST(EvictionPolicy, UnknownSegmentsAreIgnored) {
-  for (const auto& policy : {make_segment_lru(4), make_segment_fifo(4)}) {
+  for (const auto& policy : {make_eviction(Eviction::kLru, 4), make_eviction(Eviction::kFifo, 4)}) {
     policy->touch(3);
     policy->demote(3);
     policy->remove(3);
@@ -41,7 +41,7 @@ TEST(EvictionPolicy, UnknownSegmentsAreIgnored) {
 }
 
 TEST(EvictionPolicy, ADemotedSegmentIsTheNextVictim) {
-  for (const auto& policy : {make_segment_lru(4), make_segment_fifo(4)}) {
+  for (const auto& policy : {make_eviction(Eviction::kLru, 4), make_eviction(Eviction::kFifo, 4)}) {
     for (std::uint32_t s : {0u, 1u, 2u}) policy->add(s);
     policy->demote(2);
     EXPECT_EQ(order_of(*policy), (std::vector<std::uint32_t>{2, 0, 1}));
@@ -50,7 +50,7 @@ TEST(EvictionPolicy, ADemotedSegmentIsTheNextVictim) {
 
 TEST(SegmentLru, AgreesWithAPlainListUnderRandomUse) {
   constexpr std::uint32_t kSegments = 17;
-  const auto policy = make_segment_lru(kSegments);
+  const auto policy = make_eviction(Eviction::kLru, kSegments);
   std::vector<std::uint32_t> model;
   Random random(1);
   for (int i = 0; i < 20'000; ++i) {

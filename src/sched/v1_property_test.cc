@@ -21,8 +21,8 @@
 namespace kvd::sched {
 namespace {
 
-constexpr std::uint64_t kSteps = 1'000'000;     // of engines
-constexpr std::uint64_t kCacheSteps = 300'000;  // of caches
+constexpr std::uint64_t kEngineSteps = 1'000'000;  // of engines
+constexpr std::uint64_t kCacheSteps = 300'000;     // of caches
 constexpr std::uint64_t kPreemptionsMin = 10'000;
 constexpr std::uint32_t kFamilies = 4;  // of prompts that begin alike
 constexpr UnitId kSaltStep = 1U << 30;  // more than all ids
@@ -269,7 +269,7 @@ class RandomTier final : public OtherTier {
   bool layerwise_;
 };
 
-struct Tally {
+struct EngineTally {
   std::uint64_t steps = 0;
   std::uint64_t short_steps = 0;  // somebody went or waits for want of blocks
   std::uint64_t preemptions = 0;
@@ -298,7 +298,7 @@ class EngineWalk {
     engine_ = std::make_unique<V1Engine>(config_, requests_, tier_.get());
   }
 
-  void run(Tally& tally) {
+  void run(EngineTally& tally) {
     for (int step = 0; step < 3000 && !::testing::Test::HasFailure(); ++step) {
       if (next_ < kRequests && random_.chance(1, 3)) arrive();
       while (tier_ && !tier_->loading.empty() && random_.chance(1, 3)) load(tally);
@@ -365,7 +365,7 @@ class EngineWalk {
     queue_.push_back(next_++);
   }
 
-  void load(Tally& tally) {
+  void load(EngineTally& tally) {
     const V1Id id = tier_->loading.front();
     tier_->loading.pop_front();
     engine_->loaded(id);
@@ -523,7 +523,7 @@ class EngineWalk {
     EXPECT_TRUE(cache.consistent());
   }
 
-  void complete(const V1Pass& pass, Tally& tally) {
+  void complete(const V1Pass& pass, EngineTally& tally) {
     const std::uint64_t passes = 1 + random_.below(pass.run);
     EXPECT_TRUE(pass.prefill_tokens == 0 || pass.run == 1);
     if (passes > 1) ++tally.runs;
@@ -593,8 +593,8 @@ TEST(PrefixCacheProperty, EqualsAListOfBlocks) {
 }
 
 TEST(V1EngineProperty, HoldsUnderBlockShortage) {
-  Tally tally;
-  for (std::uint64_t seed = 1; tally.steps < kSteps && !HasFailure(); ++seed) {
+  EngineTally tally;
+  for (std::uint64_t seed = 1; tally.steps < kEngineSteps && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     EngineWalk(random).run(tally);

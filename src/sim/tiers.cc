@@ -66,8 +66,7 @@ TierStore::TierStore(const TierConfig& config, const TiersConfig& all, std::uint
       total_write(config.total_write_per_s, all.contention),
       cache_(blocks_max(config, block_tokens), unit_blocks),
       block_bytes_(block_tokens * all.kv_bytes_per_token),
-      budget_per_s_(config.write_budget_per_s),
-      budget_(config.write_budget_per_s * kBudgetBurstSeconds) {}
+      budget_(config.write_budget_per_s, kBudgetBurstSeconds, kBudgetBurstSeconds) {}
 
 void TierStore::settle(Picoseconds now) {
   while (!writes_.empty() && writes_.front().ready <= now) {
@@ -91,14 +90,13 @@ TierStore::Grant TierStore::grant(const sched::Units& units, std::uint32_t from,
   settle(now);
   const std::uint32_t missing = cache_.missing(units, to) - cache_.missing(units, from);
   Grant grant{to, missing};
-  if (budget_per_s_ > 0) {
-    const double elapsed = static_cast<double>(now - budget_at_) / kPicosecondsPerSecond;
-    budget_ = std::min(budget_ + budget_per_s_ * elapsed, budget_per_s_ * kBudgetBurstSeconds);
+  if (budget_.bounded()) {
+    budget_.pass(static_cast<double>(now - budget_at_) / kPicosecondsPerSecond);
     budget_at_ = now;
-    grant.blocks = static_cast<std::uint32_t>(std::min<double>(missing, std::floor(budget_ / block_bytes_)));
+    grant.blocks = static_cast<std::uint32_t>(std::min<double>(missing, std::floor(budget_.left() / block_bytes_)));
     // What is missing is a prompt's tail: prefixes are written from the head and evicted from the end.
     grant.to = to - std::min(to, missing - grant.blocks);
-    budget_ -= grant.blocks * block_bytes_;
+    budget_.spend(grant.blocks * block_bytes_);
   }
   traffic.written_bytes += grant.blocks * block_bytes_;
   traffic.refused_bytes += (missing - grant.blocks) * block_bytes_;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "model/linear_pass.h"
+#include "policy/write_budget.h"
 #include "sched/v1_engine.h"
 
 namespace kvd::sim {
@@ -120,8 +121,7 @@ class TierStore {
   std::vector<Write> writes_;  // under way; heap, the first to end on top
   std::uint64_t order_ = 0;
   double block_bytes_;
-  double budget_per_s_;
-  double budget_ = 0;  // bytes that may be written now
+  policy::WriteBudget budget_;
   model::Picoseconds budget_at_ = 0;
 };
 

@@ -54,7 +54,7 @@ TierConfig tier(double bytes_per_s) {
   return t;
 }
 
-FleetResult simulate(const FleetConfig& config, const trace::Trace& trace) {
+FleetResult simulate_tiers(const FleetConfig& config, const trace::Trace& trace) {
   return run_fleet(config, *trace_source(trace, {}));
 }
 
@@ -74,7 +74,7 @@ TEST(Tiers, AFetchAheadTakesLatencyAndBandwidthAndThenComputes) {
   FleetConfig config = cold_engines(1);
   config.tiers[Tier::kDepot] = tier(20e9);
   config.tiers[Tier::kDepot].latency_s = 0.003;
-  const FleetResult result = simulate(config, prompts(2, 100, 1000));
+  const FleetResult result = simulate_tiers(config, prompts(2, 100, 1000));
   EXPECT_EQ(ttft(result, 0), compute(config, 0));
   EXPECT_EQ(result.records[1].loaded_tokens, kFetched);
   const double load_s = 0.003 + kFetched * kTokenBytes / 20e9;
@@ -90,7 +90,7 @@ TEST(Tiers, LayersOverlapAsTheClosedFormSays) {
     FleetConfig config = cold_engines(1);
     config.tiers.layerwise = true;
     config.tiers[Tier::kDepot] = tier(rate);
-    const FleetResult result = simulate(config, prompts(2, 100, 50));
+    const FleetResult result = simulate_tiers(config, prompts(2, 100, 50));
     const double store_s = kPrompt * kTokenBytes / rate;
     const double compute_s = static_cast<double>(compute(config, 0)) / kSecond;
     const LayerTimes first{0, compute_s / 64, store_s / 64};
@@ -116,7 +116,7 @@ TEST(Tiers, InstancesShareTheDepotsBandwidth) {
     config.tiers[Tier::kDepot].total_read_per_s = total;
     trace::Trace trace = prompts(kInstances + 1, 0, 1000);
     for (std::uint32_t i = 1; i <= kInstances; ++i) trace.requests[i].arrival_s = 100;
-    const FleetResult result = simulate(config, trace);
+    const FleetResult result = simulate_tiers(config, trace);
     double last = 0;
     for (std::size_t i = 1; i < result.records.size(); ++i) {
       last = std::max(last, static_cast<double>(ttft(result, i) - compute(config, kFetched)) / kSecond);
@@ -125,7 +125,7 @@ TEST(Tiers, InstancesShareTheDepotsBandwidth) {
     const double expected = std::max(bytes / 20e9, total > 0 ? kInstances * bytes / total : 0);
     EXPECT_NEAR(last, expected, 1e-9) << total;
     config.tiers.contention = false;
-    const FleetResult alone = simulate(config, trace);
+    const FleetResult alone = simulate_tiers(config, trace);
     EXPECT_NEAR(static_cast<double>(ttft(alone, 8) - compute(config, kFetched)) / kSecond,
                 std::max(bytes / 20e9, total > 0 ? bytes / total : 0), 1e-9);
   }
@@ -136,7 +136,7 @@ TEST(Tiers, AFetchTakesEachBlockFromTheFastestTierThatHasIt) {
   config.tiers[Tier::kDram] = tier(50e9);
   config.tiers[Tier::kDram].tokens_max = 3200;  // the head of what was seen
   config.tiers[Tier::kDepot] = tier(10e9);
-  const FleetResult result = simulate(config, prompts(2, 100, 1000));
+  const FleetResult result = simulate_tiers(config, prompts(2, 100, 1000));
   const double from_dram = 3200 * kTokenBytes;
   const double from_depot = (kFetched - 3200) * kTokenBytes;
   EXPECT_EQ(result.traffic[static_cast<std::size_t>(Tier::kDram)].read_bytes, from_dram);
@@ -149,7 +149,7 @@ TEST(Tiers, AFetchTakesEachBlockFromTheFastestTierThatHasIt) {
 TEST(Tiers, PrivateTiersAreNotSeenByOthers) {
   FleetConfig config = cold_engines(2);
   config.tiers[Tier::kFlash] = tier(50e9);
-  const FleetResult result = simulate(config, prompts(4, 100, 1000));
+  const FleetResult result = simulate_tiers(config, prompts(4, 100, 1000));
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(result.records[i].loaded_tokens, i < 2 ? 0U : kFetched) << i;
 }
 
@@ -157,8 +157,8 @@ TEST(Tiers, WhatIsBeingWrittenCannotBeReadYet) {
   FleetConfig config = cold_engines(1);
   config.tiers[Tier::kDepot] = tier(100e9);
   config.tiers[Tier::kDepot].write_bytes_per_s = kPrompt * kTokenBytes / 10;  // a prompt takes ten seconds
-  EXPECT_EQ(simulate(config, prompts(2, 9, 1000)).records[1].loaded_tokens, 0U);
-  EXPECT_EQ(simulate(config, prompts(2, 11, 1000)).records[1].loaded_tokens, kFetched);
+  EXPECT_EQ(simulate_tiers(config, prompts(2, 9, 1000)).records[1].loaded_tokens, 0U);
+  EXPECT_EQ(simulate_tiers(config, prompts(2, 11, 1000)).records[1].loaded_tokens, kFetched);
 }
 
 // Picoseconds of 64 bits end after 106 days.
@@ -186,7 +186,7 @@ TEST(Tiers, WhatIsNeverWrittenIsNeverRead) {
       config.tiers.layerwise = layerwise;
       config.tiers[Tier::kDepot] = tier(100e9);
       config.tiers[Tier::kDepot].total_write_per_s = total;
-      const FleetResult result = simulate(config, prompts(20, 10, layerwise ? 0 : 1000));
+      const FleetResult result = simulate_tiers(config, prompts(20, 10, layerwise ? 0 : 1000));
       // Passes do not wait for what is written behind them, and are as long as that where they write themselves.
       ASSERT_EQ(result.out_of_time, layerwise) << total;
       if (layerwise) continue;
@@ -202,7 +202,7 @@ TEST(Tiers, WhatTakesForeverIsNotFetched) {
     config.tiers.layerwise = layerwise;
     config.tiers[Tier::kDepot] = tier(100e9);
     config.tiers[Tier::kDepot].total_read_per_s = 1;
-    const FleetResult result = simulate(config, prompts(3, 10, 1000));
+    const FleetResult result = simulate_tiers(config, prompts(3, 10, 1000));
     EXPECT_FALSE(result.out_of_time);
     EXPECT_EQ(result.loaded_share, 0);
   }
@@ -212,7 +212,7 @@ TEST(Tiers, AWriteBudgetBoundsWhatIsWritten) {
   FleetConfig config = cold_engines(1);
   config.tiers[Tier::kFlash] = tier(100e9);
   config.tiers[Tier::kFlash].write_budget_per_s = 20e6;
-  const FleetResult result = simulate(config, prompts(200, 1, 0));
+  const FleetResult result = simulate_tiers(config, prompts(200, 1, 0));
   const TierTraffic& traffic = result.traffic[static_cast<std::size_t>(Tier::kFlash)];
   const double all = 200 * kPrompt * kTokenBytes;
   EXPECT_EQ(traffic.written_bytes + traffic.refused_bytes, all);
@@ -227,11 +227,11 @@ TEST(Tiers, ChunksOfAPromptAreWrittenOnce) {
     config.engine.chunk_tokens = 512;
     config.tiers.layerwise = layerwise;
     config.tiers[Tier::kDepot] = tier(1e9);  // slower than chunks come
-    const FleetResult result = simulate(config, prompts(5, 100, 0));
+    const FleetResult result = simulate_tiers(config, prompts(5, 100, 0));
     const TierTraffic& traffic = result.traffic[static_cast<std::size_t>(Tier::kDepot)];
     EXPECT_EQ(traffic.written_bytes, 5 * kPrompt * kTokenBytes);
     config.tiers[Tier::kDepot].write_budget_per_s = 5e6;
-    const TierTraffic few = simulate(config, prompts(5, 100, 0)).traffic[static_cast<std::size_t>(Tier::kDepot)];
+    const TierTraffic few = simulate_tiers(config, prompts(5, 100, 0)).traffic[static_cast<std::size_t>(Tier::kDepot)];
     EXPECT_GT(few.refused_bytes, 0);
     EXPECT_EQ(few.written_bytes + few.refused_bytes, 5 * kPrompt * kTokenBytes);
   }
@@ -242,7 +242,7 @@ TEST(Tiers, LessThanItsCapacityIsHeld) {
   config.tiers[Tier::kDram] = tier(100e9);
   config.tiers[Tier::kDram].tokens_max = 16'000;
   config.sample_s = 1;
-  const FleetResult result = simulate(config, prompts(10, 5, 0));
+  const FleetResult result = simulate_tiers(config, prompts(10, 5, 0));
   double most = 0;
   for (const FleetSample& s : result.samples) most = std::max(most, s.tier_tokens[0]);
   EXPECT_EQ(most, 16'000);

@@ -6,6 +6,12 @@
 #include "base/check.h"
 
 namespace kvd::store {
+namespace {
+
+Status not_written() { return fail(Code::kIo, "the record could not be written"); }
+Status budget_spent() { return fail(Code::kBusy, "the write budget is spent"); }
+
+}  // namespace
 
 Demoter::Demoter(Flash& flash, Pool& pool, LogWriter& writer, Evictor& evictor, SyncQueue& syncs, Timing timing)
     : flash_(flash),
@@ -49,10 +55,15 @@ void Demoter::forget(PoolRecord& record, const Status& why) {
 
 void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack) {
   if (level == AckLevel::kPooled) return on_ack({});
-  if (!flash_.health.on()) return on_ack(fail(Code::kIo, "the flash tier is off"));
+  if (!flash_.health.on()) return on_ack(tier_is_off());
   const bool backed = flash_.backs(record.place);
   const bool unsafe = backed && level == AckLevel::kSynced && flash_.segments.at(record.place.segment).unflushed;
   if (record.state == PoolRecord::State::kClean && record.load == nullptr && (!backed || unsafe)) {
+    // It would only be dropped, and the copy that may be there with it.
+    if (flash_.over_budget(unsafe ? dirty_bytes_ + record.bytes() : 0)) {
+      due_.emplace_back(std::move(on_ack), budget_spent());
+      return acks_.arm(flash_.loop.now());
+    }
     // Its segment was given up while it stayed in DRAM, or a flush of it failed; now somebody wants it on flash. Of two
     // copies the older one must not outlive a removal of the younger.
     if (unsafe) {
@@ -90,7 +101,7 @@ void Demoter::flushed(bool ok) {
 }
 
 void Demoter::await_removals(std::move_only_function<void(Status)> on_ack) {
-  if (!flash_.health.on()) return on_ack(fail(Code::kIo, "the flash tier is off"));
+  if (!flash_.health.on()) return on_ack(tier_is_off());
   if (flash_.tombstones.written_before(flash_.put_seq_next)) return on_ack({});
   removal_waits_.push_back({flash_.put_seq_next, std::move(on_ack)});
   kick();
@@ -116,7 +127,9 @@ void Demoter::kick() {
   if (flash_.health.on()) pump_.arm(flash_.loop.now());
 }
 
-bool Demoter::has_work() const noexcept { return !urgent_.empty() || !waiting_.empty() || flash_.tombstones.pending(); }
+bool Demoter::has_work() {
+  return flash_.tombstones.pending() || ((!urgent_.empty() || !waiting_.empty()) && !flash_.over_budget());
+}
 
 // Whether to write now; otherwise the timer is set for when that may change.
 bool Demoter::must_write() {
@@ -145,8 +158,29 @@ bool Demoter::must_write() {
 
 void Demoter::pump() {
   take_removals();
-  while (has_work() && must_write())
+  drop_due();
+  while (has_work() && must_write()) {
     if (!write_one()) return;
+    drop_due();
+  }
+}
+
+// Over the write budget: gives up what must_write() would ask for, the oldest first. What waited for idleness only
+// waits on, and is looked at again when it is due.
+void Demoter::drop_due() {
+  if (!flash_.over_budget()) return;
+  const auto drop = [this](PoolRecord& record) {
+    flash_.stats.writes_dropped.add();
+    give_up(record, budget_spent());
+  };
+  while (PoolRecord* record = urgent_.pop_front()) drop(*record);
+  if (dirty_bytes_ > pool_.bytes() / 2) pressure_ = true;
+  while (PoolRecord* record = waiting_.front()) {
+    const Time due = after(record->published, timing_.after);
+    if (!flush_always_ && !pressure_ && flash_.loop.now() < due) return pump_.arm(due);
+    waiting_.pop_front();
+    drop(*record);
+  }
 }
 
 // ---- Frames ----
@@ -155,7 +189,8 @@ void Demoter::pump() {
 bool Demoter::write_one() {
   Frame* frame = writer_.begin_frame();
   if (frame == nullptr) return false;
-  fill(*frame);
+  const bool over_budget = flash_.over_budget();  // once: opening the frame's segment may have spent the last of it
+  fill(*frame, !over_budget);
   if (!frame->empty()) {
     writer_.submit(*frame);
     const auto records = frame->records();
@@ -164,6 +199,7 @@ bool Demoter::write_one() {
   }
   const bool fresh = writer_.fresh();
   writer_.give_back(*frame);
+  if (!flash_.tombstones.pending() && over_budget) return true;
   if (only_carried() && !flash_.tombstones.next_is_carried()) return false;
   if (!fresh) {
     writer_.roll();
@@ -173,7 +209,7 @@ bool Demoter::write_one() {
   PoolRecord* record = urgent_.empty() ? waiting_.front() : urgent_.front();
   KVD_CHECK(record != nullptr);
   (urgent_.empty() ? waiting_ : urgent_).pop_front();
-  give_up(*record);
+  give_up(*record, not_written());
   return true;
 }
 
@@ -181,12 +217,12 @@ bool Demoter::write_one() {
 // still have: if the machine stops now it can be given up at once, when everything else may hold tombstones that count.
 bool Demoter::only_carried() const noexcept { return flash_.segments.ready_count() == 0; }
 
-void Demoter::fill(Frame& frame) {
+void Demoter::fill(Frame& frame, bool records) {
   Tombstones& tombstones = flash_.tombstones;
   while (tombstones.pending() && (!only_carried() || tombstones.next_is_carried()) &&
          frame.add(tombstones.next_pending()))
     tombstones.take_pending();
-  if (only_carried()) return;
+  if (only_carried() || !records) return;
   for (Queue* queue : {&urgent_, &waiting_}) {
     while (PoolRecord* record = queue->front()) {
       const bool large_enough = frame.payload_bytes() >= kFrameTarget;
@@ -229,7 +265,7 @@ void Demoter::frame_done(Frame& frame, const Status& status) {
 }
 
 void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
-  if (!flash_.health.on()) return give_up(record);
+  if (!flash_.health.on()) return give_up(record, tier_is_off());
   if (flash_.index.size() >= flash_.index.records_max()) evictor_.make_index_room();
   const IndexEntry entry{place.segment, place.offset, record.pages, 0, place.checksum};
   bool inserted = flash_.index.insert(record.key.hash, entry);
@@ -237,7 +273,7 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   if (!inserted) {
     // Unfindable on flash: a tombstone keeps it from coming back at the next start after a removal.
     flash_.bury(record.key, place.segment, place.generation);
-    return give_up(record);
+    return give_up(record, not_written());
   }
   record.place = place;
   uncount(record);
@@ -251,29 +287,30 @@ void Demoter::record_failed(PoolRecord& record, const FlashPlace& place) {
   flash_.bury(record.key, place.segment, place.generation);
   record.put_seq = flash_.put_seq_next++;
   record.place = {};
-  if (++record.write_failures > 1 || !flash_.health.on()) return give_up(record);
+  if (!flash_.health.on()) return give_up(record, tier_is_off());
+  if (++record.write_failures > 1) return give_up(record, not_written());
   urgent_.push_front(record);
 }
 
 // The record will not be on flash; it stays in the pool as long as there is room.
-void Demoter::give_up(PoolRecord& record) {
+void Demoter::give_up(PoolRecord& record, const Status& why) {
   record.place = {};
   uncount(record);
   pool_.clean(record);
-  take_acks(record, fail(Code::kIo, "the record could not be written"));
+  take_acks(record, why);
 }
 
 void Demoter::tier_off() {
   pump_.disarm();
   for (Queue* queue : {&urgent_, &waiting_})
-    while (PoolRecord* record = queue->pop_front()) give_up(*record);
+    while (PoolRecord* record = queue->pop_front()) give_up(*record, tier_is_off());
   // A device that hangs may keep a frame for ever: the images stay with it, but nobody waits for it.
   writer_.visit_in_flight([this](const Frame& frame) {
     for (PoolRecord* record : frame.records()) {
       if (record->state != PoolRecord::State::kDirty) continue;
       uncount(*record);
       pool_.clean(*record);
-      take_acks(*record, fail(Code::kIo, "the flash tier is off"));
+      take_acks(*record, tier_is_off());
     }
   });
   take_removals();
@@ -298,8 +335,7 @@ void Demoter::take_acks(PoolRecord& record, const Status& status) {
 void Demoter::take_removals() {
   const bool on = flash_.health.on();
   while (!removal_waits_.empty() && (!on || flash_.tombstones.written_before(removal_waits_.front().before))) {
-    due_.emplace_back(std::move(removal_waits_.front().on_ack),
-                      on ? Status{} : fail(Code::kIo, "the flash tier is off"));
+    due_.emplace_back(std::move(removal_waits_.front().on_ack), on ? Status{} : Status(tier_is_off()));
     removal_waits_.pop_front();
   }
   if (!due_.empty()) acks_.arm(flash_.loop.now());

@@ -8,6 +8,8 @@
 // What failed may be on the medium all the same, so it gets a tombstone: a later removal holds for it, too.
 // After a failed flush the open segment is closed, tombstones that were not flushed before are written again, and a put
 // that asks for `synced` appends its record anew.
+// Over the write budget no record is written: what would have to be now stays in DRAM only, where it may be evicted,
+// and its puts end with kBusy. Removals and what segments need for themselves are written all the same.
 // Belongs to the store's loop; acknowledgements come from the loop.
 #pragma once
 
@@ -68,15 +70,16 @@ class Demoter {
   using Queue = List<PoolRecord, &PoolRecord::link>;
 
   void pump();
-  [[nodiscard]] bool has_work() const noexcept;
+  [[nodiscard]] bool has_work();
   [[nodiscard]] bool must_write();
   bool write_one();
   [[nodiscard]] bool only_carried() const noexcept;
-  void fill(Frame& frame);
+  void fill(Frame& frame, bool records);
   void frame_done(Frame& frame, const Status& status);
   void record_written(PoolRecord& record, const FlashPlace& place);
   void record_failed(PoolRecord& record, const FlashPlace& place);
-  void give_up(PoolRecord& record);
+  void give_up(PoolRecord& record, const Status& why);
+  void drop_due();
   void take_acks(PoolRecord& record, const Status& status);
   void take_removals();
   void flushed(bool ok);

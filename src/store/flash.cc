@@ -9,7 +9,10 @@ void Flash::submit(io::DiskOp& op) {
   std::uint64_t bytes = 0;
   for (const iovec& buffer : op.buffers) bytes += buffer.iov_len;
   if (op.kind == io::DiskOp::Kind::kRead) stats.flash_bytes_read.add(bytes);
-  if (op.kind == io::DiskOp::Kind::kWrite) stats.flash_bytes_written.add(bytes);
+  if (op.kind == io::DiskOp::Kind::kWrite) {
+    stats.flash_bytes_written.add(bytes);
+    write_budget_.spend(static_cast<double>(bytes));
+  }
   const Time expected = health.submitted(op.kind);
   op.on_done = [this, expected, done = std::move(op.on_done)](Status status) mutable {
     health.completed(expected, status.has_value());
@@ -20,6 +23,14 @@ void Flash::submit(io::DiskOp& op) {
     refused_.emplace_back(&op, submitted);
     if (!refused_timer_.armed()) refused_timer_.arm(loop.now());
   }
+}
+
+bool Flash::over_budget(std::uint64_t more) {
+  if (!write_budget_.bounded()) return false;
+  const Time now = loop.now();
+  write_budget_.pass(std::chrono::duration<double>(now - budget_at_).count());
+  budget_at_ = now;
+  return write_budget_.left() <= static_cast<double>(more);
 }
 
 void Flash::fail_refused() {

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "io/loop.h"
+#include "policy/write_budget.h"
 #include "store/flash_health.h"
 #include "store/index.h"
 #include "store/namespaces.h"
@@ -23,16 +24,18 @@ namespace kvd::store {
 
 struct Flash {
   Flash(io::Loop& loop_in, Log& log_in, StoreStats& stats_in, Namespaces& namespaces_in, Volume volume_in,
-        std::uint64_t index_records_max)
+        std::uint64_t index_records_max, policy::Eviction eviction, const policy::WriteBudget& write_budget)
       : loop(loop_in),
         log(log_in),
         stats(stats_in),
         namespaces(namespaces_in),
         volume(std::move(volume_in)),
         index(index_records_max),
-        segments(volume.segments(), policy::make_segment_lru(volume.segments())),
+        segments(volume.segments(), policy::make_eviction(eviction, volume.segments())),
         tombstones(segments),
         health(loop, log, volume.disk()),
+        write_budget_(write_budget),
+        budget_at_(loop.now()),
         segment_namespaces_(segments.count()),
         refused_timer_(loop, [this] { fail_refused(); }) {}
   Flash(const Flash&) = delete;
@@ -67,6 +70,8 @@ struct Flash {
   // Submits `op`; its on_done comes from the loop in every case, also when the disk refuses it. Watches over its time,
   // counts its errors and bytes.
   void submit(io::DiskOp& op);
+  // Whether with `more` bytes as much has been written as StoreOptions::drive_writes_per_day allows by now.
+  [[nodiscard]] bool over_budget(std::uint64_t more = 0);
 
   io::Loop& loop;
   Log& log;
@@ -83,6 +88,8 @@ struct Flash {
  private:
   void fail_refused();
 
+  policy::WriteBudget write_budget_;
+  Time budget_at_;
   std::vector<std::vector<NamespaceHandle>> segment_namespaces_;
   std::vector<std::pair<io::DiskOp*, Status>> refused_;
   io::Timer refused_timer_;

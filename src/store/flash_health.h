@@ -10,11 +10,15 @@
 #include <set>
 
 #include "base/log.h"
+#include "base/result.h"
 #include "base/time.h"
 #include "io/disk.h"
 #include "io/loop.h"
 
 namespace kvd::store {
+
+// What is answered to who waits for a tier that is off.
+inline std::unexpected<Error> tier_is_off() { return fail(Code::kIo, "the flash tier is off"); }
 
 class FlashHealth {
  public:

@@ -24,6 +24,7 @@
 #include "io/disk.h"
 #include "io/loop.h"
 #include "kvdepot/types.h"
+#include "policy/eviction.h"
 
 namespace kvd::store {
 
@@ -31,10 +32,15 @@ struct StoreOptions {
   std::string dir;                                    // created with mode 0700; holds flash.kvd and LOCK
   std::uint64_t pool_bytes = std::uint64_t{1} << 30;  // DRAM tier, >= 64 MiB; the largest record must fit in 1/4 of it
   std::uint64_t flash_bytes = 0;                      // NVMe tier, rounded down to segments; 0 = DRAM only (dir unused)
-  bool flash_bytes_given = true;        // false: flash_bytes is for a new store only, an existing one keeps its size
-  std::uint64_t segment_bytes = 0;      // 16 MiB..256 MiB, power of two; 0 = the largest that gives 32 segments. Only a
-                                        // new store asks: an existing one keeps its own
-  std::uint64_t index_records_max = 0;  // 0 = flash_bytes / 64 KiB; 17.8 bytes of DRAM each
+  bool flash_bytes_given = true;    // false: flash_bytes is for a new store only, an existing one keeps its size
+  std::uint64_t segment_bytes = 0;  // 16 MiB..256 MiB, power of two; 0 = the largest that gives 32 segments. Only a
+                                    // new store asks: an existing one keeps its own
+  policy::Eviction eviction = policy::Eviction::kLru;  // which segment is given up for new records
+  std::uint64_t index_records_max = 0;                 // 0 = flash_bytes / 64 KiB; 17.8 bytes of DRAM each
+  std::uint64_t scrub_bytes_per_s = 0;                 // reading sealed segments to find damage; 0 = off
+  // The flash tier may be written over so many times a day, as a drive's endurance is given; records beyond 0.8 of that
+  // stay in DRAM only. 0 = unbounded. Needs a flash tier.
+  double drive_writes_per_day = 0;
   Duration demote_after = std::chrono::seconds(30);      // age bound of a record that is in DRAM only
   Duration demote_idle = std::chrono::milliseconds(50);  // no request for this long = idle: demotion starts
   std::uint32_t pinned_percent_max = 50;                 // share of the pool that leases may pin
@@ -119,6 +125,7 @@ class PutHandle {
 struct StoreStats {
   Counter pool_hits, flash_hits, misses, puts, puts_duplicate, puts_refused, removes, corrupt, io_errors, busy;
   Counter bytes_put, bytes_got, flash_bytes_written, flash_bytes_read, segments_evicted, pool_evictions, tombstones;
+  Counter scrubbed_bytes, scrub_passes, writes_dropped;
   Gauge pool_bytes_used, pool_bytes_pinned, pool_records, flash_records, segments_free, dirty_bytes, dirty_records;
   Gauge recovered_records, recovered_dropped, recovery_ms, unfinished_puts, tier_off;
 };
@@ -171,13 +178,13 @@ class Store {
   // Starts a put. Empty handle = the record is present already (nothing to do). kBusy = no room now, kInvalid.
   virtual Result<PutHandle> begin_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) = 0;
   // All slabs are in place with these checksums (one per layer, verified by the caller): publishes the record.
-  // on_ack comes when `level` is reached (from inside for kPooled), with kIo when it cannot be, kCancelled when the
-  // record is removed before.
+  // on_ack comes when `level` is reached (from inside for kPooled), with kIo when it cannot be, kBusy when the write
+  // budget is spent, kCancelled when the record is removed before.
   virtual void complete_put(PutHandle put, std::span<const std::uint64_t> checksums, AckLevel level,
                             std::move_only_function<void(Status)> on_ack) = 0;
 
   // For a put that begin_put() answered with an empty handle: calls on_ack when the present record has reached `level`
-  // (from inside when it has), or with kIo / kNotFound when it cannot.
+  // (from inside when it has), or with kIo, kNotFound or kBusy when it cannot.
   virtual void await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
                      std::move_only_function<void(Status)> on_ack) = 0;
 

@@ -12,7 +12,7 @@
 namespace kvd::store {
 namespace {
 
-constexpr std::uint64_t kRecords = 30;
+constexpr std::uint64_t kStored = 30;
 
 struct Outcome {
   std::uint64_t right = 0, missed = 0, wrong = 0, corrupt = 0;
@@ -23,7 +23,7 @@ Outcome read_all(StoreKit& kit) {
   Outcome outcome;
   kit.wrong = &outcome.wrong;
   kit.versions_max = 1;
-  for (std::uint64_t n = 0; n < kRecords; ++n) {
+  for (std::uint64_t n = 0; n < kStored; ++n) {
     const std::uint64_t got = kit.get(n);
     outcome.right += got == 1 ? 1 : 0;
     outcome.missed += got == 0 ? 1 : 0;
@@ -34,11 +34,11 @@ Outcome read_all(StoreKit& kit) {
 
 class DamageTest : public ::testing::Test {
  protected:
-  // A store of kRecords records in several sealed segments; returns its bytes.
+  // A store of kStored records in several sealed segments; returns its bytes.
   void fill() {
     kit_.options.flash_bytes = kHeadBytes + 16 * kit_.options.segment_bytes;
     ASSERT_TRUE(kit_.open()) << kit_.why;
-    for (std::uint64_t n = 0; n < kRecords; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+    for (std::uint64_t n = 0; n < kStored; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
     kit_.close();
     image_.resize(kit_.drive().size());
     kit_.drive().peek(0, image_);
@@ -80,8 +80,7 @@ TEST_F(DamageTest, NoFlippedBitGivesWrongBytesOrStopsTheStore) {
     sum.wrong += outcome.wrong;
     sum.missed += outcome.missed;
     sum.corrupt += outcome.corrupt;
-    EXPECT_GE(outcome.right + 12, kRecords)
-        << "one bit costs at most two segments' records, page " << page / kPageBytes;
+    EXPECT_GE(outcome.right + 12, kStored) << "one bit costs at most two segments' records, page " << page / kPageBytes;
   }
   EXPECT_EQ(sum.wrong, 0u);
   EXPECT_GT(flips, 250u);
@@ -102,7 +101,7 @@ TEST_F(DamageTest, ManyFlippedBitsAtOnceGiveNoWrongBytes) {
       }
     });
     EXPECT_EQ(outcome.wrong, 0u);
-    EXPECT_EQ(outcome.right + outcome.missed, kRecords);
+    EXPECT_EQ(outcome.right + outcome.missed, kStored);
   }
 }
 
@@ -122,9 +121,9 @@ TEST_F(DamageTest, PassingGetsGiveNoWrongBytesEither) {
       }
     });
     EXPECT_EQ(outcome.wrong, 0u);
-    EXPECT_EQ(outcome.right + outcome.missed, kRecords);
+    EXPECT_EQ(outcome.right + outcome.missed, kStored);
     missed += outcome.missed;
-    for (std::uint64_t n = 0; n < kRecords; ++n) {
+    for (std::uint64_t n = 0; n < kStored; ++n) {
       if (kit_.get(n) == 0) {
         EXPECT_EQ(kit_.lookup(n), Tier::kNone) << n;
       }
@@ -193,7 +192,7 @@ TEST_F(DamageTest, OneValidSuperblockIsEnough) {
   const Outcome outcome = damaged([](io::SimDrive& drive) {
     for (std::uint64_t copy = 0; copy < 3; ++copy) drive.flip_bit(copy * kSuperblockStride + 100, 0);
   });
-  EXPECT_EQ(outcome.right, kRecords);
+  EXPECT_EQ(outcome.right, kStored);
 }
 
 // ---- In the pool ----

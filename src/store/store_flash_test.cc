@@ -276,6 +276,27 @@ TEST_F(FlashTest, GivesUpTheSegmentsThatWereNotUsed) {
   EXPECT_EQ(kit_.lookup(100), Tier::kNone);
 }
 
+TEST_F(FlashTest, UnderFifoTheSegmentWrittenFirstGoesHoweverItIsUsed) {
+  kit_.options.eviction = policy::Eviction::kFifo;
+  open();
+  std::uint64_t written = 0;
+  while (kit_.stats().segments_evicted.value() == 0) {
+    ASSERT_LT(written, 100U);
+    ASSERT_TRUE(kit_.put(written++, 1, AckLevel::kWritten));
+    EXPECT_EQ(kit_.get(0), 1u);
+  }
+  ASSERT_TRUE(kit_.reopen());
+  EXPECT_EQ(kit_.lookup(0), Tier::kNone) << "used all the time";
+  EXPECT_EQ(kit_.lookup(written / 2), Tier::kFlash);
+  // Across a restart, too.
+  for (std::uint64_t n = 0; n < written; ++n) {
+    ASSERT_TRUE(kit_.put(1000 + n, 1, AckLevel::kWritten));
+    kit_.get(written / 2);
+  }
+  ASSERT_TRUE(kit_.reopen());
+  EXPECT_EQ(kit_.lookup(written / 2), Tier::kNone);
+}
+
 TEST_F(FlashTest, AFullIndexGivesUpSegmentsAndNeverFails) {
   kit_.options.index_records_max = 12;
   open();

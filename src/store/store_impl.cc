@@ -401,13 +401,14 @@ void StoreImpl::await_removals(std::move_only_function<void(Status)> on_ack) {
 void StoreImpl::tier_off() {
   stats_.tier_off.set(1);
   tier_->demoter.tier_off();
-  tier_->loader.abandon_all(fail(Code::kIo, "the flash tier is off"));
+  tier_->loader.abandon_all(tier_is_off());
 }
 
 void StoreImpl::drain(Time deadline, std::move_only_function<void()> on_done) {
   drain_ = std::make_unique<Drain>(loop_, [this] { check_drain(); });
   drain_->deadline = deadline;
   drain_->on_done = std::move(on_done);
+  drain_->dropped_before = stats_.writes_dropped.value();
   if (tier_ != nullptr) tier_->demoter.flush_always();
   drain_->timer.arm(loop_.now());
 }
@@ -447,6 +448,9 @@ void StoreImpl::tell_losses() {
     log_.warn(fmt::format(
         "store {}: {} in {} records could not be written to flash in time and are lost, engines will miss them",
         options_.dir, show_size(stats_.dirty_bytes.value()), records));
+  } else if (const std::uint64_t dropped = stats_.writes_dropped.value() - drain_->dropped_before; dropped > 0) {
+    log_.warn(fmt::format("store {}: {} records were beyond the write budget and are lost, engines will miss them",
+                          options_.dir, dropped));
   }
 }
 

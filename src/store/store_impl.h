@@ -16,6 +16,7 @@
 #include "store/log_writer.h"
 #include "store/namespaces.h"
 #include "store/pool.h"
+#include "store/scrubber.h"
 #include "store/store.h"
 #include "store/sync_queue.h"
 
@@ -29,7 +30,8 @@ class StoreImpl final : public Store {
   // What there is only with a flash tier. Declared in the order in which the parts use each other.
   struct FlashTier {
     FlashTier(io::Loop& loop, Log& log, StoreStats& stats, Namespaces& namespaces, Pool& pool,
-              StoreDirectory directory_in, Volume volume, std::uint64_t index_records_max, const StoreOptions& options);
+              StoreDirectory directory_in, Volume volume, std::uint64_t index_records_max,
+              const policy::WriteBudget& budget, const StoreOptions& options);
     ~FlashTier();
     StoreDirectory directory;
     Flash flash;
@@ -38,6 +40,7 @@ class StoreImpl final : public Store {
     LogWriter writer;
     Demoter demoter;
     Loader loader;
+    Scrubber scrubber;
   };
 
   StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options);
@@ -83,6 +86,7 @@ class StoreImpl final : public Store {
     std::move_only_function<void()> on_done;
     io::Timer timer;
     bool rolled = false, syncing = false, synced = false;
+    std::uint64_t dropped_before = 0;  // StoreStats::writes_dropped
   };
 
   Status open_pool(std::string& why);

@@ -17,6 +17,11 @@ namespace {
 constexpr std::uint64_t kPoolBytesMin = std::uint64_t{64} << 20;
 constexpr std::uint32_t kSegmentsMin = 4;  // one open, one ready, one in reserve, one to hold something
 constexpr std::uint64_t kFlashBytesPerIndexRecord = 64 << 10;
+// Of a write budget: a fifth is left to the file system and to whatever else writes to the drive; nights are saved for
+// days; and an opening, which knows nothing of what was written before, begins with ten minutes' worth.
+constexpr double kBudgetShare = 0.8;
+constexpr double kDaySeconds = 86'400;
+constexpr double kBudgetFirstSeconds = 600;
 
 Status invalid(std::string& why, std::string text) {
   why = std::move(text);
@@ -35,6 +40,9 @@ Status check_options(const StoreOptions& options, std::string& why) {
   if (segment != 0 && (!std::has_single_bit(segment) || segment < segment_min || segment > kSegmentBytesMax))
     return invalid(why, fmt::format("segments of {} are not possible: ask for a power of two from 16 MiB to 256 MiB",
                                     show_size(segment)));
+  if (!(options.drive_writes_per_day >= 0 && options.drive_writes_per_day <= 1000))
+    return invalid(why, fmt::format("{} drive writes a day are not possible: ask for 0 (unbounded) to 1000",
+                                    options.drive_writes_per_day));
   if (options.pinned_percent_max > 100)
     return invalid(why,
                    fmt::format("{} % of the pool cannot be pinned: ask for at most 100", options.pinned_percent_max));
@@ -48,6 +56,10 @@ std::uint64_t index_records(const StoreOptions& options, const Volume& volume) {
   const bool kept = !options.flash_bytes_given && !volume.created();
   const std::uint64_t bytes = kept ? volume.offset_of(volume.segments() + 1) : options.flash_bytes;
   return std::max<std::uint64_t>(bytes / kFlashBytesPerIndexRecord, 1024);
+}
+
+double writes_a_day(const StoreOptions& options, const Volume& volume) {
+  return kBudgetShare * options.drive_writes_per_day * static_cast<double>(volume.offset_of(volume.segments_wanted()));
 }
 
 // Largest record that a frame of its own in an empty segment can hold, beside header, reserve and footer.
@@ -94,14 +106,15 @@ StoreImpl::~StoreImpl() {
 
 StoreImpl::FlashTier::FlashTier(io::Loop& loop, Log& log, StoreStats& stats, Namespaces& namespaces, Pool& pool,
                                 StoreDirectory directory_in, Volume volume, std::uint64_t index_records_max,
-                                const StoreOptions& options)
+                                const policy::WriteBudget& budget, const StoreOptions& options)
     : directory(std::move(directory_in)),
-      flash(loop, log, stats, namespaces, std::move(volume), index_records_max),
+      flash(loop, log, stats, namespaces, std::move(volume), index_records_max, options.eviction, budget),
       syncs(flash),
       evictor(flash, syncs),
       writer(flash, evictor, syncs),
       demoter(flash, pool, writer, evictor, syncs, {options.demote_after, options.demote_idle}),
-      loader(flash, pool, evictor, options.verify) {}
+      loader(flash, pool, evictor, options.verify),
+      scrubber(flash, evictor, options.scrub_bytes_per_s) {}
 
 // The device first: what is in flight uses buffers of the parts.
 StoreImpl::FlashTier::~FlashTier() { flash.volume.close(); }
@@ -148,8 +161,15 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   namespaces_ =
       std::make_unique<Namespaces>(std::min(options_.pool_bytes / 4, record_bytes_max(volume->segment_bytes())));
   if (auto opened = open_pool(why); !opened) return opened;
+  const double a_day = writes_a_day(options_, *volume);
+  const policy::WriteBudget budget(a_day / kDaySeconds, kDaySeconds, kBudgetFirstSeconds);
+  if (budget.bounded())
+    log_.info(
+        fmt::format("store {}: at most {:.3g} GB a day are written to flash ({:g} of {:g} drive writes a day); "
+                    "records beyond that stay in memory only",
+                    options_.dir, a_day / 1e9, kBudgetShare, options_.drive_writes_per_day));
   tier_ = std::make_unique<FlashTier>(loop_, log_, stats_, *namespaces_, *pool_, std::move(*directory),
-                                      std::move(*volume), records, options_);
+                                      std::move(*volume), records, budget, options_);
   Flash& flash = tier_->flash;
   const Time start = loop_.now();
   Recovery recovery(flash, *pool_);
@@ -175,8 +195,12 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   tier_->demoter.on_reading([this] { return tier_->loader.busy(); });
   tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });
   tier_->loader.on_promotion([this](const RecordKey& key) { return start_promotion(key); });
-  if (flash.volume.segments_wanted() < flash.segments.count()) return shrink(why);
-  tier_->evictor.maintain();
+  if (flash.volume.segments_wanted() < flash.segments.count()) {
+    if (Status shrunk = shrink(why); !shrunk) return shrunk;
+  } else {
+    tier_->evictor.maintain();
+  }
+  tier_->scrubber.start([this](const RecordKey& key, const FlashPlace& place) { bury(key, place); });
   return {};
 }
 
@@ -226,7 +250,7 @@ Status StoreImpl::shrink(std::string& why) {
     if (s != lent) retire(s);
   if (lent && *lent >= wanted) retire(*lent);
   tier_->demoter.flush_always(false);
-  const auto shrunk = flash.health.on() ? flash.volume.shrink(loop_, log_) : fail(Code::kIo, "the flash tier is off");
+  const auto shrunk = flash.health.on() ? flash.volume.shrink(loop_, log_) : tier_is_off();
   if (shrunk) return {};
   why = fmt::format("{}: cannot be made smaller: {}: check the drive, or ask for the size that it has", options_.dir,
                     error_text(shrunk.error()));

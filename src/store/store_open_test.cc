@@ -22,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool mentions(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST(StoreOpen, MakesAPrivateDirectory) {
   StoreKit kit;
   ASSERT_TRUE(kit.open()) << kit.why;
@@ -187,6 +185,23 @@ TEST_F(SuperblockTest, AForeignFileIsRefusedAndUntouched) {
   EXPECT_EQ(opened.error().code, Code::kInvalid);
   EXPECT_TRUE(mentions(kit_.why, "not a kvdepot store")) << kit_.why;
   EXPECT_TRUE(untouched());
+}
+
+// Nobody can know whether a store was there: neither is it called foreign for good, nor begun anew.
+TEST_F(SuperblockTest, ZerosBesideACopyThatCannotBeReadAreAnErrorOfTheDrive) {
+  ASSERT_TRUE(kit_.open());
+  kit_.close();
+  const std::vector<std::byte> zeros(kPageBytes);
+  for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) kit_.drive().poke(i * kSuperblockStride, zeros);
+  before_.resize(kit_.drive().size());
+  kit_.drive().peek(0, before_);
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 2, io::SimFault::kError);
+  const Status opened = kit_.open();
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kIo);
+  EXPECT_TRUE(mentions(kit_.why, "cannot be read")) << kit_.why;
+  EXPECT_TRUE(untouched());
+  EXPECT_TRUE(kit_.open()) << kit_.why;
 }
 
 // An opening was killed before its last two superblock copies were durable. The next one must not touch the other two

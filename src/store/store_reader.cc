@@ -6,8 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "base/error_text.h"
@@ -67,23 +65,11 @@ Result<StoreReader> StoreReader::open(const std::string& dir, std::string& why) 
 }
 
 Status StoreReader::read_superblocks(std::string& why) {
-  const AlignedBuffer page(kPageBytes);
-  SuperblockCopies copies;
-  bool any_magic = false, zeros = true;
-  for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) {
-    copies[i] = fail(Code::kCorrupt, "superblock copy is missing");
-    if (file_bytes_ < kPageBytes) continue;
-    if (auto status = read(i * kSuperblockStride, page.span()); !status) {
-      copies[i] = fail(Code::kCorrupt, "superblock copy cannot be read");
-      zeros = false;
-    } else {
-      copies[i] = parse_superblock(page.span(), i);
-      any_magic = any_magic || has_superblock_magic(page.span());
-      zeros = zeros && std::ranges::all_of(page.span(), [](std::byte b) { return b == std::byte{0}; });
-    }
-    if (!copies[i]) copy_damage_[i] = copies[i].error().what;
-  }
-  verdict_ = judge_superblocks(copies, any_magic, zeros);
+  const SuperblockScan copies =
+      scan_superblocks(file_bytes_, [this](std::uint64_t offset, MutableBytes page) { return read(offset, page); });
+  for (std::uint32_t i = 0; i < kSuperblockCopies; ++i)
+    if (!copies.copy(i)) copy_damage_[i] = copies.copy(i).error().what;
+  verdict_ = copies.verdict();
   seeds_ = FormatSeeds(verdict_.superblock.uuid);
   switch (verdict_.kind) {
     case SuperblockVerdict::Kind::kStore: return {};
@@ -96,6 +82,9 @@ Status StoreReader::read_superblocks(std::string& why) {
     case SuperblockVerdict::Kind::kForeign:
       why = fmt::format("{}: is not a kvdepot store", path_);
       return fail(Code::kInvalid, "the flash file is not a store");
+    case SuperblockVerdict::Kind::kUnreadable:
+      why = fmt::format("{}: cannot be read: {}", path_, error_text(copies.read_error()));
+      return fail(copies.read_error());
     case SuperblockVerdict::Kind::kNewer: break;
   }
   why = fmt::format("{}: was written by a newer version of kvdepot: look at it with that version", path_);

@@ -26,8 +26,6 @@ namespace fs = std::filesystem;
 
 std::string fmt_key(const Descriptor& d) { return fmt::format("{:016x}{:016x}", d.key_hi, d.key_lo); }
 
-bool mentions(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 class StoreReaderTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -20,7 +20,7 @@ void SyncQueue::start() {
 
 void SyncQueue::give_up() {
   for (auto* list : {&finishing_, &waiting_})
-    for (auto& callback : std::exchange(*list, {})) callback(fail(Code::kIo, "the flash tier is off"));
+    for (auto& callback : std::exchange(*list, {})) callback(tier_is_off());
 }
 
 void SyncQueue::finish(Status status) {

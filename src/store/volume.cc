@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <optional>
 
 #include <fmt/format.h>
 
@@ -22,32 +20,6 @@ namespace kvd::store {
 namespace {
 
 using Found = SuperblockVerdict;
-
-bool all_zero(Bytes bytes) {
-  return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
-}
-
-Result<Found> inspect(io::Loop& loop, io::Disk& disk) {
-  if (disk.size() == 0) return Found{};
-  BlockingDisk blocking(loop, disk);
-  const AlignedBuffer page(kPageBytes);
-  SuperblockCopies copies;
-  bool any_magic = false, zeros = true;
-  for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) {
-    copies[i] = fail(Code::kCorrupt, "copy is missing");
-    if ((i + 1) * kSuperblockStride > disk.size() && i * kSuperblockStride + kPageBytes > disk.size()) continue;
-    // An unreadable copy counts as a damaged one: that is what the other three are for.
-    if (auto status = blocking.read(i * kSuperblockStride, page.span()); !status) {
-      zeros = false;
-      continue;
-    }
-    copies[i] = parse_superblock(page.span(), i);
-    any_magic = any_magic || has_superblock_magic(page.span());
-    // A torn first write may have left nothing but the sector with the checksum: that is no foreign file.
-    zeros = zeros && all_zero(page.first(kPageChecksumAt));
-  }
-  return judge_superblocks(copies, any_magic, zeros);
-}
 
 // Looks at an existing file without changing it.
 Result<Found> inspect_file(io::Loop& loop, io::DiskFactory& disks, const std::string& path, bool force_threads,
@@ -64,14 +36,21 @@ Result<Found> inspect_file(io::Loop& loop, io::DiskFactory& disks, const std::st
                       error_text(disk.error()));
     return fail(disk.error());
   }
-  auto found = inspect(loop, **disk);
-  if (!found) return found;
-  if (found->kind == Found::Kind::kNewer) {
+  BlockingDisk blocking(loop, **disk);
+  const SuperblockScan copies = scan_superblocks(
+      (*disk)->size(), [&](std::uint64_t offset, MutableBytes page) { return blocking.read(offset, page); });
+  const Found found = copies.verdict();
+  if (found.kind == Found::Kind::kUnreadable) {
+    why = fmt::format("{}: cannot be read: {}: check the drive, or give another directory", path,
+                      error_text(copies.read_error()));
+    return fail(copies.read_error());
+  }
+  if (found.kind == Found::Kind::kNewer) {
     why =
         fmt::format("{}: was written by a newer version of kvdepot: run that version, or give another directory", path);
     return fail(Code::kStale, "the store was written by a newer version");
   }
-  if (found->kind == Found::Kind::kForeign) {
+  if (found.kind == Found::Kind::kForeign) {
     why = fmt::format("{}: is not a kvdepot store: move it away, or give another directory", path);
     return fail(Code::kInvalid, "the flash file is not a store");
   }

@@ -1,7 +1,7 @@
 // Volume: the file flash.kvd of a store: its geometry, identity and superblocks. Knows where segments and pages lie,
 // nothing of their content.
 //
-// Belongs to the store's loop. open() and resize() block (they run the loop); everything else is arithmetic.
+// Belongs to the store's loop. open() and shrink() block (they run the loop); everything else is arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,7 @@ class Volume {
   // Ends the disk: waits for operations in flight, whose callbacks do not run. Their buffers must still be there.
   void close() noexcept { disk_.reset(); }
 
-  // Gives up the segments from segments_wanted() on, which hold nothing any more, and cuts the file. Blocks.
+  // Gives up the segments from segments_wanted() on, which hold nothing any more, and cuts the file.
   Status shrink(io::Loop& loop, Log& log);
 
  private:

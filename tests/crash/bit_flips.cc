@@ -13,12 +13,12 @@
 #include <cstdio>
 #include <map>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <malloc.h>
 
 #include "base/check.h"
 #include "block/schema.h"
+#include "crash/command_line.h"
 #include "crash/machine.h"
 #include "crash/variants.h"
 #include "store/format.h"
@@ -261,11 +261,11 @@ class Flipper {
 int run(int argc, char** argv) {
   std::uint64_t flips = 20'000, seed = 1;
   std::string replay;
-  CLI::App app("Turns bits of stores over");
-  app.add_option("--flips", flips, "how many");
-  app.add_option("--seed", seed, "of stores and flips");
-  app.add_option("--replay", replay, "SEED/FLIP: one flip again");
-  CLI11_PARSE(app, argc, argv);
+  CommandLine options("Turns bits of stores over");
+  options.add("--flips", flips, "how many");
+  options.add("--seed", seed, "of stores and flips");
+  options.add("--replay", replay, "SEED/FLIP: one flip again");
+  if (const auto status = options.parse(argc, argv)) return *status;
   ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);  // stores come and go: no huge pages to be zeroed each time
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);

@@ -17,11 +17,11 @@
 #include <new>
 #include <thread>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <malloc.h>
 
 #include "base/check.h"
+#include "crash/command_line.h"
 #include "crash/explorer.h"
 #include "store/testing/store_kit.h"
 
@@ -124,13 +124,13 @@ int enumerate(const Options& options, const std::string& dir) {
 
 int run(int argc, char** argv) {
   Options options;
-  CLI::App app("Enumerates crash states of a store");
-  app.add_option("--seconds", options.seconds, "time to spend; 0 = no limit");
-  app.add_option("--states", options.states, "distinct states to end at; 0 = no limit");
-  app.add_option("--seed", options.seed, "of the first workload");
-  app.add_option("--workers", options.workers, "processes; 0 = as many as cores");
-  app.add_option("--replay", options.replay, "one state, as a failure prints it");
-  CLI11_PARSE(app, argc, argv);
+  CommandLine words("Enumerates crash states of a store");
+  words.add("--seconds", options.seconds, "time to spend; 0 = no limit");
+  words.add("--states", options.states, "distinct states to end at; 0 = no limit");
+  words.add("--seed", options.seed, "of the first workload");
+  words.add("--workers", options.workers, "processes; 0 = as many as cores");
+  words.add("--replay", options.replay, "one state, as a failure prints it");
+  if (const auto status = words.parse(argc, argv)) return *status;
   if (options.replay.empty() && options.seconds <= 0 && options.states == 0) options.seconds = 60;
   settle_process();
   const store::TempDir dir(folder().string());

@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "base/random.h"
 #include "block/checksum.h"
+#include "crash/command_line.h"
 #include "store/testing/store_kit.h"
 
 namespace kvd::crash {
@@ -63,6 +63,7 @@ io::SimFaultRates rates_of(std::uint64_t seed) {
 
 struct Totals {
   std::uint64_t gets = 0, hits = 0, timeouts = 0, puts = 0, faults = 0, crashes = 0, tiers_off = 0, corrupt = 0;
+  std::uint64_t writes_dropped = 0;
 };
 
 class FaultRun {
@@ -72,12 +73,14 @@ class FaultRun {
     kit_.options.demote_idle = Millis(5);
     kit_.options.demote_after = Millis(50);
     kit_.options.prefault = seed % 8 == 0;  // a thread of the pool's own, for the thread sanitizer
+    if (seed % 2 == 0) kit_.options.scrub_bytes_per_s = std::uint64_t{8} << 20;
+    if (seed % 3 == 1) kit_.options.drive_writes_per_day = 10;  // ten records at each opening, hardly more later
     if (random_.chance(1, 3)) kit_.options.index_records_max = 30;
     open();
   }
 
-  void run(int steps) {
-    for (int i = 0; i < steps && wrong_.empty(); ++i) step();
+  void run(unsigned steps) {
+    for (unsigned i = 0; i < steps && wrong_.empty(); ++i) step();
     finish();
   }
   [[nodiscard]] const std::vector<std::string>& wrong() const { return wrong_; }
@@ -261,6 +264,7 @@ class FaultRun {
   void note_end() {
     totals_.tiers_off += kit_.stats().tier_off.value();
     totals_.corrupt += kit_.stats().corrupt.value();
+    totals_.writes_dropped += kit_.stats().writes_dropped.value();
   }
 
   // Opening waits for the device, so it must answer; it may give errors, three times.
@@ -307,12 +311,12 @@ class FaultRun {
 
 int run(int argc, char** argv) {
   std::uint64_t first = 1, seeds = 200;
-  int steps = 300;
-  CLI::App app("Runs a store on drives that fail");
-  app.add_option("--first", first, "first seed");
-  app.add_option("--seeds", seeds, "how many");
-  app.add_option("--steps", steps, "operations of each run");
-  CLI11_PARSE(app, argc, argv);
+  unsigned steps = 300;
+  CommandLine options("Runs a store on drives that fail");
+  options.add("--first", first, "first seed");
+  options.add("--seeds", seeds, "how many");
+  options.add("--steps", steps, "operations of each run");
+  if (const auto status = options.parse(argc, argv)) return *status;
   Totals t;
   int failures = 0;
   for (std::uint64_t seed = first; seed < first + seeds && failures < 8; ++seed) {
@@ -325,8 +329,10 @@ int run(int argc, char** argv) {
   }
   fmt::print(
       "{} seeds: {} gets ({} hits, {} ended by their deadline), {} puts, {} faults, {} crashes,\n"
-      "{} times the tier was off at an end, {} records dropped as corrupt, {} seeds wrong\n",
-      seeds, t.gets, t.hits, t.timeouts, t.puts, t.faults, t.crashes, t.tiers_off, t.corrupt, failures);
+      "{} times the tier was off at an end, {} records dropped as corrupt, {} writes beyond the "
+      "budget, {} seeds wrong\n",
+      seeds, t.gets, t.hits, t.timeouts, t.puts, t.faults, t.crashes, t.tiers_off, t.corrupt, t.writes_dropped,
+      failures);
   return failures > 0 ? 1 : 0;
 }
 

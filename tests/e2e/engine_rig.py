@@ -55,12 +55,13 @@ class Rig:
             engine.close()
         self._engines.clear()
 
-    def engine(self, name, transfer, *, model=None, wait=True, **arguments):
-        """Starts an engine. wait=False: the caller waits, so that several start at once."""
+    def engine(self, name, transfer, *, model=None, wait=True, fork=True, **arguments):
+        """Starts an engine. wait=False: the caller waits, so that several start at once. Its processes fork, as vLLM's
+        do on a GPU; fork=False: they start anew, as it is vLLM's way on a CPU, and each imports all of it again."""
         workers = arguments.get("tensor_parallel_size", 1)
         engine = Engine(EngineSpec(
             name=name, python=self.python, model=model or self.model, dtype=self.dtype, log_dir=self.work / "log",
-            connector=transfer, cache_gib=1, import_paths=[Path(kvdepot.__file__).parent.parent],
+            connector=transfer, cache_gib=1, fork=fork, import_paths=[Path(kvdepot.__file__).parent.parent],
             env={"VLLM_CPU_OMP_THREADS_BIND": cores_of(workers)} if workers > 1 else {},
             engine={"max_model_len": 4096, **arguments}))
         self._engines.append(engine)
@@ -115,6 +116,10 @@ class Rig:
         return folder
 
     def copy_of_model(self, name):
+        """The model in a folder of its own; a third of its layers where the processor has no AVX-512, because a pass
+        takes several times as long there."""
+        if self.dtype == "float32":
+            return self.part_of_model(name, layers=10, kv_heads=3)
         folder = self.work / name
         shutil.copytree(self.model, folder)
         return folder

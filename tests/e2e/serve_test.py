@@ -125,7 +125,8 @@ class Usage(ServeTest):
         self.assertRegex(run("--version"), r"^kvdepot \d+\.\d+\.\d+\n$")
         self.assertIn("kvdepot serve --dir /data/kv --pool 8GiB --flash 200GiB", run("serve", "--help"))
         self.assertIn("serve", run("--help"))
-        for verb in ([], ["serve"], ["inspect"], ["verify"], ["bench"], ["bench", "store"], ["plan"], ["plan", "talk"],
+        for verb in ([], ["serve"], ["top"], ["inspect"], ["verify"], ["bench"], ["bench", "store"], ["bench", "net"],
+                     ["plan"], ["plan", "talk"],
                      ["plan", "catalogue"], ["sim"], ["sim", "study"], ["sim", "calibrate"], ["sim", "opportunities"],
                      ["sim", "run"], ["sim", "sweep"]):
             self.assertRegex(run(*verb, "--help"), " ".join(["Examples?:\n +kvdepot", *verb]))

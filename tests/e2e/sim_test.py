@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import lzma
 import subprocess
 import tempfile
 import unittest
@@ -53,6 +54,25 @@ class SimTest(unittest.TestCase):
         self.assertEqual(files[0], files[1])
         self.assertEqual(files[0], files[2])
         self.assertEqual(files[0].count(b"\n"), 401)
+
+    def test_replays_a_trace_through_the_stores_eviction(self) -> None:
+        trace = self.path / "conversation.jsonl"
+        trace.write_bytes(lzma.decompress((ROOT / "data/mooncake/conversation_trace.jsonl.xz").read_bytes()))
+        replay = json.loads(self.sim("replay", str(trace), "--json").stdout)
+        self.assertEqual((replay["requests"], replay["distinct_blocks"]), (12031, 182790))
+        rates = {cache["cache"]: dict(zip(replay["capacities_percent"], cache["hit_rates"], strict=True))
+                 for cache in replay["caches"]}
+        for percent in (10, 20, 40):
+            for blocks in (4, 8):       # whole segments cost at most a point
+                self.assertGreater(rates[f"segments of {blocks}, LRU"][percent],
+                                   rates["single blocks, LRU"][percent] - 0.01)
+            self.assertGreater(rates["segments of 4, LRU"][percent], rates["segments of 4, FIFO"][percent])
+        self.assertIn("| segments of 128, LRU, 2 requests interleaved |",
+                      self.sim("replay", str(trace), "--interleave", "2").stdout)
+        self.assertIn("--capacity: 0 is no share", self.complaint("replay", str(trace), "--capacity", "5,0"))
+        plain = self.path / "plain.csv"
+        plain.write_text("prompt_tokens,output_tokens\n5,5\n", encoding="utf-8")
+        self.assertIn("no ids of prefix blocks", self.complaint("replay", str(plain)))
 
     def test_summary_reports_its_checks(self) -> None:
         summary = json.loads(self.sim("run", str(self.config), "--json").stdout)

@@ -26,7 +26,7 @@ class MainJob(unittest.TestCase):
         cls.digests = cls.rig.work / "digests.jsonl"
         transfer = connector(cls.depot.address, digest_log=str(cls.digests), **PATIENT)
         cls.writer = cls.rig.engine("writer", transfer, wait=False)
-        cls.reader = cls.rig.engine("reader", transfer, wait=False)
+        cls.reader = cls.rig.engine("reader", transfer, wait=False, fork=False)
         cls.folder = cls.rig.work / "kv"
         cls.inside = f"file://{cls.folder}?pool=256MiB&flash=2GiB"
         cls.embedded = cls.rig.engine("embedded", connector(cls.inside, **PATIENT), wait=False)

@@ -15,11 +15,7 @@
 namespace kvd::io {
 namespace {
 
-constexpr std::uint64_t kMiB = 1 << 20;
 constexpr std::size_t kPage = kPageBytes;
-constexpr auto kRead = DiskOp::Kind::kRead;
-constexpr auto kWrite = DiskOp::Kind::kWrite;
-constexpr auto kSync = DiskOp::Kind::kSync;
 
 class SimDiskTest : public testing::Test {
  protected:

@@ -19,6 +19,11 @@
 
 namespace kvd::io {
 
+inline constexpr std::uint64_t kMiB = 1 << 20;
+inline constexpr auto kRead = DiskOp::Kind::kRead;
+inline constexpr auto kWrite = DiskOp::Kind::kWrite;
+inline constexpr auto kSync = DiskOp::Kind::kSync;
+
 // `bytes` (a multiple of 4 KiB) aligned to 4 KiB: pseudo-random for a seed, zero for seed 0.
 class TestBuffer {
  public:

@@ -41,6 +41,9 @@ std::vector<std::byte> foreign_of(std::uint64_t number);
 // A namespace with one group: `layers` slabs of `slab_bytes`.
 Namespace namespace_of(std::uint16_t layers, std::uint32_t slab_bytes, const std::string& fingerprint = "model");
 
+// Whether a message says it.
+inline bool mentions(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
 class StoreKit {
  public:
   // Small sizes: segments of 256 KiB, 8 of them, a pool of 1 MiB, records of 4 layers of 5,000 bytes (36 KiB images).
