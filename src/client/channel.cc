@@ -35,7 +35,7 @@ Channel::Channel(io::Loop& loop, ChannelUser& user, const NamespaceTable& namesp
       counters_(counters),
       options_(std::move(options)),
       resolver_(loop),
-      dialer_(loop),
+      dialer_(options_.make_dialer ? options_.make_dialer(loop) : std::make_unique<net::SocketDialer>(loop)),
       timer_(loop, [this] { on_timer(); }),
       backoff_(options_.seed) {}
 
@@ -50,7 +50,7 @@ void Channel::start() {
 void Channel::stop() {
   state_ = State::kIdle;
   resolver_.cancel();
-  dialer_.cancel();
+  dialer_->cancel();
   timer_.disarm();
   connection_.reset();
   memory_.reset();
@@ -72,24 +72,25 @@ void Channel::dial() {
     const bool local = options_.shared_memory && !avoid_local_socket_;
     const auto beside = local ? net::local_socket_of(*endpoint) : std::nullopt;
     if (!beside) return dial_port(*endpoint);
-    dialer_.connect(*beside, kNever, [this, port = *endpoint](Result<io::UniqueFd> socket) {
-      if (!socket || !net::is_same_user(socket->get())) return dial_port(port);
+    dialer_->connect(*beside, kNever, [this, port = *endpoint](Result<std::unique_ptr<io::Stream>> stream) {
+      if (!stream || !net::is_same_user((*stream)->fd())) return dial_port(port);
       on_local_socket_ = true;
-      on_dialed(std::move(socket));
+      on_dialed(std::move(stream));
     });
   });
 }
 
 void Channel::dial_port(const net::Endpoint& endpoint) {
-  dialer_.connect(endpoint, kNever, [this](Result<io::UniqueFd> socket) { on_dialed(std::move(socket)); });
+  dialer_->connect(endpoint, kNever,
+                   [this](Result<std::unique_ptr<io::Stream>> stream) { on_dialed(std::move(stream)); });
 }
 
-void Channel::on_dialed(Result<io::UniqueFd> socket) {
-  if (!socket) return lost(socket.error());
+void Channel::on_dialed(Result<std::unique_ptr<io::Stream>> stream) {
+  if (!stream) return lost(stream.error());
   const net::ConnectionOptions options{.queue_bytes_high = options_.queue_bytes_high,
                                        .takes_descriptors = options_.shared_memory};
   net::MessageHandler& self = *this;
-  connection_ = std::make_unique<net::Connection>(loop_, self, counters_, std::move(*socket), options);
+  connection_ = std::make_unique<net::Connection>(loop_, self, counters_, std::move(*stream), options);
   if (const Status started = connection_->start(); !started) return lost(started.error());
   state_ = State::kHello;
   wire::Hello hello;
@@ -113,7 +114,7 @@ void Channel::lost(const Error& why) {
   const bool was_ready = state_ == State::kReady;
   if (was_ready && loop_.now() - ready_since_ >= kStable) backoff_.reset();
   resolver_.cancel();
-  dialer_.cancel();
+  dialer_->cancel();
   connection_.reset();
   handles_.clear();
   avoid_local_socket_ = std::exchange(on_local_socket_, false) && !was_ready;

@@ -53,6 +53,7 @@ struct ChannelOptions {
   std::string name;                  // in HELLO
   std::size_t queue_bytes_high = 0;  // see net::ConnectionOptions
   std::uint64_t seed = 0;            // of the back-off's jitter
+  net::MakeDialer make_dialer = {};  // empty = sockets
   bool shared_memory = false;        // ask for the depot's memory, where there is a unix socket
 };
 
@@ -103,7 +104,7 @@ class Channel final : private net::MessageHandler {
 
   void dial();
   void dial_port(const net::Endpoint& endpoint);
-  void on_dialed(Result<io::UniqueFd> socket);
+  void on_dialed(Result<std::unique_ptr<io::Stream>> stream);
   void on_timer();
   void lost(const Error& why);
   void give_back(std::uint32_t handle);
@@ -125,7 +126,7 @@ class Channel final : private net::MessageHandler {
   net::NetCounters& counters_;
   ChannelOptions options_;
   Resolver resolver_;
-  net::Dialer dialer_;
+  std::unique_ptr<net::Dialer> dialer_;
   io::Timer timer_;  // of the handshake or the back-off
   Backoff backoff_;
   State state_ = State::kIdle;

@@ -2,10 +2,6 @@
 // connection_send.cc.
 #include "net/connection.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -18,18 +14,17 @@ constexpr Duration kFarewellLimit = std::chrono::seconds(1);
 
 }  // namespace
 
-Connection::Connection(io::Loop& loop, MessageHandler& handler, NetCounters& counters, io::UniqueFd socket,
-                       const ConnectionOptions& options)
+Connection::Connection(io::Loop& loop, MessageHandler& handler, NetCounters& counters,
+                       std::unique_ptr<io::Stream> stream, const ConnectionOptions& options)
     : loop_(loop),
       handler_(handler),
       counters_(counters),
       options_(options),
-      socket_(std::move(socket)),
-      watch_(loop, [this](std::uint32_t ready) { on_ready(ready); }),
+      stream_(std::move(stream)),
       stall_timer_(loop, [this] { on_stall_timer(); }),
       closed_timer_(loop, [this] { on_closed_timer(); }),
       resume_timer_(loop, [this] { on_ready(io::Watch::kRead); }) {
-  KVD_CHECK(socket_.ok());
+  KVD_CHECK(stream_ != nullptr);
 }
 
 Connection::~Connection() {
@@ -40,15 +35,14 @@ Connection::~Connection() {
 }
 
 Status Connection::start() {
-  const int on = 1;
-  // Fails on unix sockets, which have nothing to delay.
-  has_mark_ = ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
   last_received_ = last_sent_ = loop_.now();
-  return watch_.start(socket_.get(), io::Watch::kRead);
+  const Status started = stream_->start(loop_, [this](std::uint32_t ready) { on_ready(ready); });
+  started_ = started.has_value();
+  return started;
 }
 
 void Connection::on_ready(std::uint32_t ready) {
-  if ((ready & io::Watch::kWrite) != 0) socket_full_ = false;
+  if ((ready & io::Watch::kWrite) != 0) full_ = false;
   if ((ready & io::Watch::kRead) != 0) read_some();
   flush();
 }
@@ -57,11 +51,10 @@ void Connection::close(const Error& why) {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   why_closed_ = why;
-  watch_.stop();
   stall_timer_.disarm();
   resume_timer_.disarm();
   if (options_.shaper != nullptr) options_.shaper->leave(*this);
-  socket_.reset();
+  stream_->close();
   drop_queue();
   if (!told_closed_) closed_timer_.arm(loop_.now());
 }
@@ -72,12 +65,6 @@ void Connection::resume() {
   if (!std::exchange(held_, false) || state_ != State::kOpen) return;
   last_received_ = loop_.now();    // the peer was not waited for
   resume_timer_.arm(loop_.now());  // no readiness tells of the read-ahead
-}
-
-bool Connection::is_local() const noexcept {
-  int domain = 0;
-  socklen_t bytes = sizeof domain;
-  return ::getsockopt(socket_.get(), SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX;
 }
 
 void Connection::close_after_flush(const Error& why) {
@@ -96,11 +83,11 @@ void Connection::on_closed_timer() {
 }
 
 void Connection::update_interest() {
-  if (state_ == State::kClosed || watch_.fd() < 0) return;
+  if (state_ == State::kClosed || !started_) return;
   std::uint32_t interest = io::Watch::kNone;
   if (state_ == State::kOpen && !paused_ && !held_) interest |= io::Watch::kRead;
-  if (socket_full_ && !queue_.empty()) interest |= io::Watch::kWrite;
-  if (const Status set = watch_.set(interest); !set) return close(set.error());
+  if (full_ && !queue_.empty()) interest |= io::Watch::kWrite;
+  if (const Status set = stream_->want(interest); !set) return close(set.error());
   watch_for_stall();
 }
 
@@ -108,14 +95,14 @@ void Connection::update_interest() {
 void Connection::watch_for_stall() {
   if (state_ != State::kOpen || stall_timer_.armed() || options_.stall_limit == Duration::max()) return;
   const bool within_message = !paused_ && !held_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
-  if (socket_full_ || within_message) stall_timer_.arm_in(options_.stall_limit);
+  if (full_ || within_message) stall_timer_.arm_in(options_.stall_limit);
 }
 
 void Connection::on_stall_timer() {
   if (state_ == State::kFlushing) return close(why_closed_);
   Time next = kNever;
   const bool within_message = !paused_ && !held_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
-  if (socket_full_) next = after(last_sent_, options_.stall_limit);
+  if (full_) next = after(last_sent_, options_.stall_limit);
   if (within_message) next = std::min(next, after(last_received_, options_.stall_limit));
   if (next == kNever) return;
   if (next > loop_.now()) return stall_timer_.arm(next);

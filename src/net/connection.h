@@ -1,8 +1,9 @@
-// Connection: one stream socket that carries messages of the native protocol, for the depot and for the client alike.
+// Connection: one stream (io/stream.h: a socket, or what stands for one) that carries messages of the native protocol,
+// for the depot and for the client alike.
 //
 // It belongs to one loop and is used on its thread only; nothing here blocks. The owner is its MessageHandler, or owns
-// both. Payload is never buffered here: bytes go from the socket straight to the places that the handler names, and
-// from pinned memory straight to the socket.
+// both. Payload is never buffered here: bytes go from the stream straight to the places that the handler names, and
+// from pinned memory straight to the stream.
 //
 // Receiving: header -> meta -> payload. For each message on_message() comes with the checked header and the meta (both
 // valid until the message's end). If the message has payload, the connection then asks payload_places() *before every
@@ -10,9 +11,9 @@
 // is in. It keeps no place between two calls: a handler that stops naming a place (because its operation was cancelled)
 // can be sure that no byte lands there any more. Naming no place at all discards the bytes, so framing goes on.
 //
-// Sending: send() queues a message; flush() hands as much as the socket takes to the kernel, many messages and slabs in
-// one system call. send() itself never calls back. The body's memory must stay unchanged until the message's on_done,
-// which comes exactly once: when the last byte is in the kernel, when abandon() took the message back, or when the
+// Sending: send() queues a message; flush() hands as much as the stream takes to it, many messages and slabs in one
+// call. send() itself never calls back. The body's memory must stay unchanged until the message's on_done,
+// which comes exactly once: when the last byte is taken, when abandon() took the message back, or when the
 // connection closed or was destroyed. Nothing is read from the body after on_done.
 //
 // Bounds: the read-ahead (16 KiB) and one meta (<= options.meta_bytes_max) are all that is buffered on the way in; on
@@ -27,14 +28,12 @@
 // what a message has announced and wants what follows to wait, as it would behind payload.
 //
 // Descriptors: a message may bring a file descriptor with it on a unix socket (Outgoing::descriptor). The receiver
-// keeps the one that came last if its options say so; else the kernel drops them.
+// keeps the one that came last if its options say so; else they are dropped.
 //
-// Ending: close(), a protocol violation, an error of the socket and the peer's hang-up all end in on_closed(), called
+// Ending: close(), a protocol violation, an error of the stream and the peer's hang-up all end in on_closed(), called
 // once, from the loop, as the last thing done with the object: the handler may destroy the connection there. Destroying
 // it earlier is fine outside its callbacks; on_closed() does not come then.
 #pragma once
-
-#include <sys/uio.h>
 
 #include <array>
 #include <cstdint>
@@ -47,6 +46,7 @@
 #include "base/result.h"
 #include "io/loop.h"
 #include "io/private_fd.h"
+#include "io/stream.h"
 #include "net/counters.h"
 #include "net/shaper.h"
 #include "wire/header.h"
@@ -108,19 +108,19 @@ using SendId = std::uint64_t;  // names a queued message; never 0, never reused 
 
 class Connection final : private ShaperUser {
  public:
-  // Takes a connected nonblocking stream socket (TCP: TCP_NODELAY is set here). start() begins to read.
-  Connection(io::Loop& loop, MessageHandler& handler, NetCounters& counters, io::UniqueFd socket,
+  // start() begins to read.
+  Connection(io::Loop& loop, MessageHandler& handler, NetCounters& counters, std::unique_ptr<io::Stream> stream,
              const ConnectionOptions& options);
   ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // kIo when the loop cannot watch the socket.
+  // kIo when the loop cannot watch the stream.
   Status start();
 
   // Queues a message. Ignored (with its on_done called from the loop) after close. Never calls back.
   SendId send(Outgoing message);
-  // Hands queued bytes to the kernel until the socket is full or the queue empty; the rest follows by itself. May call
+  // Hands queued bytes to the stream until it is full or the queue empty; the rest follows by itself. May call
   // on_done of messages and on_drained(). Called by itself after every batch of on_message().
   void flush();
   // Takes back message `id` if its first byte has not been sent: it leaves no trace, on_done is called inside. False
@@ -146,7 +146,7 @@ class Connection final : private ShaperUser {
   // The descriptor that came last and was not taken yet; none unless options.takes_descriptors.
   [[nodiscard]] io::PrivateFd take_descriptor() noexcept { return std::move(descriptor_); }
   // The peer is on this host, and descriptors can be sent: a unix socket.
-  [[nodiscard]] bool is_local() const noexcept;
+  [[nodiscard]] bool is_local() const noexcept { return stream_->is_local(); }
 
   // Ends the connection now: nothing lands or is read after it returns. Every queued on_done is called inside;
   // on_closed(why) follows from the loop. Idempotent.
@@ -194,7 +194,6 @@ class Connection final : private ShaperUser {
   Status take_payload(bool& more);
   void drop_long_meta();
   void violate(const Error& why);
-  void receive_failed(int error);
 
   // connection_send.cc
   bool flush_some(std::size_t& budget);
@@ -217,12 +216,12 @@ class Connection final : private ShaperUser {
   MessageHandler& handler_;
   NetCounters& counters_;
   ConnectionOptions options_;
-  io::PrivateFd socket_;  // or a forked child would keep the peer from seeing its end
-  io::Watch watch_;
+  std::unique_ptr<io::Stream> stream_;
   io::Timer stall_timer_;
   io::Timer closed_timer_;
   io::Timer resume_timer_;
   State state_ = State::kOpen;
+  bool started_ = false;
   Error why_closed_{};
   bool told_closed_ = false;
   int in_callback_ = 0;  // depth of calls into the handler that must not destroy this
@@ -243,8 +242,6 @@ class Connection final : private ShaperUser {
   bool paused_ = false;  // nothing is received or taken until replies have gone out
   Time turn_end_{};      // when others have their turn
   bool yielded_ = false;
-  bool has_mark_ = false;  // TCP: the socket can count as readable from so many bytes on,
-  int step_bytes_ = 1;     // which is this
 
   // Sending.
   std::deque<Queued> queue_;
@@ -253,9 +250,9 @@ class Connection final : private ShaperUser {
   std::size_t owned_bytes_ = 0;
   std::size_t tokens_ = 0;  // body bytes that the shaper lets pass now
   bool was_congested_ = false;
-  bool socket_full_ = false;
+  bool full_ = false;  // the stream takes nothing now
   bool flushing_ = false;
-  Time last_sent_{};  // or when the socket became full
+  Time last_sent_{};  // or when the stream became full
 };
 
 }  // namespace kvd::net

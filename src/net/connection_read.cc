@@ -1,15 +1,11 @@
 // The receiving half of Connection: header -> meta -> payload, with a small read-ahead so that a message that fits
-// costs one system call, and the next header arrives with the last of a payload.
-#include <sys/socket.h>
-
+// costs one call, and the next header arrives with the last of a payload.
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 
 #include "base/check.h"
 #include "net/connection.h"
-#include "net/descriptor.h"
 
 namespace kvd::net {
 namespace {
@@ -68,20 +64,16 @@ void Connection::read_some() {
   update_interest();
 }
 
-// In the middle of a payload that flows the socket counts as readable from a step's bytes on, or when the payload's end
-// is there; what came by then is taken after a step's time in any case. A unix socket takes such a mark and ignores it.
+// In the middle of a payload that flows the stream counts as readable from a step's bytes on, or when the payload's end
+// is there; what came by then is taken after a step's time in any case. Where there is no such mark each wake-up takes
+// what has come.
 void Connection::wait_for_step(bool flows) {
-  if (!has_mark_) return;
   const bool steps = flows && part_ == Part::kPayload;
-  const int bytes = steps ? static_cast<int>(std::min<std::uint64_t>(payload_left_, kStepBytes)) : 1;
-  if (bytes != step_bytes_) {
-    if (::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) != 0) return;
-    step_bytes_ = bytes;
-  }
-  if (bytes > 1) resume_timer_.arm_in(kStepTime);
+  const std::size_t bytes = steps ? static_cast<std::size_t>(std::min<std::uint64_t>(payload_left_, kStepBytes)) : 1;
+  if (stream_->set_read_mark(bytes) && bytes > 1) resume_timer_.arm_in(kStepTime);
 }
 
-// One system call. Returns the bytes received when there may be more to receive or to consume, else 0.
+// One call of the stream. Returns the bytes received when there may be more to receive or to consume, else 0.
 std::size_t Connection::receive() {
   std::array<iovec, kReceivePiecesMax> pieces;
   std::size_t count = 0;
@@ -103,19 +95,15 @@ std::size_t Connection::receive() {
     pieces[count++] = {ahead_.get() + ahead_end_, kAheadBytes - ahead_end_};
     wanted += kAheadBytes - ahead_end_;
   }
-  msghdr message{};
-  message.msg_iov = pieces.data();
-  message.msg_iovlen = count;
-  DescriptorSpace space;
-  if (options_.takes_descriptors) expect_descriptor(message, space);
-  const ssize_t result = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const Result<std::size_t> received =
+      stream_->receive(std::span(pieces).first(count), options_.takes_descriptors ? &descriptor_ : nullptr);
   counters_.recv_calls.add();
-  if (result <= 0) {
-    receive_failed(result == 0 ? 0 : errno);
+  if (!received || *received == 0) {
+    if (received) close(Error{Code::kUnavailable, 0, "the peer closed the connection"});
+    if (!received && received.error().code != Code::kBusy) close(received.error());
     return 0;
   }
-  if (message.msg_controllen > 0) descriptor_ = io::PrivateFd(net::take_descriptor(message));
-  const auto got = static_cast<std::size_t>(result);
+  const std::size_t got = *received;
   counters_.bytes_in.add(got);
   last_received_ = loop_.now();
   const std::size_t in_place = std::min(got, direct);
@@ -123,16 +111,9 @@ std::size_t Connection::receive() {
   if (part_ == Part::kMeta) meta_have_ += in_place;
   if (part_ == Part::kPayload) landed(in_place);
   if (got == wanted) return got;
-  // Less than asked for: the socket is empty. What came is consumed now, the loop calls again when there is more.
+  // Less than asked for: the stream is empty. What came is consumed now, the loop calls again when there is more.
   if (const Status consumed = consume(); !consumed) violate(consumed.error());
   return 0;
-}
-
-void Connection::receive_failed(int error) {
-  if (error == EAGAIN || error == EINTR) return;
-  if (error == 0) return close(Error{Code::kUnavailable, 0, "the peer closed the connection"});
-  const bool gone = error == ECONNRESET || error == EPIPE || error == ETIMEDOUT;
-  close(Error{gone ? Code::kUnavailable : Code::kIo, error, "receive from the peer"});
 }
 
 // Asks the handler where the payload goes; at most one call's worth. `wanted` = bytes of the pieces.

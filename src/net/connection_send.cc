@@ -1,15 +1,11 @@
 // The sending half of Connection: a queue of messages whose heads are owned and whose bodies are somebody's pinned
-// memory, handed to the kernel many at a time.
-#include <sys/socket.h>
-
+// memory, handed to the stream many at a time.
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <utility>
 
 #include "base/check.h"
 #include "net/connection.h"
-#include "net/descriptor.h"
 
 namespace kvd::net {
 namespace {
@@ -62,18 +58,19 @@ void Connection::flush() {
   }
   if (state_ == State::kFlushing && queue_.empty()) {
     // The peer sees the last message and then the end, and not a reset because of bytes that nobody read.
-    ::shutdown(socket_.get(), SHUT_WR);
+    stream_->end_sending();
     std::array<std::byte, 4096> rest;
-    for (int i = 0; i < kFarewellReadsMax && ::recv(socket_.get(), rest.data(), rest.size(), MSG_DONTWAIT) > 0; ++i) {
+    const std::array<iovec, 1> place{{{rest.data(), rest.size()}}};
+    for (int i = 0; i < kFarewellReadsMax && stream_->receive(place, nullptr).value_or(0) > 0; ++i) {
     }
     return close(why_closed_);
   }
   update_interest();
 }
 
-// One system call. Returns whether another one makes sense now.
+// One call of the stream. Returns whether another one makes sense now.
 bool Connection::flush_some(std::size_t& budget) {
-  if (state_ == State::kClosed || queue_.empty() || socket_full_) return false;
+  if (state_ == State::kClosed || queue_.empty() || full_) return false;
   std::size_t body_max = kSendBytesMax;
   if (options_.shaper != nullptr) {
     if (tokens_ == 0) tokens_ = options_.shaper->ask(*this);
@@ -82,34 +79,25 @@ bool Connection::flush_some(std::size_t& budget) {
   std::array<iovec, kSendPiecesMax> pieces;
   const Batch batch = gather_queue(pieces, std::min(budget, kSendBytesMax), body_max);
   if (batch.bytes == 0) {
-    if (budget == 0) socket_full_ = true;  // as good as: the loop comes back at once
+    if (budget == 0) full_ = true;  // as good as: the loop comes back at once
     return false;
   }
-  msghdr message{};
-  message.msg_iov = pieces.data();
-  message.msg_iovlen = batch.pieces;
-  DescriptorSpace space;
   const Queued& front = queue_.front();
-  if (front.message.descriptor >= 0 && !front.started()) attach_descriptor(message, space, front.message.descriptor);
-  const ssize_t result = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  const int descriptor = front.started() ? -1 : front.message.descriptor;
+  const Result<std::size_t> sent = stream_->send(std::span(pieces).first(batch.pieces), descriptor);
   counters_.send_calls.add();
-  if (result < 0) {
-    if (errno == EINTR) return true;
-    if (errno == EAGAIN) {
-      socket_full_ = true;
-      return false;
-    }
-    const bool gone = errno == EPIPE || errno == ECONNRESET || errno == ETIMEDOUT;
-    close(Error{gone ? Code::kUnavailable : Code::kIo, errno, "send to the peer"});
+  if (!sent) {
+    full_ = sent.error().code == Code::kBusy;
+    if (!full_) close(sent.error());
     return false;
   }
-  const auto bytes = static_cast<std::size_t>(result);
+  const std::size_t bytes = *sent;
   budget -= std::min(budget, bytes);
   counters_.bytes_out.add(bytes);
   last_sent_ = loop_.now();
-  socket_full_ = bytes < batch.bytes;
+  full_ = bytes < batch.bytes;
   advance_queue(batch, bytes);
-  return !socket_full_;
+  return !full_;
 }
 
 Connection::Batch Connection::gather_queue(std::span<iovec> out, std::size_t bytes_max, std::size_t body_max) const {
@@ -122,7 +110,7 @@ Connection::Batch Connection::gather_queue(std::span<iovec> out, std::size_t byt
       std::size_t n = std::min(piece.size(), bytes_max - batch.bytes);
       if (i > 0) n = std::min(n, body_max - batch.body_bytes);
       if (n == 0 || batch.pieces == out.size()) return batch;
-      out[batch.pieces++] = {const_cast<std::byte*>(piece.data()), n};  // sendmsg only reads
+      out[batch.pieces++] = {const_cast<std::byte*>(piece.data()), n};  // sending only reads
       batch.bytes += n;
       if (i > 0) batch.body_bytes += n;
       if (n < piece.size()) return batch;

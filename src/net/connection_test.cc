@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "net/socket_stream.h"
 #include "net/testing/peer.h"
 
 namespace kvd::net {
@@ -293,7 +294,7 @@ TEST_F(ConnectionTest, NothingLandsInAPlaceThatIsNoLongerNamed) {
     void on_closed(const Error&) override {}
   } stingy;
   auto [near, far] = make_socket_pair();
-  Connection connection(*loop_, stingy, peer_->counters, std::move(near), {});
+  Connection connection(*loop_, stingy, peer_->counters, make_socket_stream(std::move(near)), {});
   ASSERT_TRUE(connection.start().has_value());
   Peer sender(*loop_, std::move(far));
   const auto body = make_bytes(n, 4);

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "net/socket_stream.h"
 #include "net/testing/peer.h"
 
 namespace kvd::net {
@@ -132,7 +133,7 @@ TEST_F(DescriptorTest, LocalIsAUnixSocket) {
   EXPECT_TRUE(near->connection->is_local());
   io::UniqueFd tcp(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   NetCounters counters;
-  const Connection connection(*loop, *near, counters, std::move(tcp), {});
+  const Connection connection(*loop, *near, counters, make_socket_stream(std::move(tcp)), {});
   EXPECT_FALSE(connection.is_local());
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "net/socket_stream.h"
 
 namespace kvd::net {
 namespace {
@@ -26,10 +27,10 @@ Error connect_error(int error) noexcept {
 
 }  // namespace
 
-Dialer::Dialer(io::Loop& loop)
+SocketDialer::SocketDialer(io::Loop& loop)
     : watch_(loop, [this](std::uint32_t) { on_writable(); }), timer_(loop, [this] { on_timer(); }), loop_(loop) {}
 
-void Dialer::connect(const Endpoint& endpoint, Time deadline, OnDone on_done) {
+void SocketDialer::connect(const Endpoint& endpoint, Time deadline, OnDone on_done) {
   KVD_CHECK(!busy());
   on_done_ = std::move(on_done);
   known_ = {};
@@ -45,7 +46,7 @@ void Dialer::connect(const Endpoint& endpoint, Time deadline, OnDone on_done) {
   if (deadline != kNever) timer_.arm(deadline);
 }
 
-void Dialer::cancel() {
+void SocketDialer::cancel() {
   watch_.stop();
   timer_.disarm();
   socket_.reset();
@@ -53,18 +54,18 @@ void Dialer::cancel() {
 }
 
 // The result is known inside connect(), but told from the loop.
-void Dialer::know(const Error& result) {
+void SocketDialer::know(const Error& result) {
   known_ = result;
   is_known_ = true;
   timer_.arm(loop_.now());
 }
 
-void Dialer::on_timer() {
+void SocketDialer::on_timer() {
   if (!std::exchange(is_known_, false)) return finish(Error{Code::kTimeout, 0, "connect to the depot"});
   finish(known_);
 }
 
-void Dialer::on_writable() {
+void SocketDialer::on_writable() {
   int error = 0;
   socklen_t bytes = sizeof error;
   if (::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
@@ -72,12 +73,12 @@ void Dialer::on_writable() {
 }
 
 // The last thing done with this object: on_done may destroy it.
-void Dialer::finish(const Error& result) {
+void SocketDialer::finish(const Error& result) {
   watch_.stop();
   timer_.disarm();
   io::UniqueFd socket = std::move(socket_);
   OnDone on_done = std::exchange(on_done_, nullptr);
-  if (result.code == Code::kOk) return on_done(std::move(socket));
+  if (result.code == Code::kOk) return on_done(make_socket_stream(std::move(socket)));
   socket.reset();
   on_done(fail(result));
 }

@@ -30,11 +30,10 @@ class ListenerTest : public testing::Test {
   static Address tcp_address() { return *parse_address("tcp://127.0.0.1:0"); }
 
   // Connects to `address`; the result, whatever it is.
-  Result<io::UniqueFd> dial(const Address& address) {
-    std::optional<Result<io::UniqueFd>> result;
-    Dialer dialer(*loop_);
-    dialer.connect(*resolve(address), loop_->now() + std::chrono::seconds(5),
-                   [&](Result<io::UniqueFd> r) { result = std::move(r); });
+  Result<std::unique_ptr<io::Stream>> dial(const Address& address) {
+    std::optional<Result<std::unique_ptr<io::Stream>>> result;
+    SocketDialer dialer(*loop_);
+    dialer.connect(*resolve(address), loop_->now() + std::chrono::seconds(5), [&](auto r) { result = std::move(r); });
     EXPECT_FALSE(result.has_value());  // never from inside connect()
     EXPECT_TRUE(run_until(*loop_, [&] { return result.has_value(); }));
     return std::move(*result);
@@ -116,12 +115,12 @@ TEST_F(ListenerTest, ADialerThatIsDestroyedOrCancelledSaysNothing) {
   ASSERT_TRUE(listener->start([](io::UniqueFd) {}).has_value());
   bool told = false;
   {
-    Dialer dialer(*loop_);
-    dialer.connect(*resolve(listener->address()), kNever, [&](Result<io::UniqueFd>) { told = true; });
+    SocketDialer dialer(*loop_);
+    dialer.connect(*resolve(listener->address()), kNever, [&](const auto&) { told = true; });
     EXPECT_TRUE(dialer.busy());
   }
-  Dialer dialer(*loop_);
-  dialer.connect(*resolve(listener->address()), kNever, [&](Result<io::UniqueFd>) { told = true; });
+  SocketDialer dialer(*loop_);
+  dialer.connect(*resolve(listener->address()), kNever, [&](const auto&) { told = true; });
   dialer.cancel();
   EXPECT_FALSE(dialer.busy());
   ASSERT_TRUE(dial(listener->address()).has_value());
@@ -137,13 +136,12 @@ TEST_F(ListenerTest, ADialIsGivenUpAtItsDeadline) {
   Endpoint endpoint;
   endpoint.bytes = sizeof endpoint.storage;
   ASSERT_EQ(::getsockname(full.get(), reinterpret_cast<sockaddr*>(&endpoint.storage), &endpoint.bytes), 0);
-  std::vector<std::unique_ptr<Dialer>> dialers;
+  std::vector<std::unique_ptr<SocketDialer>> dialers;
   int timeouts = 0;
   for (int i = 0; i < 4; ++i) {
-    dialers.push_back(std::make_unique<Dialer>(*loop_));
-    dialers.back()->connect(endpoint, loop_->now() + std::chrono::milliseconds(10), [&](Result<io::UniqueFd> result) {
-      timeouts += !result && result.error().code == Code::kTimeout;
-    });
+    dialers.push_back(std::make_unique<SocketDialer>(*loop_));
+    dialers.back()->connect(endpoint, loop_->now() + std::chrono::milliseconds(10),
+                            [&](const auto& result) { timeouts += !result && result.error().code == Code::kTimeout; });
   }
   EXPECT_TRUE(run_until(*loop_, [&] { return timeouts >= 2; }));
 }

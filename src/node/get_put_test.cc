@@ -84,7 +84,7 @@ class GetPut : public testing::Test {
     auto [near, far] = net::make_socket_pair();
     const int small = 4096;
     EXPECT_EQ(::setsockopt(far.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
-    EXPECT_TRUE(rig->node->adopt(std::move(far)).has_value());
+    EXPECT_TRUE(rig->node->adopt(net::make_socket_stream(std::move(far))).has_value());
     requests.insert(requests.begin(), {wire::frame({}, wire::Hello{.name = "x"}),
                                        wire::frame({.request_id = 1}, wire::Open{records.ns()})});
     for (const wire::Buffer& request : requests) {
@@ -293,7 +293,7 @@ TEST_F(GetPut, AClientThatDiesAnywhereLeavesNothingBehind) {
   for (std::size_t cut = 0; cut < stream.size(); cut += cut < 700 ? 13 : 1117) {
     SCOPED_TRACE(cut);
     auto [near, far] = net::make_socket_pair();
-    ASSERT_TRUE(rig->node->adopt(std::move(far)).has_value());
+    ASSERT_TRUE(rig->node->adopt(net::make_socket_stream(std::move(far))).has_value());
     ASSERT_EQ(::write(near.get(), stream.data(), cut), static_cast<ssize_t>(cut));
     rig->loop->run_once(Duration::zero());
     near.reset();

@@ -13,6 +13,7 @@
 #include "http/server.h"
 #include "net/listener.h"
 #include "net/shaper.h"
+#include "net/socket_stream.h"
 #include "node/context.h"
 #include "node/metrics.h"
 #include "node/session.h"
@@ -50,7 +51,7 @@ class NodeImpl final : public Node {
   Status open(std::string& why);
   [[nodiscard]] std::vector<std::string> addresses() const override;
   [[nodiscard]] std::string http_address() const override { return http_ ? http_->address() : std::string(); }
-  Status adopt(io::UniqueFd socket) override;
+  Status adopt(std::unique_ptr<io::Stream> stream) override;
   void drain(Duration limit, io::Callback on_done) override;
   [[nodiscard]] std::string stats_json() const override { return node::stats_json(figures()); }
   [[nodiscard]] store::Store& store() noexcept override { return *store_; }
@@ -252,17 +253,17 @@ http::Response NodeImpl::answer(std::string_view path) const {
 }
 
 void NodeImpl::on_accept(io::UniqueFd socket) {
-  if (const Status adopted = adopt(std::move(socket)); !adopted) {
+  if (const Status adopted = adopt(net::make_socket_stream(std::move(socket))); !adopted) {
     counters_.connections_refused.add();
     crowded_.warn(log_, loop_.now(), "a connection was refused: there are too many");
   }
 }
 
-Status NodeImpl::adopt(io::UniqueFd socket) {
+Status NodeImpl::adopt(std::unique_ptr<io::Stream> stream) {
   if (context_->draining) return fail(kShuttingDown);
   if (sessions_.size() >= options_.limits.connections_max) return fail(Code::kBusy, "too many connections");
   const std::uint64_t number = next_session_++;
-  auto session = std::make_unique<Session>(*context_, number, std::move(socket),
+  auto session = std::make_unique<Session>(*context_, number, std::move(stream),
                                            [this](Session& s, const Error& why) { on_closed(s, why); });
   if (Status started = session->start(); !started) return started;
   sessions_.emplace(number, std::move(session));

@@ -2,7 +2,7 @@
 //
 // Everything runs on one loop, whose thread owns the node; metrics and health are answered by a thread of their own
 // (src/http), which reads atomics only. The loop and the log outlive the node. In a process of its own (`kvdepot
-// serve`) a node listens; inside an engine (src/embed) clients are adopted as connected sockets.
+// serve`) a node listens; clients may also be adopted as connected streams, whatever carries these.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 #include "base/log.h"
 #include "base/result.h"
-#include "io/fd.h"
 #include "io/loop.h"
+#include "io/stream.h"
 #include "node/options.h"
 
 namespace kvd::node {
@@ -33,8 +33,9 @@ class Node {
   // "HOST:PORT" of metrics and health; empty when off.
   [[nodiscard]] virtual std::string http_address() const = 0;
 
-  // Serves the client at the other end of a connected stream socket, as if it had come through a listener.
-  virtual Status adopt(io::UniqueFd socket) = 0;
+  // Serves the client at the other end of a connected stream, as if it had come through a listener. kUnavailable:
+  // shutting down; kBusy: too many connections; kIo.
+  virtual Status adopt(std::unique_ptr<io::Stream> stream) = 0;
 
   // Stops taking connections and requests, lets unfinished ones end for at most half of `limit`, writes what is dirty
   // to flash in the rest, then calls on_done from the loop. Once.

@@ -226,7 +226,7 @@ TEST(NodeDrain, LetsRequestsEndAndTakesNoMore) {
   EXPECT_TRUE(idle->ended());
   EXPECT_TRUE(rig.until([&] { return drained; }));
   auto [near, far] = net::make_socket_pair();
-  EXPECT_EQ(rig.node->adopt(std::move(far)).error().code, Code::kUnavailable);
+  EXPECT_EQ(rig.node->adopt(net::make_socket_stream(std::move(far))).error().code, Code::kUnavailable);
 }
 
 TEST(NodeDrain, AMatchThatIsUnderWayIsAnswered) {

@@ -41,7 +41,7 @@ std::string printable(std::string text) {
 
 }  // namespace
 
-Session::Session(NodeContext& context, std::uint64_t number, io::UniqueFd socket, OnClosed on_closed)
+Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io::Stream> stream, OnClosed on_closed)
     : context_(context),
       number_(number),
       on_closed_(std::move(on_closed)),
@@ -55,7 +55,7 @@ Session::Session(NodeContext& context, std::uint64_t number, io::UniqueFd socket
       match_timer_(context.loop, [this] { match_next(); }),
       remove_timer_(context.loop, [this] { remove_next(); }),
       connection_(std::make_unique<net::Connection>(context.loop, static_cast<net::MessageHandler&>(*this), context.net,
-                                                    std::move(socket), connection_options(context))) {
+                                                    std::move(stream), connection_options(context))) {
   pins_.on_room = [this] { schedule_pump(); };
 }
 

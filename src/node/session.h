@@ -16,7 +16,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "io/fd.h"
 #include "net/connection.h"
 #include "node/context.h"
 #include "node/get_op.h"
@@ -33,7 +32,7 @@ class Session final : private net::MessageHandler {
   using OnClosed = std::function<void(Session&, const Error&)>;
 
   // `on_closed` comes once, from the loop; it may destroy the session.
-  Session(NodeContext& context, std::uint64_t number, io::UniqueFd socket, OnClosed on_closed);
+  Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io::Stream> stream, OnClosed on_closed);
   ~Session() override;
 
   Status start();

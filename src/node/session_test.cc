@@ -51,7 +51,7 @@ TEST(Session, TellsAHeaderOfAnotherVersionAndCloses) {
 TEST(Session, TellsAnHttpClientWhereItIs) {
   Rig rig;
   auto [near, far] = net::make_socket_pair();
-  ASSERT_TRUE(rig.node->adopt(std::move(far)).has_value());
+  ASSERT_TRUE(rig.node->adopt(net::make_socket_stream(std::move(far))).has_value());
   const std::string_view request = "GET /metrics HTTP/1.1\r\nHost: depot\r\n\r\n";
   ASSERT_EQ(::write(near.get(), request.data(), request.size()), static_cast<ssize_t>(request.size()));
   std::string answer;
@@ -172,7 +172,7 @@ TEST(Session, ConnectionsAreBounded) {
   auto first = rig.connect_tcp();
   auto second = rig.connect_tcp();
   auto [near, far] = net::make_socket_pair();
-  EXPECT_EQ(rig.node->adopt(std::move(far)).error().code, Code::kBusy);
+  EXPECT_EQ(rig.node->adopt(net::make_socket_stream(std::move(far))).error().code, Code::kBusy);
   first.reset();
   EXPECT_TRUE(rig.until([&] { return rig.stat("node", "connections") == 1; }));
   rig.connect_tcp();
@@ -274,7 +274,7 @@ TEST(Session, APeerThatDoesNotReadItsRepliesIsCut) {
   options.limits.stall_limit = std::chrono::milliseconds(20);
   Rig rig(options);
   auto [near, far] = net::make_socket_pair();
-  ASSERT_TRUE(rig.node->adopt(std::move(far)).has_value());
+  ASSERT_TRUE(rig.node->adopt(net::make_socket_stream(std::move(far))).has_value());
   wire::Buffer burst = wire::frame({}, wire::Hello{.name = "deaf"});
   const wire::Buffer stats = wire::frame({.request_id = 1}, wire::Stats{});
   for (int i = 0; i < 50; ++i) burst.insert(burst.end(), stats.begin(), stats.end());

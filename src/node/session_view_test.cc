@@ -279,7 +279,7 @@ TEST_F(SharedMemoryTest, ACancelledGetTakesBackWhatWasNotSent) {
   auto [near, far] = net::make_socket_pair();
   const int small = 4096;
   ASSERT_EQ(::setsockopt(far.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
-  ASSERT_TRUE(rig->node->adopt(std::move(far)).has_value());
+  ASSERT_TRUE(rig->node->adopt(net::make_socket_stream(std::move(far))).has_value());
   client = std::make_unique<RawClient>(*rig->loop, std::move(near), true, wire::kFeatureSharedMemory);
   client->next();
   ns = client->open(records.ns());

@@ -10,6 +10,7 @@
 #include "block/checksum.h"
 #include "block/key.h"
 #include "block/schema.h"
+#include "net/socket_stream.h"
 
 namespace kvd::client {
 namespace {
@@ -43,7 +44,8 @@ class FakeDepot::Session final : public net::MessageHandler {
  public:
   Session(FakeDepot& depot, io::UniqueFd socket)
       : depot_(depot),
-        connection_(depot.loop_, *this, counters_, std::move(socket), {.queue_bytes_high = std::size_t{4} << 20}) {
+        connection_(depot.loop_, *this, counters_, net::make_socket_stream(std::move(socket)),
+                    {.queue_bytes_high = std::size_t{4} << 20}) {
     KVD_CHECK(connection_.start().has_value());
   }
 

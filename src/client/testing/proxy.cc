@@ -76,9 +76,9 @@ class Proxy::Link {
  public:
   Link(Proxy& proxy, std::size_t index, io::UniqueFd client)
       : proxy_(proxy), index_(index), client_(std::move(client)), dialer_(proxy.loop_) {
-    dialer_.connect(proxy.target_, kNever, [this](Result<io::UniqueFd> socket) {
-      if (!socket) return end();
-      depot_ = std::move(*socket);
+    dialer_.connect(proxy.target_, kNever, [this](Result<std::unique_ptr<io::Stream>> stream) {
+      if (!stream) return end();
+      depot_ = io::UniqueFd(::dup((*stream)->fd()));
       const auto on_end = [this] { end(); };
       down_ = std::make_unique<Flow>(proxy_.loop_, depot_.get(), client_.get(), proxy_.down_[index_], on_end);
       up_ = std::make_unique<Flow>(proxy_.loop_, client_.get(), depot_.get(), proxy_.up_[index_], on_end);
@@ -100,7 +100,7 @@ class Proxy::Link {
   Proxy& proxy_;
   std::size_t index_;
   io::UniqueFd client_, depot_;
-  net::Dialer dialer_;
+  net::SocketDialer dialer_;
   std::unique_ptr<Flow> down_, up_;
 };
 

@@ -6,11 +6,15 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "net/socket_stream.h"
 
 namespace kvd::net {
 
 Peer::Peer(io::Loop& loop, io::UniqueFd socket, const ConnectionOptions& options)
-    : connection(std::make_unique<Connection>(loop, *this, counters, std::move(socket), options)) {
+    : Peer(loop, make_socket_stream(std::move(socket)), options) {}
+
+Peer::Peer(io::Loop& loop, std::unique_ptr<io::Stream> stream, const ConnectionOptions& options)
+    : connection(std::make_unique<Connection>(loop, *this, counters, std::move(stream), options)) {
   KVD_CHECK(connection->start().has_value());
 }
 

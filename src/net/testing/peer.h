@@ -18,6 +18,7 @@ struct Received {
 
 class Peer : public MessageHandler {
  public:
+  Peer(io::Loop& loop, std::unique_ptr<io::Stream> stream, const ConnectionOptions& options = {});
   Peer(io::Loop& loop, io::UniqueFd socket, const ConnectionOptions& options = {});
 
   // Sends whole messages: header, meta and, behind it, payload copied from `body`.

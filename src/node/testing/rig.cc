@@ -19,8 +19,8 @@ Key key_number(std::size_t number) { return {.hi = 0x1000 + number, .lo = ~std::
 
 }  // namespace
 
-RawClient::RawClient(io::Loop& loop, io::UniqueFd socket, bool hello, std::uint64_t features)
-    : loop_(loop), peer_(loop, std::move(socket), {.takes_descriptors = features != 0}) {
+RawClient::RawClient(io::Loop& loop, std::unique_ptr<io::Stream> stream, bool hello, std::uint64_t features)
+    : loop_(loop), peer_(loop, std::move(stream), {.takes_descriptors = features != 0}) {
   if (!hello) return;
   const net::Received reply = call(wire::frame({}, wire::Hello{.features = features, .name = "test"}));
   EXPECT_EQ(reply.header.status, Code::kOk);
@@ -156,16 +156,16 @@ void Rig::restart() {
 
 std::unique_ptr<RawClient> Rig::connect(bool hello, std::uint64_t features) {
   auto [near, far] = net::make_socket_pair();
-  EXPECT_TRUE(node->adopt(std::move(far)).has_value());
+  EXPECT_TRUE(node->adopt(net::make_socket_stream(std::move(far))).has_value());
   return std::make_unique<RawClient>(*loop, std::move(near), hello, features);
 }
 
-Result<io::UniqueFd> Rig::dial(const net::Endpoint& endpoint) {
-  std::optional<Result<io::UniqueFd>> socket;
-  net::Dialer dialer(*loop);
-  dialer.connect(endpoint, kNever, [&](Result<io::UniqueFd> result) { socket = std::move(result); });
-  EXPECT_TRUE(until([&] { return socket.has_value(); }));
-  return std::move(*socket);
+Result<std::unique_ptr<io::Stream>> Rig::dial(const net::Endpoint& endpoint) {
+  std::optional<Result<std::unique_ptr<io::Stream>>> stream;
+  net::SocketDialer dialer(*loop);
+  dialer.connect(endpoint, kNever, [&](auto result) { stream = std::move(result); });
+  EXPECT_TRUE(until([&] { return stream.has_value(); }));
+  return std::move(*stream);
 }
 
 std::unique_ptr<RawClient> Rig::connect_tcp(std::uint64_t features) {

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "net/address.h"
+#include "net/socket_stream.h"
 #include "net/testing/peer.h"
 #include "node/node.h"
 #include "wire/message.h"
@@ -17,7 +18,9 @@ namespace kvd::node {
 // A client that has said HELLO (unless told not to) and waits for each answer.
 class RawClient {
  public:
-  RawClient(io::Loop& loop, io::UniqueFd socket, bool hello = true, std::uint64_t features = 0);
+  RawClient(io::Loop& loop, std::unique_ptr<io::Stream> stream, bool hello = true, std::uint64_t features = 0);
+  RawClient(io::Loop& loop, io::UniqueFd socket, bool hello = true, std::uint64_t features = 0)
+      : RawClient(loop, net::make_socket_stream(std::move(socket)), hello, features) {}
 
   // Sends bytes and returns the next message that comes. Fails the test when none comes or the connection ends.
   net::Received call(wire::Buffer request, std::vector<std::byte> body = {});
@@ -99,7 +102,7 @@ class Rig {
   std::unique_ptr<Node> node;
 
  private:
-  Result<io::UniqueFd> dial(const net::Endpoint& endpoint);
+  Result<std::unique_ptr<io::Stream>> dial(const net::Endpoint& endpoint);
 
   std::string folder_;
 };

@@ -1,0 +1,97 @@
+#include "net/socket_stream.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "net/descriptor.h"
+
+namespace kvd::net {
+namespace {
+
+Error moving_error(int error, const char* what) noexcept {
+  if (error == EAGAIN) return {Code::kBusy, 0, what};
+  const bool gone = error == ECONNRESET || error == EPIPE || error == ETIMEDOUT;
+  return {gone ? Code::kUnavailable : Code::kIo, error, what};
+}
+
+msghdr message_of(std::span<const iovec> pieces) noexcept {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces.data());  // the system calls only read it
+  message.msg_iovlen = pieces.size();
+  return message;
+}
+
+}  // namespace
+
+SocketStream::SocketStream(io::UniqueFd socket) : socket_(std::move(socket)) { KVD_CHECK(socket_.ok()); }
+
+Status SocketStream::start(io::Loop& loop, io::Watch::OnReady on_ready) {
+  const int on = 1;
+  // Fails on unix sockets, which have nothing to delay.
+  has_mark_ = ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
+  watch_.emplace(loop, std::move(on_ready));
+  return watch_->start(socket_.get(), io::Watch::kRead);
+}
+
+Status SocketStream::want(std::uint32_t interest) {
+  if (!socket_.ok()) return {};
+  return watch_->set(interest);
+}
+
+Result<std::size_t> SocketStream::receive(std::span<const iovec> places, io::PrivateFd* descriptor) {
+  msghdr message = message_of(places);
+  DescriptorSpace space;
+  if (descriptor != nullptr) expect_descriptor(message, space);
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return fail(moving_error(errno, "receive from the peer"));
+  if (descriptor != nullptr && message.msg_controllen > 0) *descriptor = io::PrivateFd(take_descriptor(message));
+  return static_cast<std::size_t>(got);
+}
+
+Result<std::size_t> SocketStream::send(std::span<const iovec> pieces, int descriptor) {
+  msghdr message = message_of(pieces);
+  DescriptorSpace space;
+  if (descriptor >= 0) attach_descriptor(message, space, descriptor);
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0) return fail(moving_error(errno, "send to the peer"));
+  return static_cast<std::size_t>(sent);
+}
+
+void SocketStream::end_sending() { ::shutdown(socket_.get(), SHUT_WR); }
+
+void SocketStream::close() {
+  if (watch_) watch_->stop();
+  socket_.reset();
+}
+
+bool SocketStream::set_read_mark(std::size_t bytes) {
+  if (!has_mark_) return false;
+  const auto mark = static_cast<int>(bytes);
+  if (mark == mark_bytes_) return true;
+  if (::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) != 0) return false;
+  mark_bytes_ = mark;
+  return true;
+}
+
+bool SocketStream::is_local() const noexcept {
+  int domain = 0;
+  socklen_t bytes = sizeof domain;
+  return ::getsockopt(socket_.get(), SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX;
+}
+
+std::unique_ptr<io::Stream> make_socket_stream(io::UniqueFd socket) {
+  return std::make_unique<SocketStream>(std::move(socket));
+}
+
+}  // namespace kvd::net

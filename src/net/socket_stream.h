@@ -1,0 +1,36 @@
+// SocketStream: the stream of a connected nonblocking socket, TCP or unix. One virtual call for each system call.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "io/stream.h"
+
+namespace kvd::net {
+
+class SocketStream final : public io::Stream {
+ public:
+  // Requires a connected nonblocking stream socket. TCP: TCP_NODELAY is set by start().
+  explicit SocketStream(io::UniqueFd socket);
+
+  Status start(io::Loop& loop, io::Watch::OnReady on_ready) override;
+  Status want(std::uint32_t interest) override;
+  Result<std::size_t> receive(std::span<const iovec> places, io::PrivateFd* descriptor) override;
+  Result<std::size_t> send(std::span<const iovec> pieces, int descriptor) override;
+  void end_sending() override;
+  void close() override;
+  bool set_read_mark(std::size_t bytes) override;
+  [[nodiscard]] bool is_local() const noexcept override;
+  [[nodiscard]] int fd() const noexcept override { return socket_.get(); }
+
+ private:
+  io::PrivateFd socket_;  // or a forked child would keep the peer from seeing its end
+  std::optional<io::Watch> watch_;
+  bool has_mark_ = false;  // TCP. A unix socket takes such a mark and ignores it
+  int mark_bytes_ = 1;
+};
+
+// The same as a stream of any kind.
+std::unique_ptr<io::Stream> make_socket_stream(io::UniqueFd socket);
+
+}  // namespace kvd::net
