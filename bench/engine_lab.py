@@ -27,6 +27,7 @@ COUNTER_LAG_S = 2.0     # a depot that gets no core counts late what it has sent
 REPEATS_MAX = 2         # of a request whose load was given up
 PROBE_S = 1.5           # then the client has probed the depot
 LEFT_ALONE = "vllm:kvdepot_requests_left_alone"
+LOST = "vllm:kvdepot_blocks_failed"
 SETTLE_S = 1.2          # vLLM's processes spin for 1 s after a message, then sleep
 GIB = 2**30
 POOL_BYTES = 2 * GIB    # lends a quarter of three quarters to a connection: a document in float32 has 318 MB
@@ -209,11 +210,16 @@ def before_repeat(depot: Depot, engine: Engine) -> None:
     """A request's load was given up: counts that, with the engine's own reasons, and waits until the client has probed
     the depot."""
     depot.repeated += 1
-    counters = engine.call("counters", 60.0)["counters"]
-    depot.why_repeated = ", ".join(f"{name.removeprefix('vllm:kvdepot_')} {count:.0f}"
-                                   for name, count in counters.items() if "_failures{" in name)
+    depot.why_repeated = connector_says(engine)
     engine.reset_prefix_cache()
     time.sleep(PROBE_S)
+
+
+def connector_says(engine: Engine) -> str:
+    """What the engine's connector has counted so far that explains a miss."""
+    counters = engine.call("counters", 60.0)["counters"]
+    return ", ".join(f"{name.removeprefix('vllm:kvdepot_')} {count:.0f}" for name, count in counters.items()
+                     if "_failures{" in name or name in (LEFT_ALONE, LOST)) or "nothing"
 
 
 def expect_lent(lab: Lab, depot: Depot, since: float, tokens: int) -> None:

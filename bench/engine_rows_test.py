@@ -90,6 +90,30 @@ class Batch(unittest.TestCase):
         self.assertEqual(batch.intervals_between(answer, 2.0, 5.0), [1.0, 1.0])
 
 
+    def burst(self, *cached):
+        """The burst of a reader whose first request has found so many tokens each time; what it took, and the depot."""
+        depot, reader = mock.MagicMock(repeated=0), mock.MagicMock(lost_blocks=0)
+        depot.metric.side_effect = lambda name: 93.0 * reader.generate.call_count
+        reader.call.return_value = {"counters": {'vllm:kvdepot_lookup_failures{reason="timeout"}': 2.0,
+                                                 "vllm:kvdepot_lookups": 16.0}}
+        reader.generate.side_effect = [
+            (float(i), [Answer([1.0], [], n, lost_s=0.15), Answer([1.0], [], batch.SHARED)])
+            for i, n in enumerate(cached)]
+        with mock.patch.object(engine_lab.time, "sleep"):
+            return batch.burst_from_depot(mock.MagicMock(), depot, reader, []), depot
+
+    def test_a_burst_with_a_miss_is_repeated_and_counted(self):
+        wall, depot = self.burst(batch.SHARED)
+        self.assertEqual((wall, depot.repeated), (0.0, 0))
+        wall, depot = self.burst(0, batch.SHARED)
+        self.assertEqual((wall, depot.repeated), (1.0, 1))
+        self.assertEqual(depot.why_repeated, 'lookup_failures{reason="timeout"} 2')
+
+    def test_a_burst_that_misses_each_time_says_what_the_connector_counted(self):
+        with self.assertRaisesRegex(harness.BenchError, 'reason="timeout"} 2; .* 0.15 s.*: 0 tokens'):
+            self.burst(0, 0, 0)
+
+
 class Overhead(unittest.TestCase):
     def test_the_median_step_leaves_out_the_prefill(self):
         with tempfile.NamedTemporaryFile("w") as log:
