@@ -277,11 +277,9 @@ void Core::end_early(Running& running, Code code, std::string_view why) {
 void Core::arm_deadline(Running& running) {
   const Signs signs = running.channel->signs();
   const Time at = std::min(running.deadline.check_at(running.deadline.alive_at(signs)), ask_at(running, signs));
-  if (at == kNever) {
-    running.timer->disarm();
-  } else {
-    running.timer->arm(at);
-  }
+  if (at == kNever) return running.timer->disarm();
+  running.due = std::max(at, loop_.now());
+  running.timer->arm(at);
 }
 
 // When the depot is to be asked for its word; kNever where that would not help, or is under way.
@@ -295,6 +293,7 @@ void Core::on_deadline(std::uint32_t slot) {
   if (running.id == 0) return;
   Channel& channel = *running.channel;
   const Signs signs = channel.signs();
+  running.deadline.note_late(running.due, loop_.now());
   if (!running.deadline.expired(loop_.now(), running.deadline.alive_at(signs))) {
     if (loop_.now() >= ask_at(running, signs)) ask_for_word();
     return arm_deadline(running);

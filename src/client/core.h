@@ -71,6 +71,7 @@ class Core final : private ChannelUser {
     bool sent = false;  // the request is on its way; false: waits for its namespace
     OpDeadline deadline;
     std::unique_ptr<io::Timer> timer;  // made once per slot
+    Time due = kNever;                 // when it is to fire
     std::unique_ptr<GetFlow> get;
     std::unique_ptr<PutFlow> put;
     std::deque<net::SendId> bodies;  // PUT data messages that read from the caller's memory

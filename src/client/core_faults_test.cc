@@ -281,6 +281,41 @@ TEST(CoreFaults, AHungDepotIsGivenUpAfterTheTimeWithoutProgressAlthoughItWasAske
   EXPECT_EQ(rig.depot->seen[Opcode::kPing], 1U);
 }
 
+// As a virtual machine does: the client's timers are due before the depot has had its turn.
+void stand_still(CoreRig& rig, Duration duration) { rig.clock.advance_to(rig.loop.now() + duration); }
+
+TEST(CoreFaults, AMachineThatStandsStillCostsNoOperation) {
+  CoreRig rig({.slab_bytes = 65536});
+  rig.store_records();
+  for (const bool body : {false, true}) {
+    const Deadline deadline{.total = Millis(1000), .progress = Millis(100)};
+    hold_after(rig, 0);
+    hold_control(rig);
+    const OpId op = body ? rig.get(deadline) : rig.match(deadline);
+    rig.loop.settle();
+    stand_still(rig, Millis(150));
+    rig.loop.settle();
+    EXPECT_FALSE(rig.ended(op)) << body;
+    let_go(rig);
+    rig.proxy->limit_down(kControl, {});
+    EXPECT_EQ(rig.finish(op).code, Code::kOk) << body;
+  }
+  EXPECT_EQ(rig.state.breaker_opened.value(), 0U);
+}
+
+TEST(CoreFaults, ADepotThatDoesNotGoOnWithItsMachineIsGivenUp) {
+  CoreRig rig;
+  rig.store_records();
+  hold_control(rig);
+  const Time start = rig.loop.now();
+  const OpId op = rig.match({.total = Millis(1000), .progress = Millis(100)});
+  rig.loop.settle();
+  stand_still(rig, Millis(150));
+  EXPECT_EQ(rig.finish(op).code, Code::kTimeout);
+  EXPECT_EQ(rig.loop.now() - start, Millis(200));
+  EXPECT_TRUE(rig.state.breaker_open());
+}
+
 TEST(CoreFaults, AMatchPromisesNothingWhileBodiesHaveNoConnection) {
   CoreRig rig;
   rig.store_records();

@@ -9,6 +9,9 @@
 // counts as a byte does, for kWordLimit behind the last byte that came from it or the last body that it got. It
 // prolongs an operation and excuses none that ends: that one has stalled (docs/decisions/0005-word-of-the-depot.md).
 // With a `progress` of more than twice kWordLimit it is not asked.
+//
+// The client itself may stand still: a thread that gets no core, a machine that pauses, most often with the depot on
+// it. A check that comes much later than it was due says nothing about the depot, which gets half of `progress` more.
 // Pure: time comes in as an argument. Belongs to the client's I/O thread.
 #pragma once
 
@@ -72,6 +75,13 @@ class OpDeadline {
     return std::min(total_at_, after(std::max(owed_since_, alive_at), progress_));
   }
   [[nodiscard]] bool expired(Time now, Time alive_at) const noexcept { return now >= check_at(alive_at); }
+
+  // A check that was due at `due` comes at `now`: this client did not run meanwhile, so that it has not waited either.
+  // `total` goes on.
+  void note_late(Time due, Time now) noexcept {
+    if (total_only() || now - due <= progress_ / 4) return;
+    owed_since_ = std::max(owed_since_, now - progress_ / 2);
+  }
 
   // Whether an expiry is the depot's failure. One that is merely slower than `total` allows has not failed: with a
   // progress limit it has only when the connection was still for that long while the depot owed us something.

@@ -68,5 +68,26 @@ TEST(OpDeadline, WithoutAProgressLimitTheTotalJudges) {
   EXPECT_FALSE(deadline.stalled(at_ms(20), at_ms(19)));
 }
 
+TEST(OpDeadline, ACheckThatComesLateLeavesTheDepotHalfOfItsTime) {
+  OpDeadline deadline(at_ms(0), Millis(500), Millis(100));
+  deadline.note_late(at_ms(100), at_ms(125));
+  EXPECT_TRUE(deadline.expired(at_ms(125), at_ms(0))) << "threads are late by that much";
+  deadline.note_late(at_ms(100), at_ms(126));
+  EXPECT_FALSE(deadline.expired(at_ms(126), at_ms(0)));
+  EXPECT_FALSE(deadline.stalled(at_ms(126), at_ms(0)));
+  EXPECT_EQ(deadline.check_at(at_ms(0)), at_ms(176));
+  EXPECT_EQ(deadline.ask_at({.moved = at_ms(0)}), at_ms(126)) << "it is asked now";
+  deadline.note_late(at_ms(176), at_ms(500));
+  EXPECT_TRUE(deadline.expired(at_ms(500), at_ms(0))) << "the total goes on";
+  EXPECT_FALSE(deadline.stalled(at_ms(500), at_ms(0))) << "but the depot is not to blame";
+}
+
+TEST(OpDeadline, WithoutAProgressLimitLatenessExcusesNothing) {
+  OpDeadline deadline(at_ms(0), Millis(20), Millis(0));
+  deadline.note_late(at_ms(20), at_ms(900));
+  EXPECT_TRUE(deadline.expired(at_ms(900), at_ms(0)));
+  EXPECT_TRUE(deadline.stalled(at_ms(900), at_ms(0)));
+}
+
 }  // namespace
 }  // namespace kvd::client

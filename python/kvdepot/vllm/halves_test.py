@@ -145,10 +145,35 @@ def test_lookup_is_given_up_at_its_deadline():
     depot.held = True
     e = engine(depot)
     request = e.add(Request(PROMPT))
-    e.now += 0.2
+    e.now += 0.49
+    assert e.ask(request) == (None, False)
+    e.now += 0.03
     assert e.ask(request) == (0, False)
     e.step()
     assert e.scheduler.counts["lookup_failures"] == {"timeout": 1}
+
+
+def test_machine_that_stood_still_costs_no_lookup():
+    """Neither the depot nor this process ran meanwhile; the client goes on with what it has asked."""
+    depot = warmed()
+    depot.held = True
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.now += 0.15
+    assert e.ask(request) == (None, False)
+    e.clients[0].deliver()
+    assert e.ask(request) == (40, True)
+    assert "lookup_failures" not in e.scheduler.counts
+
+
+def test_lookup_of_a_depot_that_hangs_ends_as_the_client_says():
+    depot = warmed()
+    depot.held = True
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    assert [op.args["progress_ms"] for op in e.clients[0].ops.values()] == [e.settings.progress_ms]
+    e.clients[0].fail("timeout", ("match",))
+    assert e.ask(request) == (0, False)
 
 
 def test_cheap_request_gives_its_lookup_up_sooner_than_the_depot_is_judged():

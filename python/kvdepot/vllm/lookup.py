@@ -8,7 +8,8 @@ A request with more blocks than one operation may name is asked about in several
 to the first gap.
 
 A request that is cheap to compute gives up sooner than a depot can be judged. Its lookup then goes on in the client,
-which opens its breaker only when nothing has moved for the progress limit.
+which opens its breaker only when nothing has moved for the progress limit. Of the others the client ends those of a
+depot that hangs, by that limit: it knows when it was the machine that stood still, with the depot on it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from typing import Any
 
 from kvdepot._kvdepot import KvdepotError
 from kvdepot.vllm.transfers import parts
+
+WAIT_MAX = 10       # progress limits that a lookup may take: its place is wanted, and a lease would not last for ever
+JUDGED_AFTER = 2    # progress limits that the client gets to judge a depot by
 
 
 @dataclass(slots=True)
@@ -82,14 +86,15 @@ class LookupDesk:
         if self.full and len(self._open) >= self._places:
             return None
         self.full = False
-        wait_ms = max(1, min(int(total_s * 1e3), self._progress_ms))
+        wait_ms = max(1, min(int(total_s * 1e3), WAIT_MAX * self._progress_ms))
+        total_ms = max(wait_ms, JUDGED_AFTER * self._progress_ms)
         # The client ends a lookup of a depot that hangs; ten more milliseconds cover a thread that gets no core.
         lookup = Lookup({}, [], first, self._clock() + wait_ms / 1e3 + 0.01)
         for start, count in parts(len(keys)):
             try:
                 op = self._client.match(self.namespace, b"".join(keys[start:start + count]), len(keys[0]),
                                         shards=self._shards, groups=(0,), lease_ms=self._lease_ms, promote=True,
-                                        total_ms=2 * self._progress_ms, progress_ms=self._progress_ms)
+                                        total_ms=total_ms, progress_ms=self._progress_ms)
             except KvdepotError as error:
                 self.full = error.code == "busy"    # the client's own limit: no fault of the depot
                 if self.full:

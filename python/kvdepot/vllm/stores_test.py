@@ -59,7 +59,7 @@ def test_blocks_are_held_until_their_store_has_ended_and_reported_once():
     depot = FakeDepot(held=True)
     e = engine(depot)
     request = e.add(Request(PROMPT))
-    e.now += 0.2
+    e.now += 0.6
     e.admit(request)
     e.step((request, 40))
     assert e.finish(request) is True
@@ -115,7 +115,7 @@ def test_layers_are_handed_over_as_they_are_computed():
     depot = FakeDepot(held=True)
     e = engine(depot)
     request = e.add(Request(PROMPT))
-    e.now += 0.2
+    e.now += 0.6
     e.admit(request)
     seen = []
     put_layer = e.clients[1].put_layer
@@ -136,7 +136,7 @@ def test_preempted_request_has_its_stores_cancelled_before_its_blocks_are_used_a
     depot = FakeDepot(held=True)
     e = engine(depot)
     request = e.add(Request(PROMPT))
-    e.now += 0.2
+    e.now += 0.6
     e.admit(request)
     e.step((request, 40))
     e.step(preempted=(request,))
@@ -319,7 +319,7 @@ def test_store_that_is_never_acknowledged_gives_its_blocks_back_at_its_deadline(
     depot = FakeDepot(held=True)
     e = engine(depot, store_deadline_ms=500)
     request = e.add(Request(PROMPT))
-    e.now += 0.2
+    e.now += 0.6
     e.admit(request)
     e.step((request, 40))
     assert e.finish(request)
