@@ -170,6 +170,10 @@ class Client {
   // Opens the breaker, as a failure of the depot does: for what another client of the same depot has found. From the
   // return on submissions end with kUnavailable, until a probe is answered.
   virtual Status open_breaker() = 0;
+  // For a caller who knows from another client that the depot is there: connects now, not when the back-off's time
+  // has come. Blocks until there is a connection (kOk, at once if there was one), there cannot be one (kInvalid,
+  // kStale), or `timeout` has passed (kUnavailable).
+  virtual Status reconnect(std::chrono::milliseconds timeout) = 0;
 
   // Ends `op` with kCancelled (or as it ended meanwhile). When it returns, no byte can land in its destination and
   // none is read from its source any more. Bounded: waits for at most one system call that moves bytes (1 MiB).

@@ -162,6 +162,9 @@ kvd_code kvd_unpin(kvd_client* client, uint64_t lease, kvd_error* error);
 /* Opens the breaker, for a caller who knows from another client that the depot is away: from the return on submissions
  * end with KVD_UNAVAILABLE, until a probe is answered. */
 kvd_code kvd_open_breaker(kvd_client* client, kvd_error* error);
+/* For a caller who knows from another client that the depot is there: connects now, not when the back-off's time has
+ * come. Blocks for at most `timeout_ms`, then KVD_UNAVAILABLE. */
+kvd_code kvd_reconnect(kvd_client* client, uint32_t timeout_ms, kvd_error* error);
 
 /* When it returns, no byte can land in the operation's destination and none is read from its source. */
 kvd_code kvd_cancel(kvd_client* client, kvd_op op, kvd_error* error);

@@ -88,6 +88,9 @@ void add_operations(nb::class_<PyClient>& client) {
       .def("unpin", &PyClient::unpin, "lease"_a)
       .def("open_breaker", &PyClient::open_breaker,
            "Submissions end with 'unavailable' until a probe is answered: another client found the depot failing.")
+      .def("reconnect", &PyClient::reconnect, "timeout_ms"_a,
+           "Connects now, not at the back-off's next time: another client found the depot there. Blocks that long at "
+           "most.")
       .def("cancel", &PyClient::cancel, "op"_a,
            "Ends an operation. When it returns, no byte can land in its destination or be read from its source.")
       .def("release", &PyClient::release, "op"_a, "Gives an operation's memory back; cancels it if it still runs.");

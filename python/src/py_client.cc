@@ -191,6 +191,16 @@ void PyClient::unpin(LeaseId lease) { take(open()->client->unpin(lease)); }
 
 void PyClient::open_breaker() { take(open()->client->open_breaker()); }
 
+void PyClient::reconnect(std::int64_t timeout_ms) {
+  const auto self = open();
+  const std::chrono::milliseconds timeout(std::max<std::int64_t>(timeout_ms, 0));
+  const Status connected = [&] {
+    const nb::gil_scoped_release released;
+    return self->client->reconnect(timeout);
+  }();
+  take(connected);
+}
+
 void PyClient::cancel(OpId op) {
   const auto self = open();
   const Status cancelled = [&] {

@@ -57,6 +57,7 @@ class PyClient {
               nb::handle groups, std::int64_t total_ms);
   void unpin(LeaseId lease);
   void open_breaker();
+  void reconnect(std::int64_t timeout_ms);
   void cancel(OpId op);
   void release(OpId op);
   std::vector<PyCompletion> poll(std::int64_t max);

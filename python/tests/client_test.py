@@ -148,6 +148,11 @@ class OperationsTest(EmbeddedTest):
         self.assertEqual(caught.exception.code, "unavailable")
         self.assertTrue(self.client.stats()["breaker_open"])
 
+    def test_connecting_now_costs_nothing_while_connected(self):
+        before = self.client.stats()
+        self.client.reconnect(0)
+        self.assertEqual(self.client.stats()["reconnects"], before["reconnects"])
+
     def test_polling_by_the_descriptor(self):
         self.fill()
         self.finish(self.put())

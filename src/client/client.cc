@@ -92,6 +92,7 @@ class ThreadedClient final : public Client {
                       const KeyList& keys, Deadline deadline) override;
   Status unpin(LeaseId lease) override;
   Status open_breaker() override;
+  Status reconnect(std::chrono::milliseconds timeout) override;
   Status cancel(OpId op) override;
   [[nodiscard]] int event_fd() const noexcept override;
   std::size_t poll(std::span<Completion> out) override { return forked() ? 0 : parts_->ops.poll(out); }
@@ -230,6 +231,13 @@ Status ThreadedClient::open_breaker() {
   parts_->state.set_breaker_open(true);  // the very next submission must see it
   parts_->loop->post([parts = parts_.get()] { parts->core.suspect(); });
   return {};
+}
+
+Status ThreadedClient::reconnect(std::chrono::milliseconds timeout) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  if (parts_->state.connected()) return {};
+  parts_->loop->post([parts = parts_.get()] { parts->core.hurry(); });
+  return parts_->state.wait_connected(timeout);
 }
 
 Status ThreadedClient::cancel(OpId id) {

@@ -241,6 +241,17 @@ TEST(Client, ABreakerOpenedByTheCallerCountsForTheNextSubmission) {
   EXPECT_TRUE(bench.client->stats().breaker_open);
 }
 
+TEST(Client, ItConnectsWhenItIsToldThatTheDepotIsThere) {
+  Bench bench(2, 2, 4096);
+  ASSERT_TRUE(bench.client->reconnect(milliseconds(0)).has_value());
+  bench.depot.run([](FakeDepot& depot) { depot.kill(); });
+  while (bench.client->stats().connected) std::this_thread::yield();
+  EXPECT_EQ(bench.client->reconnect(milliseconds(1)).error().code, Code::kUnavailable);
+  bench.depot.run([](FakeDepot& depot) { depot.restart(); });
+  EXPECT_TRUE(bench.client->reconnect(std::chrono::seconds(30)).has_value());
+  EXPECT_TRUE(bench.client->stats().connected);
+}
+
 TEST(Client, ARegionInUseCannotBeUnregistered) {
   Bench bench(2, 2, 4096);
   bench.depot.run([](FakeDepot& depot) { depot.script.hung = true; });

@@ -60,6 +60,8 @@ class Core final : private ChannelUser {
   void unpin(LeaseId lease);
   // Opens the breaker at once: somebody else has found the depot failing.
   void suspect();
+  // Connects now where an attempt waits for its time: somebody else has seen the depot.
+  void hurry();
   // Ends every op with kCancelled and both channels. Nothing lands after it.
   void stop();
 

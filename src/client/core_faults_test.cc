@@ -316,6 +316,21 @@ TEST(CoreFaults, ADepotThatDoesNotGoOnWithItsMachineIsGivenUp) {
   EXPECT_TRUE(rig.state.breaker_open());
 }
 
+TEST(CoreFaults, ItConnectsAtOnceWhenSomebodyElseHasSeenTheDepot) {
+  CoreRig rig;
+  rig.depot->kill();
+  rig.loop.run_for(std::chrono::seconds(10));  // the back-off is at its longest
+  rig.depot->restart();
+  rig.loop.settle();
+  ASSERT_FALSE(rig.state.connected());
+  rig.core->hurry();
+  rig.loop.settle();
+  EXPECT_TRUE(rig.state.connected());
+  rig.core->hurry();
+  rig.loop.settle();
+  EXPECT_EQ(rig.state.reconnects.value(), 1U) << "it costs no connection";
+}
+
 TEST(CoreFaults, AMatchPromisesNothingWhileBodiesHaveNoConnection) {
   CoreRig rig;
   rig.store_records();

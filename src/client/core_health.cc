@@ -16,6 +16,11 @@ void Core::suspect() {
   while (!stopped_ && !breaker_.open()) fail_breaker();
 }
 
+void Core::hurry() {
+  control_.channel.hurry();
+  data_.channel.hurry();
+}
+
 void Core::close_breaker() {
   breaker_.on_probe_success();
   probe_sent_ = false;

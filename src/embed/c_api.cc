@@ -263,6 +263,11 @@ kvd_code kvd_open_breaker(kvd_client* client, kvd_error* error) {
   return run(error, [&] { return client->client->open_breaker(); });
 }
 
+kvd_code kvd_reconnect(kvd_client* client, uint32_t timeout_ms, kvd_error* error) {
+  if (client == nullptr) return refuse(kNoClient, error);
+  return run(error, [&] { return client->client->reconnect(milliseconds(timeout_ms)); });
+}
+
 kvd_code kvd_cancel(kvd_client* client, kvd_op op, kvd_error* error) {
   if (client == nullptr) return refuse(kNoClient, error);
   return run(error, [&] { return client->client->cancel(op); });

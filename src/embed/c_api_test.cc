@@ -22,6 +22,7 @@ TEST(CApi, RefusesWhatIsMissing) {
   EXPECT_EQ(kvd_poll(nullptr, nullptr, 5), 0U);
   EXPECT_EQ(kvd_event_fd(nullptr), -1);
   EXPECT_EQ(kvd_open_breaker(nullptr, nullptr), KVD_INVALID);
+  EXPECT_EQ(kvd_reconnect(nullptr, 1, nullptr), KVD_INVALID);
   kvd_release(nullptr, 1);
   kvd_close(nullptr);
 }
@@ -93,6 +94,7 @@ TEST(CApi, ReportsOperationsOfAnEmbeddedDepot) {
   EXPECT_EQ(kvd_close_namespace(client, ns, &error), KVD_NOT_FOUND);
   EXPECT_EQ(kvd_match(client, ns, &zero, 1, &zero, 1, keys, 0, 1, {20000, 0}, &op, &error), KVD_INVALID);
   ASSERT_EQ(kvd_open_namespace(client, "t", "f", 1, &group, 1, &ns, &error), KVD_OK);
+  ASSERT_EQ(kvd_reconnect(client, 1000, &error), KVD_OK) << error.what;
   ASSERT_EQ(kvd_open_breaker(client, &error), KVD_OK) << error.what;
   EXPECT_EQ(kvd_match(client, ns, &zero, 1, &zero, 1, keys, 0, 1, {20000, 0}, &op, &error), KVD_UNAVAILABLE);
   kvd_close(client);

@@ -217,3 +217,40 @@ def test_block_that_was_evicted_since_the_lookup_is_counted_and_not_warned_about
     assert e.worker.counts["load_failures"] == {"missing": 1}
     assert e.received == {request.request_id}
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("mode", ["async", "layerwise"])
+def test_worker_that_has_not_noticed_that_the_depot_is_back_connects_for_a_load(mode):
+    e = engine(warmed(), mode)
+    e.clients[1].knows["connected"] = False
+    request = e.add(Request(PROMPT + [1, 2]))
+    e.admit(request)
+    e.step(*([(request, 2)] if mode == "layerwise" else []))
+    assert e.clients[1].calls.count("reconnect") == 1
+    assert e.right(request, 0, 40)
+    assert not e.errors
+    assert "load_failures" not in e.worker.counts
+
+
+def test_depot_that_has_gone_again_is_waited_for_once_a_step():
+    depot = warmed()
+    e = engine(depot)
+    for i in range(3):
+        prompt = [90 + i, *PROMPT[1:]]
+        depot.records |= warmed(prompt).records
+        e.admit(e.add(Request(prompt)))
+    e.clients[1].knows["connected"] = False
+    depot.down = True
+    e.step()
+    assert e.clients[1].calls.count("reconnect") == 1
+    assert e.worker.counts["load_failures"] == {"unavailable": 3}
+
+
+def test_worker_whose_breaker_is_open_does_not_connect_anew():
+    e = engine(warmed())
+    request = e.add(Request(PROMPT))
+    e.admit(request)
+    e.clients[1].open_breaker()
+    e.step()
+    assert "reconnect" not in e.clients[1].calls
+    assert e.worker.counts["load_failures"] == {"unavailable": 1}

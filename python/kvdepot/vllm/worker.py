@@ -22,6 +22,7 @@ from kvdepot.vllm.timeline import NoTimeline
 from kvdepot.vllm.transfers import KEYS_MAX, LoadOp, StoreOp, failed_keys, parts
 
 GRACE_S = 0.2               # the client ends an operation at its deadline; this covers a thread that gets no core
+RECONNECT_MS = 50           # the scheduler half was promised a load by this very depot: it is there, or has just gone
 STORE_LINGER_S = 0.001      # a step that only waits for stores polls more often than one that waits for a load
 
 
@@ -45,6 +46,7 @@ class WorkerHalf:
         self._namespace = self._open_namespace()
         self._void = False                              # weights changed: nothing may move until a new epoch
         self._plan: StepPlan | None = None
+        self._may_reconnect = True                      # in this step
         self._loads: dict[int, LoadOp] = {}             # operation -> asynchronous load in flight
         self._stores: dict[int, StoreOp] = {}           # operation -> store in flight
         self._pending: dict[str, int] = {}              # request -> its stores in flight
@@ -69,6 +71,7 @@ class WorkerHalf:
         if self._plan is plan:
             return
         self._plan = plan
+        self._may_reconnect = True
         if plan.epoch != self._epoch:
             self._enter_epoch(plan.epoch)
         if plan.empty:
@@ -172,27 +175,47 @@ class WorkerHalf:
     def _submit_load(self, load: Load) -> LoadOp:
         now = self._clock()
         op = LoadOp(load, now, now + load.total_ms / 1e3 + GRACE_S)
-        key_bytes = len(load.keys) // len(load.block_ids)
-        offsets = self._memory.block_offsets(load.block_ids)
         if self._void:
             op.fail(0, "cancelled")
             self._abandon(op)
             return op
         try:
-            for first, count in parts(op.blocks):
-                number = self._client.multiget(
-                    self._namespace, load.keys[first * key_bytes:(first + count) * key_bytes], key_bytes, self._region,
-                    self._memory.layer_offsets, offsets[first:first + count], shard=self._identity.shard,
-                    stop_at_first_failure=True, total_ms=load.total_ms, progress_ms=load.progress_ms)
-                op.ops[number] = first
-                op.open.add(number)
-                if not load.layerwise:
-                    self._loads[number] = op
+            try:
+                self._submit_gets(op)
+            except KvdepotError as error:
+                if op.ops or not self._reconnects(error):
+                    raise
+                self._submit_gets(op)
         except KvdepotError as error:
             op.fail(0, error.code)
             self._abandon(op)
         self._timeline.load_submitted(op)
         return op
+
+    def _submit_gets(self, op: LoadOp) -> None:
+        load = op.load
+        key_bytes = len(load.keys) // len(load.block_ids)
+        offsets = self._memory.block_offsets(load.block_ids)
+        for first, count in parts(op.blocks):
+            number = self._client.multiget(
+                self._namespace, load.keys[first * key_bytes:(first + count) * key_bytes], key_bytes, self._region,
+                self._memory.layer_offsets, offsets[first:first + count], shard=self._identity.shard,
+                stop_at_first_failure=True, total_ms=load.total_ms, progress_ms=load.progress_ms)
+            op.ops[number] = first
+            op.open.add(number)
+            if not load.layerwise:
+                self._loads[number] = op
+
+    def _reconnects(self, error: KvdepotError) -> bool:
+        """After a load could not be submitted: whether that was for want of a connection, and there is one now. The
+        engine's processes notice a restarted depot each for itself; a depot that has gone is waited for once a step."""
+        if error.code != "unavailable" or not self._may_reconnect or self._client.stats()["connected"]:
+            return False
+        try:
+            self._client.reconnect(RECONNECT_MS)
+        except KvdepotError:
+            self._may_reconnect = False
+        return self._may_reconnect
 
     def _abandon(self, op: LoadOp) -> None:
         """Ends a load now: afterwards no byte of it can land."""

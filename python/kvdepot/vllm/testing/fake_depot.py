@@ -89,6 +89,7 @@ class FakeClient:
         self._regions: list[tuple[int, int]] = []
         self._queue: list[Completion] = []
         self._next = 1
+        self.waited_ms = 0                  # for a connection that did not come
         self.knows = {"corrupt_slabs": 0, "bytes_loaded": 0, "bytes_stored": 0, "breaker_open": False,
                        "connected": True}
 
@@ -114,7 +115,7 @@ class FakeClient:
 
     def _submit(self, kind: str, **args: Any) -> int:
         self.calls.append(kind)
-        if self.depot.down or self.knows["breaker_open"]:
+        if self.depot.down or self.knows["breaker_open"] or not self.knows["connected"]:
             raise error("unavailable")
         if len(self.ops) >= self.ops_max:
             raise error("busy")
@@ -260,6 +261,13 @@ class FakeClient:
 
     def open_breaker(self) -> None:
         self.knows["breaker_open"] = True
+
+    def reconnect(self, timeout_ms: int) -> None:
+        self.calls.append("reconnect")
+        self.waited_ms += timeout_ms if self.depot.down else 0
+        if self.depot.down:
+            raise error("unavailable")
+        self.knows["connected"] = True
 
     def stats(self) -> dict[str, int]:
         return dict(self.knows)
