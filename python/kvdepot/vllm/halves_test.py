@@ -226,6 +226,17 @@ def test_what_computing_beats_is_left_alone_and_not_stored_again():
     assert not e.clients[0].leases
 
 
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_prefix_that_another_request_has_brought_meanwhile_was_not_left_alone(looked_at):
+    e = engine(warmed())
+    request = e.add(Request(PROMPT))
+    if looked_at:
+        e.ask(request)
+    assert e.admit(request, 40) == (0, False)
+    assert "requests_left_alone" not in e.scheduler.counts
+    assert not e.clients[0].leases
+
+
 def test_engine_that_only_produces_stores_and_asks_for_nothing():
     depot = warmed()
     e = engine(depot, may_load=False)

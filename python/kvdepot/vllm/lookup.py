@@ -186,6 +186,8 @@ class LookupDesk:
         """Gives up a lookup and what it pinned. Every lookup ends here, or its leases run out by themselves."""
         if lookup is None:
             return
+        if lookup.open:
+            self._collect()     # an answer that has come and was not looked at holds pins, too
         for op in lookup.open:
             self._forget(op)
         lookup.open.clear()

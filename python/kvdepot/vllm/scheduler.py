@@ -168,7 +168,7 @@ class SchedulerHalf:
         if self._desk is None:
             return 0, False
         tracked = self._track(request)
-        tracked.plan = None
+        tracked.plan, tracked.declined = None, False
         first, last = num_computed // self._block_tokens, self._full_blocks(request)
         if not self._wants_load(tracked) or first >= last:
             return 0, False
@@ -249,7 +249,7 @@ class SchedulerHalf:
         plan, tracked.plan = tracked.plan, None
         if plan is None or num_external_tokens <= 0:
             self._declined += tracked.declined
-            if tracked.lookup is not None and tracked.lookup.found and tracked.next_store < 0:
+            if tracked.declined and tracked.next_store < 0:
                 counters.add(self.counts, "requests_left_alone")
             self._unpin(tracked)
             return
