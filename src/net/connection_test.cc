@@ -64,20 +64,6 @@ Buffer put_data_frame(std::uint64_t id, std::size_t payload_bytes) {
                      wire::PutData{wire::U64View(checksums)}, payload_bytes);
 }
 
-// The same as make_socket_pair() over loopback TCP.
-std::pair<io::UniqueFd, io::UniqueFd> make_tcp_pair() {
-  const io::UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  io::UniqueFd near(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
-  auto* const address = reinterpret_cast<sockaddr*>(&at);
-  socklen_t size = sizeof at;
-  EXPECT_EQ(::bind(listener.get(), address, size), 0);
-  EXPECT_EQ(::listen(listener.get(), 1), 0);
-  EXPECT_EQ(::getsockname(listener.get(), address, &size), 0);
-  EXPECT_EQ(::connect(near.get(), address, size), 0);
-  return {std::move(near), io::UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC))};
-}
-
 class ConnectionTest : public testing::Test {
  protected:
   // A connection, with the plain other end in far_.

@@ -10,7 +10,8 @@ namespace kvd::net {
 
 class SocketStream final : public io::Stream {
  public:
-  // Requires a connected nonblocking stream socket. TCP: TCP_NODELAY is set by start().
+  // Requires a connected nonblocking stream socket. TCP: start() sets TCP_NODELAY and, towards
+  // loopback, takes a congestion control that does not pace.
   explicit SocketStream(io::UniqueFd socket);
 
   Status start(io::Loop& loop, io::Watch::OnReady on_ready) override;

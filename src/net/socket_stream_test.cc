@@ -1,5 +1,7 @@
 #include "net/socket_stream.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -97,6 +99,21 @@ TEST_F(SocketStreamTest, DescriptorsComeOnlyToThoseWhoAsk) {
   EXPECT_EQ(receive(&came).value(), 1U);
   EXPECT_TRUE(came.ok());
   EXPECT_TRUE(stream_->is_local());
+}
+
+// As a kernel's own choice may pace; on both ends, as both send bodies.
+TEST_F(SocketStreamTest, LoopbackIsNotPaced) {
+  auto [near, far] = make_tcp_pair();
+  const int connected = near.get(), accepted = far.get();
+  const auto one = make_socket_stream(std::move(near)), other = make_socket_stream(std::move(far));
+  ASSERT_TRUE(one->start(*loop_, [](std::uint32_t) {}).has_value());
+  ASSERT_TRUE(other->start(*loop_, [](std::uint32_t) {}).has_value());
+  for (const int socket : {connected, accepted}) {
+    std::array<char, 16> name{};
+    socklen_t bytes = name.size();
+    ASSERT_EQ(::getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &bytes), 0);
+    EXPECT_STREQ(name.data(), "reno");
+  }
 }
 
 TEST_F(SocketStreamTest, AUnixSocketHasNoReadMark) { EXPECT_FALSE(stream_->set_read_mark(100)); }

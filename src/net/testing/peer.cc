@@ -1,5 +1,6 @@
 #include "net/testing/peer.h"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -67,6 +68,19 @@ std::pair<io::UniqueFd, io::UniqueFd> make_socket_pair() {
   int fds[2];
   KVD_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
   return {io::UniqueFd(fds[0]), io::UniqueFd(fds[1])};
+}
+
+std::pair<io::UniqueFd, io::UniqueFd> make_tcp_pair() {
+  const io::UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  io::UniqueFd near(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  auto* const address = reinterpret_cast<sockaddr*>(&at);
+  socklen_t size = sizeof at;
+  KVD_CHECK(::bind(listener.get(), address, size) == 0);
+  KVD_CHECK(::listen(listener.get(), 1) == 0);
+  KVD_CHECK(::getsockname(listener.get(), address, &size) == 0);
+  KVD_CHECK(::connect(near.get(), address, size) == 0);
+  return {std::move(near), io::UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC))};
 }
 
 bool run_until(io::Loop& loop, const std::function<bool()>& done) {

@@ -51,6 +51,8 @@ class Peer : public MessageHandler {
 
 // Two connected nonblocking stream sockets.
 std::pair<io::UniqueFd, io::UniqueFd> make_socket_pair();
+// The same over loopback TCP.
+std::pair<io::UniqueFd, io::UniqueFd> make_tcp_pair();
 
 // Runs the loop until `done`, at most five seconds of real time. Returns whether it came true.
 bool run_until(io::Loop& loop, const std::function<bool()>& done);
