@@ -88,6 +88,9 @@ class Loop : public Clock {
   // run_once until stop(). stop() is thread-safe, may come first and is final.
   void run();
   virtual void stop() = 0;
+  // No later than this turn's readiness came: when the loop had looked the last time before, or, after it slept, now.
+  // How long the scheduler took to wake it is not in it. In virtual time nothing waits for its turn.
+  [[nodiscard]] virtual Time ready_since() const { return now(); }
 
  protected:
   virtual bool stopped() const = 0;

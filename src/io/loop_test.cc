@@ -181,6 +181,27 @@ TEST(RealLoop, ReportsReadinessByLevel) {
   EXPECT_FALSE(loop->run_once(Duration::zero()));
 }
 
+TEST(RealLoop, SaysSinceWhenReadinessMayHaveWaited) {
+  const auto loop = new_loop();
+  const Pair pair;
+  Time since{};
+  Watch watch(*loop, [&](std::uint32_t) { since = loop->ready_since(); });
+  ASSERT_TRUE(watch.start(pair.b.get(), Watch::kRead).has_value());
+  const Time before = loop->now();
+  EXPECT_FALSE(loop->run_once(Duration::zero()));
+  const Time looked = loop->now();
+  write_byte(pair.a);
+  EXPECT_TRUE(loop->run_once(hours(1)));
+  EXPECT_GE(since, before) << "the turn before had looked";
+  EXPECT_LE(since, looked) << "and the byte came behind that";
+  watch.stop();
+  Timer timer(*loop, [] {});
+  const Time due = loop->now() + std::chrono::milliseconds(2);
+  timer.arm(due);
+  while (timer.armed()) loop->run_once(hours(1));
+  EXPECT_GE(loop->ready_since(), due) << "it slept: nothing waited";
+}
+
 TEST(RealLoop, HangUpSetsBothBitsAndIsSilentWithoutInterest) {
   const auto loop = new_loop();
   Pair pair;

@@ -23,6 +23,8 @@ namespace {
 // Events taken by one system call. More are left for the next turn, after posted work and timers had theirs.
 constexpr std::size_t kEventsPerTurn = 128;
 
+constexpr Duration kSlept = std::chrono::microseconds(20);  // a wait that long had nothing to tell at first
+
 std::uint32_t to_epoll(std::uint32_t interest) noexcept {
   return ((interest & Watch::kRead) != 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0) |
          ((interest & Watch::kWrite) != 0 ? static_cast<std::uint32_t>(EPOLLOUT) : 0);
@@ -73,6 +75,7 @@ class RealLoop final : public Loop {
   }
 
   bool run_once(Duration max_wait) override;
+  [[nodiscard]] Time ready_since() const override { return ready_since_; }
 
  protected:
   [[nodiscard]] bool stopped() const override {
@@ -111,6 +114,8 @@ class RealLoop final : public Loop {
   std::array<epoll_event, kEventsPerTurn> events_{};
   std::size_t events_end_ = 0;
   std::size_t events_at_ = 0;  // the first event not yet delivered
+  Time looked_at_ = now();     // when the last wait ended: what came before that it has told of
+  Time ready_since_ = looked_at_;
   bool has_pwait2_ = true;
   bool running_ = false;
 };
@@ -153,11 +158,15 @@ int RealLoop::wait_events(Duration duration) {
 }
 
 void RealLoop::wait(Duration duration) {
+  const Time begun = now();
   int count = wait_events(duration);
   // After a stop (SIGSTOP, a debugger) many timers may be due at once. What has come meanwhile is seen before them, or
   // they would take peers and devices that have answered for silent.
   if (count < 0 && errno == EINTR) count = wait_events(Duration::zero());
   KVD_CHECK(count >= 0 || errno == EINTR);
+  const Time ended = now();
+  ready_since_ = ended - begun > kSlept ? ended : looked_at_;
+  looked_at_ = ended;
   events_at_ = 0;
   events_end_ = count > 0 ? static_cast<std::size_t>(count) : 0;
   const std::lock_guard lock(mutex_);

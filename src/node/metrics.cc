@@ -96,6 +96,8 @@ constexpr std::array kNodeGauges{
     Field{"view_bytes", &NodeCounters::view_bytes, "Bytes in the views of shared memory that clients hold."}};
 constexpr std::array kNodeHistograms{
     Field{"match", &NodeCounters::match_us, "Time of a MATCH inside the depot."},
+    Field{"match_residence", &NodeCounters::match_residence_us,
+          "Time from when a MATCH could be read, at the earliest, to its answer in the socket."},
     Field{"get", &NodeCounters::get_us, "Time of a GET from its arrival to its last byte in the socket."},
     Field{"put", &NodeCounters::put_us, "Time of a PUT from its arrival to its acknowledgement."}};
 using net::NetCounters;

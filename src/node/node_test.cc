@@ -42,7 +42,10 @@ TEST(NodeMatch, FindsTheUsablePrefix) {
   ASSERT_TRUE(rig.put_all(records, 0, 5));
   auto client = rig.connect();
   const std::uint32_t ns = client->open(records.ns());
+  const std::string_view none = "\"match_residence\":{\"p50\":0,\"p99\":0}";
+  EXPECT_NE(rig.node->stats_json().find(none), std::string::npos);
   const wire::MatchReply reply = match(*client, ns, 0, 8);
+  EXPECT_EQ(rig.node->stats_json().find(none), std::string::npos) << "counted when its answer is in the socket";
   EXPECT_EQ(reply.prefix_blocks, 5U);
   EXPECT_EQ(reply.lease, 0U);
   EXPECT_EQ(reply.tiers[4], static_cast<std::byte>(Tier::kPool));

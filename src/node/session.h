@@ -99,6 +99,7 @@ class Session final : private net::MessageHandler {
     std::uint32_t blocks = 0;
     std::uint32_t lease_ms = 0;  // 0 = no (more) pins
     bool promote = false;
+    Time readable{};  // not later than it could be read
     Time arrived{};
     Time deadline = kNever;  // looked at between two slices
     Budget::Share share;     // of the node's bookkeeping, once it takes more than a turn

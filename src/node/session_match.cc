@@ -41,6 +41,7 @@ Status Session::on_match(const wire::Header& header, Bytes meta) {
                        .blocks = match->blocks,
                        .lease_ms = std::min(match->lease_ms, context_.limits.lease_ms_max),
                        .promote = match->promote,
+                       .readable = context_.loop.ready_since(),
                        .arrived = arrived,
                        .deadline = header.deadline_ms == 0 ? kNever : after(arrived, Millis(header.deadline_ms)),
                        .share = {},
@@ -129,7 +130,12 @@ void Session::answer_match(const RunningMatch& match) {
   counters.match_blocks.add(match.blocks);
   counters.match_blocks_hit.add(found.prefix_blocks);
   const wire::Header header{.flags = wire::kFlagLast, .request_id = match.request_id};
-  connection_->send({.head = wire::frame(header, answer), .body = {}, .on_done = {}});
+  connection_->send({.head = wire::frame(header, answer), .body = {}, .on_done = [this, readable = match.readable] {
+                       if (connection_ == nullptr || connection_->closed()) return;
+                       const Duration took = context_.loop.now() - readable;
+                       const auto us = std::chrono::duration_cast<std::chrono::microseconds>(took).count();
+                       context_.counters.match_residence_us.record_us(static_cast<std::uint64_t>(us));
+                     }});
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(context_.loop.now() - match.arrived);
   counters.match_us.record_us(static_cast<std::uint64_t>(us.count()));
 }
