@@ -13,7 +13,7 @@ ENGINE_PYTHON := $(BUILD)/engine-venv/bin/python
 RESULTS := $(BUILD)/test-results
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench-engine bench-sim bench-store gpu-roofline fuzz format lint tidy setup build clean
+.PHONY: help demo test check soak bench-engine bench-net bench-sim bench-store gpu-roofline fuzz format lint tidy setup build clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -80,6 +80,11 @@ bench-store:  ## A store against its drive (fio), RocksDB BlobDB and memcpy; ARG
 	@tools/setup.sh --bench
 	@$(MAKE) build PRESET=release TARGETS="kvdepot kvd_store_bench"
 	@PYTHONPATH="$(CURDIR)" python3 -m bench.store $(ARGS)
+
+bench-net:  ## A depot over loopback TCP against iperf3, Redis, memcached and Mooncake; ARGS="--quick", ARGS="--check"
+	@tools/setup.sh --bench
+	@$(MAKE) build PRESET=release TARGETS="kvdepot kvd_net_bench"
+	@PYTHONPATH="$(CURDIR)" python3 -m bench.net $(ARGS)
 
 gpu-roofline:  ## Measure this GPU and write a catalogue entry for kvdepot plan (needs nvcc; runs where a GPU is)
 	@command -v nvcc >/dev/null || { echo "gpu-roofline: no nvcc: install the CUDA toolkit"; exit 1; }

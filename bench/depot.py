@@ -61,6 +61,17 @@ class Depot:
     def command(self) -> str:
         return " ".join(["kvdepot", *self._service.command[1:]])
 
+    @property
+    def pid(self) -> int:
+        return self._service.pid
+
+    def metrics(self) -> str:
+        """All of them, in Prometheus' text format."""
+        text = http_text(self._http_port)
+        if text is None:
+            raise BenchError(f"the depot does not answer on its HTTP port (log: {self._service.log})")
+        return text
+
     def kill(self) -> None:
         self._service.kill()
 
@@ -83,10 +94,7 @@ class Depot:
 
     def metric(self, name: str) -> float:
         """A figure of the depot's metrics page, summed over its labels."""
-        text = http_text(self._http_port)
-        if text is None:
-            raise BenchError(f"the depot does not answer on its HTTP port (log: {self._service.log})")
-        value = prometheus_sum(text, name)
+        value = prometheus_sum(self.metrics(), name)
         if value is None:
             raise BenchError(f"the depot's metrics have no {name}")
         return value

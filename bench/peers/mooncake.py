@@ -25,11 +25,14 @@ class Mooncake(Peer):
         self.master_port, self.metrics_port, self.client_port = free_port(), free_port(), free_port()
         self.services: list[Service] = []
 
-    def prepare(self) -> None:
+    def check_machine(self) -> None:
         if platform.machine() != "x86_64":
             raise Unavailable(f"no Mooncake wheel for {platform.machine()}")
         if find_library("ibverbs") is None:
             raise Unavailable("libibverbs is not installed (Debian package libibverbs1)")
+
+    def prepare(self) -> None:
+        self.check_machine()
         self.python = layered_env.ensure(self.build, "mooncake", PACKAGES, self.python, "mooncake.store",
                                          self.progress)
 

@@ -1,0 +1,14 @@
+// The depot's own client as an arm: its defaults, over TCP with shared memory off, or with it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "arm.h"
+
+namespace kvd::bench {
+
+// Records are slabs of 64 KiB, or of their size where they are smaller. Each put stores new keys. Throws Error.
+std::unique_ptr<Arm> open_depot(const std::string& address, bool shared_memory);
+
+}  // namespace kvd::bench

@@ -1,0 +1,18 @@
+// What bounds all clients: a loop of send and receive without a protocol, and memcpy. Neither verifies anything.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "arm.h"
+
+namespace kvd::bench {
+
+// The loop's server: says its port on stdout and sends, for each request of 16 bytes, as many records from memory that
+// no cache holds. One connection at a time, for ever.
+int serve_raw();
+std::unique_ptr<Arm> open_raw(std::uint16_t port);
+// "Got" by memcpy from the source.
+std::unique_ptr<Arm> open_memcpy();
+
+}  // namespace kvd::bench

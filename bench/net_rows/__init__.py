@@ -1,0 +1,1 @@
+"""The rows of the network suite, one module a question."""
