@@ -35,7 +35,7 @@ class Uring {
   // Makes wake_fd() unreadable until something new comes.
   void clear_wake() noexcept;
   // After io_uring_get_events(): whether the kernel, which does a limited amount at a time (20 items since 6.13), has
-  // deferred work left. It does not signal wake_fd() again for that.
+  // deferred work left. It does not signal wake_fd() again for that. May say so when nothing is left: see UringDisk.
   [[nodiscard]] bool more_deferred() const noexcept;
   // How completions are run: "deferred" (kernel 6.1: only when the issuer asks), "cooperative" (5.19) or
   // "interrupting".

@@ -16,6 +16,7 @@ namespace {
 // Completions copied out of the ring at a time, before their callbacks run.
 constexpr std::uint32_t kReapBatch = 64;
 // When the kernel has no memory for a request or its completion queue is full, submission is tried again after this.
+// The same for a look at work that seems to be deferred and is not found.
 constexpr Duration kRetryDelay = Millis(1);
 
 class UringDisk final : public Disk {
@@ -25,6 +26,7 @@ class UringDisk final : public Disk {
         depth_max_(depth_max),
         ring_(std::make_unique<Uring>(std::move(ring))),
         flush_(loop, [this] { flush(); }),
+        look_again_(loop, [this] { reap(); }),
         watch_(loop, [this](std::uint32_t) { reap(); }),
         slots_(depth_max) {
     free_.reserve(depth_max);
@@ -85,6 +87,7 @@ class UringDisk final : public Disk {
   bool enabled_ = false;         // ring_ belongs to a thread and is watched
   std::uint32_t in_kernel_ = 0;  // submitted and not reaped
   Timer flush_;                  // armed while something is queued
+  Timer look_again_;             // see reap()
   Watch watch_;                  // of the ring's eventfd
   std::vector<Slot> slots_;      // index = io_uring's user data
   std::vector<std::uint32_t> free_;
@@ -194,7 +197,7 @@ bool UringDisk::enter() {
 void UringDisk::reap() {
   bool gone = false;
   gone_ = &gone;
-  do {
+  for (;;) {
     if (io_uring_get_events(&ring_->ring()) == -EEXIST) {
       move_to_this_thread();
       break;
@@ -202,8 +205,18 @@ void UringDisk::reap() {
     // Between the two: making completions signals them, and what comes from here on either signals again or shows in
     // more_deferred().
     ring_->clear_wake();
-  } while (run_completions() && ring_->more_deferred());
-  if (!gone) gone_ = nullptr;
+    const std::uint32_t before = in_kernel_;
+    if (!run_completions()) return;
+    if (in_kernel_ == 0 || !ring_->more_deferred()) break;
+    // The kernel puts work into its list first and sets the flag after that. Where it is interrupted between the two we
+    // may take the work before, and the flag stays set with nothing behind it: what comes next will signal. Only work
+    // that makes no completion could be left.
+    if (in_kernel_ == before) {
+      look_again_.arm_in(kRetryDelay);
+      break;
+    }
+  }
+  gone_ = nullptr;
 }
 
 // Takes all completions out of the ring and runs their callbacks. False when one destroyed the disk. gone_ is set.
@@ -262,6 +275,7 @@ void UringDisk::fail_all(const Error& error) {
 // Closes the ring; what is in the kernel ends, unobserved, before this returns.
 void UringDisk::give_up_ring() {
   watch_.stop();
+  look_again_.disarm();
   enabled_ = false;
   if (std::exchange(in_kernel_, 0) > 0) {
     Uring::abandon(std::move(ring_));
