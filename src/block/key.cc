@@ -12,7 +12,6 @@ namespace {
 constexpr std::uint64_t kSeedNamespace = 0x6B76'642D'6E61'6D65;  // "kvd-name"
 constexpr std::uint64_t kSeedForeign = 0x6B76'642D'666F'7265;    // "kvd-fore"
 constexpr std::uint64_t kSeedNative = 0x6B76'642D'6E61'7469;     // "kvd-nati"
-constexpr std::uint64_t kSeedRecord = 0x6B76'642D'7265'636F;     // "kvd-reco"
 
 // A small incremental XXH3-128: parts are length-prefixed by the callers where their lengths vary.
 class Hasher {
@@ -70,13 +69,6 @@ Key key_at(const NamespaceHash& ns, const KeyList& keys, std::size_t i) noexcept
   KVD_CHECK(keys.key_bytes == 16 && i < keys.count());
   const std::byte* at = keys.bytes.data() + i * 16;
   return {load<std::uint64_t>(at), load<std::uint64_t>(at + 8)};
-}
-
-std::uint64_t hash_record(const RecordId& id) noexcept {
-  struct {
-    std::uint64_t hi, lo, where;
-  } const packed{id.key.hi, id.key.lo, (std::uint64_t{id.shard} << 16) | id.group};
-  return XXH3_64bits_withSeed(&packed, sizeof packed, kSeedRecord);
 }
 
 }  // namespace kvd::block

@@ -45,6 +45,8 @@ struct RecordId {
 
 // 64 well-mixed bits of a record id, for in-memory tables and the flash index's tag.
 std::uint64_t hash_record(const RecordId& id) noexcept;
+// The same of a record of one namespace among many.
+std::uint64_t hash_record(const NamespaceHash& ns, const RecordId& id) noexcept;
 
 struct RecordIdHash {
   std::size_t operator()(const RecordId& id) const noexcept { return hash_record(id); }

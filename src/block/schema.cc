@@ -61,15 +61,28 @@ std::uint64_t hash_schema(const GroupSchema& schema) noexcept {
   return XXH3_64bits_withSeed(&packed, sizeof packed, kSeedSchema);
 }
 
-RecordShape shape_of(const GroupSchema& schema, bool foreign) noexcept {
+namespace {
+
+RecordShape without_hash(const GroupSchema& schema, bool foreign) noexcept {
   RecordShape shape;
   shape.layers = schema.layers;
   shape.slab_bytes = schema.slab_bytes;
   shape.slab_stride = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(align_up(schema.slab_bytes, kPageBytes), UINT32_MAX - kPageBytes + 1));
   shape.table_bytes = schema.layers == 1 && !foreign ? 0 : static_cast<std::uint32_t>(kPageBytes);
+  return shape;
+}
+
+}  // namespace
+
+RecordShape shape_of(const GroupSchema& schema, bool foreign) noexcept {
+  RecordShape shape = without_hash(schema, foreign);
   shape.schema_hash = hash_schema(schema);
   return shape;
+}
+
+std::size_t record_bytes_of(const GroupSchema& schema, bool foreign) noexcept {
+  return without_hash(schema, foreign).record_bytes();
 }
 
 }  // namespace kvd::block

@@ -34,5 +34,7 @@ struct RecordShape {
   }
 };
 RecordShape shape_of(const GroupSchema& schema, bool foreign) noexcept;
+// Its record_bytes() alone, which needs no hash of the schema.
+std::size_t record_bytes_of(const GroupSchema& schema, bool foreign) noexcept;
 
 }  // namespace kvd::block

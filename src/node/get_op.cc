@@ -1,6 +1,7 @@
 #include "node/get_op.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
@@ -15,6 +16,7 @@ constexpr std::uint64_t kFirstReadBytes = std::uint64_t{64} << 10;  // the first
 constexpr std::uint64_t kTableBytes = 4096;                         // what a stretch of layers takes beside them
 constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 20;     // read ahead: 20 ms of a 3 GB/s device
 constexpr std::size_t kPiecesMax = 4096;                            // slabs of a message that holds several layers
+constexpr std::size_t kKeysTogether = 64;  // keys; beyond the first that is absent some are looked up for nothing
 
 std::uint16_t layers_for(std::uint64_t bytes, std::uint64_t layer_bytes) noexcept {
   return static_cast<std::uint16_t>(std::clamp<std::uint64_t>((bytes + layer_bytes - 1) / layer_bytes, 1, kLayersMax));
@@ -66,9 +68,16 @@ bool GetOp::ask_pool() {
   if (refused_bytes_ > 0 && !has_room(refused_bytes_)) return false;
   const std::size_t count = keys_->count();
   std::vector<Tier> tiers(count, Tier::kNone);
-  for (std::size_t key = 0; key < count; ++key) {
-    tiers[key] = context_.store.lookup(request_.ns, keys_->id(key));
-    if (tiers[key] == Tier::kNone && request_.stop_at_first_failure) break;
+  std::array<block::RecordId, kKeysTogether> ids;
+  for (std::size_t first = 0; first < count; first += ids.size()) {
+    const std::size_t some = std::min(ids.size(), count - first);
+    for (std::size_t i = 0; i < some; ++i) ids[i] = keys_->id(first + i);
+    const auto found = std::span(tiers).subspan(first, some);
+    context_.store.lookup_all(request_.ns, std::span(ids).first(some), found);
+    const auto absent = std::ranges::find(found, Tier::kNone);
+    if (absent == found.end() || !request_.stop_at_first_failure) continue;
+    std::fill(absent, found.end(), Tier::kNone);
+    break;
   }
   if (!take_share(tiers)) return false;
   started_ = true;

@@ -111,6 +111,14 @@ class Session final : private net::MessageHandler {
     [[nodiscard]] block::RecordId id(std::size_t group, std::uint32_t block, std::uint16_t shard) const;
   };
 
+  // The records of some blocks in a row of one group, looked up together; lives for one slice.
+  struct LookedUp {
+    std::size_t group = 0;
+    std::uint32_t first = 0;  // block
+    std::vector<block::RecordId> ids;
+    std::vector<Tier> tiers;  // of all shards of the first block, then of the next
+  };
+
   // net::MessageHandler
   Status on_message(const wire::Header& header, Bytes meta) override;
   std::size_t payload_places(std::span<iovec> out) override;
@@ -145,7 +153,7 @@ class Session final : private net::MessageHandler {
   // session_match.cc
   Status on_match(const wire::Header& header, Bytes meta);
   bool match_some(RunningMatch& match);
-  [[nodiscard]] Tier slowest(const RunningMatch& match, std::size_t group, std::uint32_t block) const;
+  [[nodiscard]] Tier slowest(const RunningMatch& match, LookedUp& ahead, PrefixSearch::Place place) const;
   void keep(RunningMatch& match);
   void answer_match(const RunningMatch& match);
   void end_match(const RunningMatch& match);

@@ -48,7 +48,14 @@ struct Flash {
   };
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash) const noexcept {
     if (!health.on()) return std::nullopt;
-    const auto entry = index.find(hash);
+    return found(index.find(hash));
+  }
+  // Whether that finds something, of which the index has fetched the place.
+  [[nodiscard]] bool holds(const FlashIndex::Place& place) const noexcept {
+    return health.on() && found(index.find(place)).has_value();
+  }
+  // What an entry of the index comes to.
+  [[nodiscard]] std::optional<Found> found(const std::optional<IndexEntry>& entry) const noexcept {
     if (!entry || !segments.readable(entry->segment) || entry->interleave != 0) return std::nullopt;
     const FlashPlace place{entry->segment, entry->offset, segments.at(entry->segment).generation, entry->checksum};
     return Found{place, entry->pages};

@@ -284,8 +284,8 @@ bool servable(const Descriptor& d, const SegmentContent& content, std::uint32_t 
   if (d.schema >= content.schemas.size() || d.name_space >= content.namespaces.size()) return false;
   if (d.tombstone()) return true;
   const GroupSchema& schema = content.schemas[d.schema];
-  const bool sized = d.length == block::shape_of(schema, true).record_bytes() ||
-                     d.length == block::shape_of(schema, false).record_bytes();
+  const bool sized =
+      d.length == block::record_bytes_of(schema, true) || d.length == block::record_bytes_of(schema, false);
   return sized && d.offset >= 1 && std::uint64_t{d.offset} + d.length / kPageBytes <= data_pages;
 }
 

@@ -83,10 +83,19 @@ FlashIndex::Slot* FlashIndex::find_slot(const Place& place) const noexcept {
   return nullptr;
 }
 
-std::optional<IndexEntry> FlashIndex::find(std::uint64_t hash) const noexcept {
-  const Slot* slot = find_slot(place_of(hash));
+std::optional<IndexEntry> FlashIndex::find(std::uint64_t hash) const noexcept { return find(place_of(hash)); }
+
+std::optional<IndexEntry> FlashIndex::find(const Place& place) const noexcept {
+  const Slot* slot = find_slot(place);
   if (slot == nullptr) return std::nullopt;
   return unpack(*slot);
+}
+
+FlashIndex::Place FlashIndex::prefetch(std::uint64_t hash) const noexcept {
+  const Place place = place_of(hash);
+  __builtin_prefetch(&table_[place.first]);
+  __builtin_prefetch(&table_[place.second]);
+  return place;
 }
 
 bool FlashIndex::insert(std::uint64_t hash, const IndexEntry& entry) noexcept {

@@ -35,6 +35,14 @@ class FlashIndex {
   FlashIndex& operator=(const FlashIndex&) = delete;
 
   [[nodiscard]] std::optional<IndexEntry> find(std::uint64_t hash) const noexcept;
+  // Where a record may be: its tag and two buckets.
+  struct Place {
+    std::uint64_t tag, first, second;
+  };
+  // Asks the processor to fetch both buckets of a record: of many that are looked up or inserted one after the other
+  // the memory reads then overlap. Returns what find() takes instead of the hash.
+  Place prefetch(std::uint64_t hash) const noexcept;
+  [[nodiscard]] std::optional<IndexEntry> find(const Place& place) const noexcept;
 
   // Inserts, or overwrites the record's entry. False when there is no place for it: nothing has changed then, and the
   // caller makes room by giving up a segment.
@@ -64,9 +72,6 @@ class FlashIndex {
     Slot slots[4];
   };
   static_assert(sizeof(Bucket) == 64);
-  struct Place {
-    std::uint64_t tag, first, second;
-  };
 
   [[nodiscard]] Place place_of(std::uint64_t hash) const noexcept;
   [[nodiscard]] std::uint64_t other_bucket(std::uint64_t tag, std::uint64_t bucket) const noexcept;

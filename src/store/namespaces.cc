@@ -1,7 +1,5 @@
 #include "store/namespaces.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -26,11 +24,6 @@ const GroupInfo* NamespaceInfo::group(std::uint16_t number) const noexcept {
   for (const auto& info : groups)
     if (info.schema.group == number) return &info;
   return nullptr;
-}
-
-std::uint64_t record_hash(const block::NamespaceHash& ns, const block::RecordId& id) noexcept {
-  const std::uint64_t parts[3] = {ns.hi, ns.lo, block::hash_record(id)};
-  return XXH3_64bits(parts, sizeof parts);
 }
 
 NamespaceHandle Namespaces::find_or_add(const NamespaceName& name) {

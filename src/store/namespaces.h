@@ -49,7 +49,9 @@ struct RecordKey {
 };
 
 // The hash under which a record of a namespace is found in the pool's table and in the flash index.
-std::uint64_t record_hash(const block::NamespaceHash& ns, const block::RecordId& id) noexcept;
+inline std::uint64_t record_hash(const block::NamespaceHash& ns, const block::RecordId& id) noexcept {
+  return block::hash_record(ns, id);
+}
 
 class Namespaces {
  public:

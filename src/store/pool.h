@@ -64,6 +64,8 @@ class Pool {
 
   // The published record of this key, or null.
   [[nodiscard]] PoolRecord* find(const RecordKey& key) const noexcept;
+  // Asks the processor to fetch where find() begins.
+  void prefetch(std::uint64_t hash) const noexcept { __builtin_prefetch(&table_[hash & (table_.size() - 1)]); }
   // Puts a kWriting record into the table as `state` (kDirty or kClean). Requires that the key is not in it.
   void publish(PoolRecord& record, PoolRecord::State state);
   // Takes a record out of the table for good; it is freed when nothing refers to it any more, maybe now.

@@ -12,11 +12,13 @@
 #include "base/error_text.h"
 #include "store/aligned_buffer.h"
 #include "store/blocking_disk.h"
+#include "store/footer_reader.h"
 
 namespace kvd::store {
 namespace {
 
-constexpr std::uint32_t kHeadersAtOnce = 64;
+constexpr std::uint32_t kHeadersAtOnce = 256;  // as many operations as a disk takes
+constexpr std::size_t kEnteredAtOnce = 32;     // records whose reads of the index overlap
 
 // Reads of one page each, started together.
 class PageBatch {
@@ -60,10 +62,14 @@ bool same(const Tombstone& a, const Tombstone& b) {
 
 }  // namespace
 
+Recovery::Recovery(Flash& flash, Pool& pool)
+    : flash_(flash), pool_(pool), seqs_(flash.segments.count(), [this](std::uint32_t segment) {
+        return read_footer({segment, flash_.segments.at(segment).generation, false});
+      }) {}
+
 Result<RecoveryReport> Recovery::run() {
   std::vector<Use> uses;
   if (auto read = read_headers(uses); !read) return fail(read.error());
-  seqs_.resize(flash_.segments.count());
   // Newest first: when the index has become smaller, the oldest segments are the ones that go.
   std::ranges::sort(uses, std::greater<>(), &Use::generation);
   for (const Use& use : uses) {
@@ -73,16 +79,21 @@ Result<RecoveryReport> Recovery::run() {
   // Above all of earlier openings, also of headers that are damaged now: their footers must not count for a new use.
   flash_.generation_next = std::max(flash_.generation_next, flash_.volume.boot_epoch() << 32);
   std::vector<std::pair<Use, bool>> sealed;
+  std::vector<SegmentUse> wanted;
+  for (const Use& use : uses) wanted.push_back(whole(use));
+  FooterReader footers(flash_, std::move(wanted));
   for (const Use& use : uses) {
-    auto footer = read_footer(use);
+    auto footer = footers.next();
     if (!footer) footer = read_footer(use);
-    if (!footer) {
+    bool has_footer = footer.has_value();
+    if (!has_footer) {
       footer = scan(use);
       if (footer->content.descriptors.empty()) continue;  // begun and never used: free
       ++report_.scanned;
-      write_footer(use, *footer);
+      has_footer = write_footer(use, *footer);
     }
     ++report_.segments;
+    seqs_.note(use.segment, footer->content.descriptors, has_footer);
     sealed.emplace_back(use, absorb(use, *footer));
   }
   sort_for_eviction(sealed);
@@ -112,9 +123,9 @@ void Recovery::sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) cons
 
 Status Recovery::read_headers(std::vector<Use>& uses) {
   std::uint32_t unreadable = 0;
+  PageBatch batch(flash_, std::min(kHeadersAtOnce, flash_.segments.count()));
   for (std::uint32_t first = 0; first < flash_.segments.count(); first += kHeadersAtOnce) {
     const std::uint32_t count = std::min(kHeadersAtOnce, flash_.segments.count() - first);
-    PageBatch batch(flash_, count);
     for (std::uint32_t i = 0; i < count; ++i) batch.read(i, flash_.volume.offset_of(first + i));
     batch.wait();
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -204,10 +215,10 @@ bool Recovery::record_verifies(const Use& use, const Descriptor& d, const Segmen
   return ok;
 }
 
-void Recovery::write_footer(const Use& use, Footer& footer) {
+bool Recovery::write_footer(const Use& use, Footer& footer) {
   SegmentContent& content = footer.content;
   const std::size_t bytes = footer_bytes(content.schemas.size(), content.namespaces.size(), content.descriptors.size());
-  if (bytes / kPageBytes + footer.trailer.data_pages > flash_.volume.segment_pages()) return;
+  if (bytes / kPageBytes + footer.trailer.data_pages > flash_.volume.segment_pages()) return false;
   footer.usage.resize(content.namespaces.size());
   for (const Descriptor& d : content.descriptors) {
     footer.trailer.put_seq_max = std::max(footer.trailer.put_seq_max, d.put_seq);
@@ -221,9 +232,11 @@ void Recovery::write_footer(const Use& use, Footer& footer) {
   BlockingDisk disk(flash_.loop, flash_.volume.disk());
   const std::uint64_t end = flash_.volume.offset_of(use.segment) + flash_.volume.segment_bytes();
   // Without it the next start scans again; nothing is lost.
-  if (auto written = disk.write(end - bytes, area.span()); !written)
+  const auto written = disk.write(end - bytes, area.span());
+  if (!written)
     flash_.log.warn(
         fmt::format("store: the footer of segment {} was not written: {}", use.segment, error_text(written.error())));
+  return written.has_value();
 }
 
 // ---- Into memory ----
@@ -231,48 +244,53 @@ void Recovery::write_footer(const Use& use, Footer& footer) {
 // Enters what a segment holds; false when the index has no room for all of it.
 bool Recovery::absorb(const Use& use, const Footer& footer) {
   const SegmentContent& content = footer.content;
-  auto& seqs = seqs_[use.segment];
   bool room = true;
-  std::vector<bool> held(content.namespaces.size());
+  std::vector<NamespaceHandle> handles(content.namespaces.size() * content.schemas.size(), Namespaces::kNone);
+  std::vector<Entering> entering;
+  entering.reserve(kEnteredAtOnce);
   for (const Descriptor& d : content.descriptors) {
     flash_.put_seq_next = std::max(flash_.put_seq_next, d.put_seq + 1);
     if (!servable(d, content, footer.trailer.data_pages)) {
       ++report_.dropped;
       continue;
     }
-    const NamespaceHandle ns = flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]);
-    if (!held[d.name_space]) flash_.hold_namespace(use.segment, ns);
-    held[d.name_space] = true;
+    NamespaceHandle& ns = handles[d.name_space * content.schemas.size() + d.schema];
+    if (ns == Namespaces::kNone) {
+      ns = flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]);
+      flash_.hold_namespace(use.segment, ns);
+    }
     const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
     if (d.tombstone()) {
       if (d.offset < flash_.segments.count())
         tombstones_.push_back({key, d.put_seq, d.offset, d.checksum, use.segment, use.generation});
     } else if (!use.refused) {
-      seqs.emplace_back(d.offset, d.put_seq);
-      room = room && insert(use, d, key.hash);
-      if (!room) ++report_.dropped;
+      flash_.index.prefetch(key.hash);
+      entering.push_back({&d, key.hash});
+      if (entering.size() == kEnteredAtOnce) room = enter(use, entering) && room;
     }
   }
-  std::ranges::sort(seqs);
-  return room;
+  return enter(use, entering) && room;
+}
+
+// False when there was no room for one.
+bool Recovery::enter(const Use& use, std::vector<Entering>& entering) {
+  std::uint64_t entered = 0;
+  for (const Entering& record : entering) entered += insert(use, *record.descriptor, record.hash) ? 1 : 0;
+  const bool all = entered == entering.size();
+  report_.dropped += entering.size() - entered;
+  entering.clear();
+  return all;
 }
 
 bool Recovery::insert(const Use& use, const Descriptor& d, std::uint64_t hash) {
   if (const auto other = flash_.index.find(hash)) {
-    const bool same_segment = other->segment == use.segment;
-    const std::uint64_t seq = same_segment ? 0 : seq_at(other->segment, other->offset);
-    // Within a segment later is newer: records are appended in the order of their puts.
-    if (!same_segment && seq >= d.put_seq) return true;
+    // Within a segment later is newer: records are appended in the order of their puts. Where it cannot be told any
+    // more, the one in the segment that was begun later stays.
+    if (other->segment != use.segment && !seqs_.newer(d.put_seq, other->segment, other->offset, false)) return true;
   } else if (flash_.index.size() >= flash_.index.records_max()) {
     return false;
   }
   return flash_.index.insert(hash, {use.segment, d.offset, d.length / 4096, 0, static_cast<std::uint32_t>(d.checksum)});
-}
-
-std::uint64_t Recovery::seq_at(std::uint32_t segment, std::uint32_t offset) const {
-  const auto& seqs = seqs_[segment];
-  const auto at = std::ranges::lower_bound(seqs, offset, {}, &std::pair<std::uint32_t, std::uint64_t>::first);
-  return at != seqs.end() && at->first == offset ? at->second : 0;
 }
 
 // The youngest segment whose tombstones are all in others, too, or name nothing any more; tombstones_ is sorted.
@@ -295,7 +313,7 @@ std::optional<std::uint32_t> Recovery::segment_of_copies() const {
 void Recovery::apply_tombstones() {
   for (const Tombstone& tombstone : tombstones_) {
     const auto entry = flash_.index.find(tombstone.key.hash);
-    if (entry && seq_at(entry->segment, entry->offset) < tombstone.put_seq)
+    if (entry && seqs_.newer(tombstone.put_seq, entry->segment, entry->offset, true))
       flash_.index.erase(tombstone.key.hash, entry->segment, entry->offset);
   }
   // A crash while tombstones were carried over leaves two copies. One is enough, and not the one in a segment of which

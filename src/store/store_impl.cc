@@ -45,6 +45,10 @@ PoolRecord* Store::take_record(PutHandle& put) noexcept { return std::exchange(p
 
 // ---- Lookup ----
 
+void Store::lookup_all(NamespaceHandle ns, std::span<const block::RecordId> ids, std::span<Tier> tiers) const {
+  for (std::size_t i = 0; i < ids.size(); ++i) tiers[i] = lookup(ns, ids[i]);
+}
+
 const block::NamespaceHash& StoreImpl::namespace_hash(NamespaceHandle ns) const {
   KVD_CHECK(namespaces_->opened(ns));
   return namespaces_->at(ns).hash;
@@ -79,8 +83,40 @@ Tier StoreImpl::lookup(NamespaceHandle ns, const block::RecordId& id) const {
   if (group_of(ns, id.group) == nullptr) return Tier::kNone;
   const RecordKey key = namespaces_->key_of(ns, id);
   const PoolRecord* record = pool_->find(key);
-  if (record != nullptr && usable(*record)) return record->load == nullptr ? Tier::kPool : Tier::kFlash;
-  return record == nullptr && find_on_flash(key) ? Tier::kFlash : Tier::kNone;
+  if (record != nullptr) return tier_of(*record);
+  return find_on_flash(key) ? Tier::kFlash : Tier::kNone;
+}
+
+Tier StoreImpl::tier_of(const PoolRecord& record) const noexcept {
+  if (!usable(record)) return Tier::kNone;
+  return record.load == nullptr ? Tier::kPool : Tier::kFlash;
+}
+
+// What one lookup reads of the index is fetched while those before it are computed.
+void StoreImpl::lookup_all(NamespaceHandle ns, std::span<const block::RecordId> ids, std::span<Tier> tiers) const {
+  KVD_CHECK(tiers.size() == ids.size());
+  std::array<RecordKey, kLookupsAtOnce> keys;
+  std::array<FlashIndex::Place, kLookupsAtOnce> places;
+  for (std::size_t first = 0; first < ids.size(); first += keys.size()) {
+    const std::size_t count = std::min(keys.size(), ids.size() - first);
+    const auto some = ids.subspan(first, count);
+    const bool one_group = std::ranges::all_of(some, [&](const auto& id) { return id.group == some[0].group; });
+    if (!one_group || group_of(ns, some[0].group) == nullptr) {
+      Store::lookup_all(ns, some, tiers.subspan(first, count));
+      continue;
+    }
+    const block::NamespaceHash& ns_hash = namespaces_->at(ns).hash;
+    for (std::size_t i = 0; i < count; ++i) {
+      keys[i] = {ns, some[i], record_hash(ns_hash, some[i])};
+      pool_->prefetch(keys[i].hash);
+      if (tier_ != nullptr) places[i] = tier_->flash.index.prefetch(keys[i].hash);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const PoolRecord* record = pool_->find(keys[i]);
+      const bool on_flash = record == nullptr && tier_ != nullptr && tier_->flash.holds(places[i]);
+      tiers[first + i] = record != nullptr ? tier_of(*record) : on_flash ? Tier::kFlash : Tier::kNone;
+    }
+  }
 }
 
 // A use counts in both tiers, or the segments of the hottest records would be given up first.

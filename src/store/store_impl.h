@@ -26,6 +26,8 @@ class StoreImpl final : public Store {
  public:
   // Share of the pool that unfinished puts may take, so that gets always find room for theirs.
   static constexpr std::uint64_t kUnfinishedPercentMax = 50;
+  // Lookups whose memory reads overlap: more than the misses that a core has in flight (10 to 48).
+  static constexpr std::size_t kLookupsAtOnce = 32;
 
   // What there is only with a flash tier. Declared in the order in which the parts use each other.
   struct FlashTier {
@@ -55,6 +57,7 @@ class StoreImpl final : public Store {
   [[nodiscard]] const block::NamespaceHash& namespace_hash(NamespaceHandle ns) const override;
   [[nodiscard]] const GroupSchema* schema(NamespaceHandle ns, std::uint16_t group) const override;
   [[nodiscard]] Tier lookup(NamespaceHandle ns, const block::RecordId& id) const override;
+  void lookup_all(NamespaceHandle ns, std::span<const block::RecordId> ids, std::span<Tier> tiers) const override;
   [[nodiscard]] std::uint64_t room_bytes() const noexcept override { return pool_->room_bytes(); }
   void start_get(Get& get) override;
   void cancel(Get& get) override;
@@ -100,6 +103,7 @@ class StoreImpl final : public Store {
   [[nodiscard]] static bool sound(const PoolRecord& record);
   // Whether a record in the pool can serve all its layers, from there or with what is still on flash.
   [[nodiscard]] bool usable(const PoolRecord& record) const noexcept;
+  [[nodiscard]] Tier tier_of(const PoolRecord& record) const noexcept;
   // The record of this key in the pool; one that is incomplete and has lost its place on flash is dropped.
   PoolRecord* find_usable(const RecordKey& key);
   // A record on flash that gets an image in the pool; null when there is no room.

@@ -1,0 +1,81 @@
+#include "store/footer_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvd::store {
+
+FooterReader::FooterReader(Flash& flash, std::vector<SegmentUse> uses)
+    : flash_(flash), uses_(std::move(uses)), slots_(std::min(uses_.size(), kAhead)) {
+  for (Slot& slot : slots_) slot.tail = AlignedBuffer(std::min<std::size_t>(kTailBytes, flash_.volume.segment_bytes()));
+}
+
+FooterReader::~FooterReader() {
+  while (pending_ > 0) flash_.loop.run_once(Duration::max());
+}
+
+Result<Footer> FooterReader::next() {
+  KVD_CHECK(taken_ < uses_.size());
+  start_more();
+  Slot& slot = slot_of(taken_);
+  while (slot.step != Step::kDone) flash_.loop.run_once(Duration::max());
+  ++taken_;
+  if (!slot.status) return fail(slot.status.error());
+  const AlignedBuffer whole = std::exchange(slot.whole, AlignedBuffer());
+  long_bytes_ -= whole.size();
+  const Bytes end = whole.size() > 0 ? whole.span() : slot.tail.span();
+  return parse_footer(end.last(slot.trailer.footer_bytes), flash_.volume.seeds(), slot.trailer);
+}
+
+// What there is room for. The one that is taken next is read whatever it takes.
+void FooterReader::start_more() {
+  for (std::size_t use = taken_; use < started_; ++use) {
+    Slot& slot = slot_of(use);
+    if (slot.step != Step::kWaits) continue;
+    if (use > taken_ && long_bytes_ + slot.trailer.footer_bytes > kLongBytes) break;
+    slot.step = Step::kWhole;
+    slot.whole = AlignedBuffer(slot.trailer.footer_bytes);
+    long_bytes_ += slot.whole.size();
+    read(use, slot.whole.span());
+  }
+  while (started_ < uses_.size() && started_ < taken_ + slots_.size()) {
+    Slot& slot = slot_of(started_);
+    slot.step = Step::kTail;
+    read(started_, slot.tail.span());
+    ++started_;
+  }
+}
+
+void FooterReader::read(std::size_t use, MutableBytes to) {
+  Slot& slot = slot_of(use);
+  slot.buffer = {to.data(), to.size()};
+  slot.op.offset = flash_.volume.offset_of(uses_[use].segment) + uses_[use].segment_bytes - to.size();
+  slot.op.buffers = {&slot.buffer, 1};
+  slot.op.on_done = [this, use](const Status& status) {
+    --pending_;
+    landed(use, status);
+  };
+  ++pending_;
+  flash_.submit(slot.op);
+}
+
+void FooterReader::landed(std::size_t use, const Status& status) {
+  Slot& slot = slot_of(use);
+  const bool whole = std::exchange(slot.step, Step::kDone) == Step::kWhole;
+  slot.status = status;
+  if (!status || whole) return;
+  const SegmentUse& of = uses_[use];
+  const auto trailer = peek_footer(slot.tail.span(), of.segment, of.generation, of.segment_bytes);
+  if (!trailer) {
+    slot.status = fail(trailer.error());
+    return;
+  }
+  slot.trailer = *trailer;
+  if (trailer->footer_bytes <= slot.tail.size()) return;
+  slot.step = Step::kWaits;
+  start_more();
+}
+
+}  // namespace kvd::store

@@ -1,0 +1,46 @@
+#include "store/put_seqs.h"
+
+#include <algorithm>
+
+namespace kvd::store {
+
+PutSeqs::Table PutSeqs::table_of(std::span<const Descriptor> descriptors) {
+  Table table;
+  for (const Descriptor& d : descriptors)
+    if (!d.tombstone()) table.emplace_back(d.offset, d.put_seq);
+  std::ranges::sort(table);
+  return table;
+}
+
+void PutSeqs::note(std::uint32_t segment, std::span<const Descriptor> descriptors, bool has_footer) {
+  Range& range = ranges_[segment];
+  for (const Descriptor& d : descriptors) {
+    if (d.tombstone()) continue;
+    range.lowest = std::min(range.lowest, d.put_seq);
+    range.highest = std::max(range.highest, d.put_seq);
+  }
+  if (!has_footer) kept_[segment] = table_of(descriptors);
+}
+
+bool PutSeqs::newer(std::uint64_t put_seq, std::uint32_t segment, std::uint32_t offset, bool unknown) {
+  const Range& range = ranges_[segment];
+  if (put_seq > range.highest) return true;
+  if (put_seq <= range.lowest) return false;
+  const Table* table = find(segment);
+  if (table == nullptr) return unknown;
+  const auto at = std::ranges::lower_bound(*table, offset, {}, &std::pair<std::uint32_t, std::uint64_t>::first);
+  return at != table->end() && at->first == offset ? put_seq > at->second : unknown;
+}
+
+const PutSeqs::Table* PutSeqs::find(std::uint32_t segment) {
+  if (const auto kept = kept_.find(segment); kept != kept_.end()) return &kept->second;
+  if (cache_[0].segment == segment) return &cache_[0].table;
+  std::swap(cache_[0], cache_[1]);
+  if (cache_[0].segment == segment) return &cache_[0].table;
+  const auto footer = read_(segment);
+  if (!footer) return nullptr;
+  cache_[0] = {segment, table_of(footer->content.descriptors)};
+  return &cache_[0].table;
+}
+
+}  // namespace kvd::store

@@ -1,0 +1,54 @@
+// PutSeqs: which of two copies of a record is the newer one, while a store recovers.
+//
+// Of each segment it knows from where to where its records' put_seq go, which tells nearly always: the segments of two
+// copies were mostly filled at different times. Where the range does not tell, the segment's footer is read again; what
+// two such footers say is kept. So it takes 16 bytes a segment instead of 16 bytes a record, and is exact.
+// Blocks where it reads. One owner, no locking.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "store/format.h"
+
+namespace kvd::store {
+
+class PutSeqs {
+ public:
+  // Reads the footer of a segment once more.
+  using Read = std::function<Result<Footer>(std::uint32_t segment)>;
+
+  PutSeqs(std::uint32_t segments, Read read) : ranges_(segments), read_(std::move(read)) {}
+
+  // What a segment holds. `has_footer`: it can be read again; otherwise it is kept whole.
+  void note(std::uint32_t segment, std::span<const Descriptor> descriptors, bool has_footer);
+  // Whether `put_seq` is higher than that of the record at this place; `unknown` where that cannot be read any more.
+  [[nodiscard]] bool newer(std::uint64_t put_seq, std::uint32_t segment, std::uint32_t offset, bool unknown);
+
+ private:
+  using Table = std::vector<std::pair<std::uint32_t, std::uint64_t>>;  // offset and put_seq, sorted
+  struct Range {
+    std::uint64_t lowest = UINT64_MAX;
+    std::uint64_t highest = 0;
+  };
+  struct Cached {
+    std::uint32_t segment = UINT32_MAX;
+    Table table;
+  };
+
+  static Table table_of(std::span<const Descriptor> descriptors);
+  [[nodiscard]] const Table* find(std::uint32_t segment);
+
+  std::vector<Range> ranges_;
+  Read read_;
+  std::map<std::uint32_t, Table> kept_;
+  std::array<Cached, 2> cache_;  // the one used last first
+};
+
+}  // namespace kvd::store
