@@ -93,6 +93,13 @@ class StoreLab:
             command += [f"--{name}", value]
         return Run(**self._json(command))
 
+    def large_run(self, what: str, folder: Path, size: Size, *flags: str, **options: int) -> dict:
+        """On a store larger than the drive; what the run printed."""
+        command = [self.driver, what, "--dir", folder, "--layers", size.layers, "--slab", size.slab, *flags]
+        for name, value in options.items():
+            command += [f"--{name.replace('_', '-')}", value]
+        return self._json(command)
+
     def filled(self, size: Size) -> Filled:
         """A store with as many records as stay without eviction. Made on the first call."""
         if size.name not in self._stores:

@@ -9,11 +9,15 @@ from pathlib import Path
 from unittest import mock
 
 from bench import harness, store_lab
-from bench.store_rows import layers, pool, reads, writes
+from bench.store_rows import large, layers, pool, reads, writes
 
 FIO = {"jobs": [{"error": 0, "usr_cpu": 2.0, "sys_cpu": 8.0,
                  "read": {"io_bytes": 3_000_000_000, "runtime": 1500},
                  "write": {"io_bytes": 0, "runtime": 0}}]}
+
+
+MATCHED = {"records": 4096, "match_us": 20.5, "match_p99_us": 30.0, "peak_kib": 9000}
+RECOVERED = {"records": 4096, "open_s": 1.5, "first_hit_s": 1.25, "served_s": 1.5}
 
 
 class Fio(unittest.TestCase):
@@ -41,7 +45,9 @@ class Rows(unittest.TestCase):
         figures = {"bytes": 1 << 30, "seconds": 0.5, "cpu_seconds": 0.2, "first_layer_seconds": 0.05,
                    "device_bytes": (1 << 30) + (1 << 22), "segments_evicted": 3}
         script = ("#!/bin/sh\nwhile [ $# -gt 0 ]; do case $1 in --dir) mkdir -p $2; : > $2/flash.kvd;; "
-                  f"room) echo '{{\"records\": 2000}}'; exit;; esac; shift; done\necho '{json.dumps(figures)}'\n")
+                  f"room) echo '{{\"records\": 2000}}'; exit;; sparse) echo '{{\"records\": 4096}}'; exit;; "
+                  f"match) echo '{json.dumps(MATCHED)}'; exit;; recover) echo '{json.dumps(RECOVERED)}'; exit;; "
+                  f"esac; shift; done\necho '{json.dumps(figures)}'\n")
         self.program(programs / "kvd_store_driver", script)
         self.program(programs / "kvd_blobdb_driver", script.replace("0.5", "1.0").replace(
             ', "first_layer_seconds": 0.05, "device_bytes": 1077936128, "segments_evicted": 3', ""))
@@ -57,19 +63,22 @@ class Rows(unittest.TestCase):
         bench = harness.Bench("store", options)
         bench.work.mkdir(parents=True)
         lab = store_lab.StoreLab(bench)
-        for module in (layers, reads, pool, writes):
+        for module in (large, layers, reads, pool, writes):
             module.run(lab, bench)
         return {result["name"]: result for result in bench.results}
 
     def test_every_name_has_a_figure(self):
         with mock.patch("shutil.which", return_value=str(self.build / "fio")):
             results = self.run_suite()
-        names = {*layers.NAMES, *reads.NAMES, *pool.NAMES, *writes.NAMES}
+        names = {*large.NAMES, *layers.NAMES, *reads.NAMES, *pool.NAMES, *writes.NAMES}
         self.assertEqual(set(results), names)
         self.assertTrue(all(result["value"] is not None for result in results.values()))
         self.assertAlmostEqual(results["read_1MiB_over_fio"]["value"], 1.0)
         self.assertAlmostEqual(results["write_4MiB_over_blobdb"]["value"], 2.0)
         self.assertAlmostEqual(results["write_amplification"]["value"], 1 + 1 / 256)
+        self.assertAlmostEqual(results["match_prefix_512_us"]["value"], 20.5)
+        self.assertAlmostEqual(results["recovery_4TB_first_hit_s"]["value"], 1.25)
+        self.assertAlmostEqual(results["index_bytes_per_record"]["value"], 0, msg="both processes are as large")
         self.assertAlmostEqual(results["layer_0_share_of_time"]["value"], 0.1)
 
     def test_what_is_not_installed_is_skipped_with_the_reason(self):

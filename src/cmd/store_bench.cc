@@ -28,7 +28,13 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-Namespace namespace_of(const RecordSize& size) {
+bool stamped(const std::byte* slab, std::uint64_t number, std::uint32_t layer) {
+  return load<std::uint64_t>(slab) == number && load<std::uint64_t>(slab + 8) == layer;
+}
+
+}  // namespace
+
+Namespace bench_namespace(const RecordSize& size) {
   Namespace ns;
   ns.tenant = "bench";
   ns.fingerprint = "records of " + std::to_string(size.layers) + " x " + std::to_string(size.slab_bytes);
@@ -36,17 +42,13 @@ Namespace namespace_of(const RecordSize& size) {
   return ns;
 }
 
-void stamp(std::byte* slab, std::uint64_t number, std::uint32_t layer) {
+block::RecordId bench_record(std::uint64_t number) { return {{mix(number + 1), number}, 0, 0}; }
+
+void bench_stamp(MutableBytes slab, std::uint64_t number, std::uint32_t layer) {
   const std::uint64_t words[2] = {number, layer};
   static_assert(sizeof words == kStampBytes);
-  std::memcpy(slab, words, sizeof words);
+  std::memcpy(slab.data(), words, sizeof words);
 }
-
-bool stamped(const std::byte* slab, std::uint64_t number, std::uint32_t layer) {
-  return load<std::uint64_t>(slab) == number && load<std::uint64_t>(slab + 8) == layer;
-}
-
-}  // namespace
 
 Result<std::unique_ptr<StoreBench>> StoreBench::open(Log& log, const StoreBenchOptions& options, std::string& why) {
   auto bench = std::unique_ptr<StoreBench>(new StoreBench(log, options));
@@ -69,7 +71,7 @@ Status StoreBench::start(std::string& why) {
   auto store = store::Store::open(*loop_, log_, wanted, &why);
   if (!store) return fail(store.error());
   store_ = std::move(*store);
-  const auto ns = store_->open_namespace(namespace_of(options_.size));
+  const auto ns = store_->open_namespace(bench_namespace(options_.size));
   if (!ns) {
     why = ns.error().what;
     return fail(ns.error());
@@ -98,8 +100,6 @@ std::uint64_t StoreBench::records_max() const {
   return bytes / block::shape_of(schema, false).record_bytes();
 }
 
-block::RecordId StoreBench::id_of(std::uint64_t number) const { return {{mix(number + 1), number}, 0, 0}; }
-
 bool StoreBench::right(const store::RecordView& view, std::uint64_t number, std::uint32_t first) const {
   for (std::uint32_t i = 0; i < view.checksums.size(); ++i)
     if (!stamped(view.first_slab + std::size_t{i} * view.slab_stride, number, first + i)) return false;
@@ -109,11 +109,11 @@ bool StoreBench::right(const store::RecordView& view, std::uint64_t number, std:
 // ---- Puts ----
 
 Status StoreBench::put_one(std::uint64_t number, std::uint64_t& waiting, Status& worst) {
-  auto put = store_->begin_put(ns_, id_of(number), {});
+  auto put = store_->begin_put(ns_, bench_record(number), {});
   // Full of what is not written yet: an acknowledgement makes room.
   while (!put && put.error().code == Code::kBusy) {
     loop_->run_once(Duration::max());
-    put = store_->begin_put(ns_, id_of(number), {});
+    put = store_->begin_put(ns_, bench_record(number), {});
   }
   if (!put) return fail(put.error());
   if (!*put) return fail(Code::kInvalid, "a record of the benchmark is in the store already");
@@ -121,7 +121,7 @@ Status StoreBench::put_one(std::uint64_t number, std::uint64_t& waiting, Status&
   for (std::uint16_t layer = 0; layer < options_.size.layers; ++layer) {
     const MutableBytes slab = put->slab(layer);
     std::memcpy(slab.data(), source_.data(), slab.size());
-    stamp(slab.data(), number, layer);
+    bench_stamp(slab, number, layer);
     checksums.push_back(block::slab_checksum(put->seed(), layer, slab));
   }
   waiting += options_.size.bytes();
@@ -176,7 +176,7 @@ Result<RunFigures> StoreBench::get(const GetPattern& pattern) {
     for (store::Get& get : request.gets) {
       const std::uint64_t number = order[skip + next++];
       get.ns = ns_;
-      get.id = id_of(number);
+      get.id = bench_record(number);
       get.on_done = [&, number](Result<store::RecordView> view) {
         --request.pending;
         ++got;
@@ -242,7 +242,7 @@ Result<RunFigures> StoreBench::get_layers(std::uint64_t first, std::uint64_t cou
     for (std::uint64_t i = 0; i < count; ++i) {
       store::Get& get = group.gets[i];
       get.ns = ns_;
-      get.id = id_of(first + i);
+      get.id = bench_record(first + i);
       get.layer_first = ranges[g].first;
       get.layer_count = ranges[g].second;
       get.on_done = [&, g, i](Result<store::RecordView> view) {
@@ -287,7 +287,7 @@ Result<store::RecordView> StoreBench::get_now(std::uint64_t number) {
   bool done = false;
   store::Get get;
   get.ns = ns_;
-  get.id = id_of(number);
+  get.id = bench_record(number);
   get.on_done = [&](Result<store::RecordView> view) {
     result = std::move(view);
     done = true;
@@ -304,7 +304,7 @@ Status StoreBench::pass_pool(std::uint64_t count, bool copy, std::vector<std::by
     const auto view = get_now(n);
     if (!view) return fail(view.error());
     if (!right(*view, n, 0)) return fail(Code::kCorrupt, "a get gave another record's bytes");
-    const std::uint64_t seed = copy ? block::record_seed(id_of(n), shape) : 0;
+    const std::uint64_t seed = copy ? block::record_seed(bench_record(n), shape) : 0;
     for (std::uint32_t layer = 0; copy && layer < options_.size.layers; ++layer) {
       const Bytes slab(view->first_slab + std::size_t{layer} * view->slab_stride, slab_bytes);
       const MutableBytes into = std::span(to).subspan(std::size_t{layer} * slab_bytes, slab_bytes);

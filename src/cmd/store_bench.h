@@ -28,6 +28,12 @@ struct RecordSize {
 
 inline constexpr RecordSize kRecordSizes[] = {{1, 64 << 10}, {4, 64 << 10}, {16, 64 << 10}, {64, 64 << 10}};
 
+// What all benchmarks of stores put: the namespace of such records, the key of record `number`, and what its slabs
+// begin with (at least 16 bytes).
+Namespace bench_namespace(const RecordSize& size);
+block::RecordId bench_record(std::uint64_t number);
+void bench_stamp(MutableBytes slab, std::uint64_t number, std::uint32_t layer);
+
 struct StoreBenchOptions {
   std::string dir;
   std::uint64_t pool_bytes = std::uint64_t{512} << 20;
@@ -76,7 +82,6 @@ class StoreBench {
   Status start(std::string& why);
   void fill_source();
   Status put_one(std::uint64_t number, std::uint64_t& waiting, Status& worst);
-  [[nodiscard]] block::RecordId id_of(std::uint64_t number) const;
   // Whether a view holds the layers [first, ...) of record `number`.
   [[nodiscard]] bool right(const store::RecordView& view, std::uint64_t number, std::uint32_t first) const;
   Status pass_pool(std::uint64_t count, bool copy, std::vector<std::byte>& to);

@@ -1,0 +1,112 @@
+#include "bench/large_store.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/random.h"
+#include "bench/sparse_store.h"
+#include "io/loop.h"
+#include "store/store.h"
+
+namespace kvd::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+struct Opened {
+  std::unique_ptr<io::Loop> loop;
+  SparseDisks disks;
+  std::unique_ptr<store::Store> store;
+  store::NamespaceHandle ns = 0;
+};
+
+Status open(Log& log, const LargeOptions& options, bool prefault, Opened& opened, std::string& why) {
+  auto loop = io::make_real_loop();
+  if (!loop) return fail(loop.error());
+  opened.loop = std::move(*loop);
+  store::StoreOptions wanted;
+  wanted.dir = options.dir;
+  wanted.pool_bytes = options.pool_bytes;
+  wanted.flash_bytes = std::uint64_t{1} << 40;
+  wanted.flash_bytes_given = false;
+  wanted.index_records_max = options.index_records;
+  wanted.prefault = prefault;
+  auto store = store::Store::open(*opened.loop, log, wanted, &why, &opened.disks);
+  if (!store) return fail(store.error());
+  opened.store = std::move(*store);
+  const auto ns = opened.store->open_namespace(cmd::bench_namespace(options.size));
+  if (!ns) return fail(ns.error());
+  opened.ns = *ns;
+  return {};
+}
+
+std::uint64_t peak_kib() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss);
+}
+
+// Gets a whole record, which must be on flash.
+Status get(Opened& opened, std::uint64_t number) {
+  Result<store::RecordView> result = fail(Code::kNotFound, "");
+  bool done = false;
+  store::Get get;
+  get.ns = opened.ns;
+  get.id = cmd::bench_record(number);
+  get.on_done = [&](Result<store::RecordView> view) {
+    result = std::move(view);
+    done = true;
+  };
+  opened.store->start_get(get);
+  while (!done) opened.loop->run_once(Duration::max());
+  return result ? Status{} : fail(result.error());
+}
+
+}  // namespace
+
+Status print_match(Log& log, const LargeOptions& options, std::string& why) {
+  Opened opened;
+  if (auto done = open(log, options, false, opened, why); !done) return done;
+  const std::uint64_t records = opened.store->stats().recovered_records.value();
+  if (records != options.records) return fail(Code::kCorrupt, "another number of records was recovered");
+  Random random(options.seed);
+  std::vector<block::RecordId> ids(options.keys);
+  std::vector<Tier> tiers(options.keys);
+  std::vector<double> us;
+  for (std::uint32_t call = 0; call < options.calls; ++call) {
+    for (block::RecordId& id : ids) id = cmd::bench_record(random.below(records));
+    const auto start = Clock::now();
+    opened.store->lookup_all(opened.ns, ids, tiers);
+    us.push_back(seconds_since(start) * 1e6);
+    if (std::ranges::find(tiers, Tier::kNone) != tiers.end()) return fail(Code::kNotFound, "a record is missing");
+  }
+  std::ranges::sort(us);
+  fmt::print("{{\"records\": {}, \"match_us\": {:.2f}, \"match_p99_us\": {:.2f}, \"peak_kib\": {}}}\n", records,
+             us[us.size() / 2], us[us.size() * 99 / 100], peak_kib());
+  return {};
+}
+
+Status print_recovery(Log& log, const LargeOptions& options, std::string& why) {
+  const auto start = Clock::now();
+  Opened opened;
+  if (auto done = open(log, options, true, opened, why); !done) return done;
+  const double open_s = seconds_since(start);
+  if (auto got = get(opened, options.records - 1); !got) return got;
+  const double hit_s = seconds_since(start);
+  const std::uint64_t records = opened.store->stats().recovered_records.value();
+  if (records != options.records) return fail(Code::kCorrupt, "another number of records was recovered");
+  const double served_s = open_s;
+  fmt::print("{{\"records\": {}, \"open_s\": {:.3f}, \"first_hit_s\": {:.3f}, \"served_s\": {:.3f}}}\n", records,
+             open_s, hit_s, served_s);
+  return {};
+}
+
+}  // namespace kvd::bench
