@@ -1,5 +1,6 @@
 #include "http/server.h"
 
+#include <list>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -27,14 +28,17 @@ constexpr auto kRequestLimit = std::chrono::seconds(5);
 constexpr auto kIdleLimit = std::chrono::seconds(60);
 constexpr auto kAcceptRest = std::chrono::milliseconds(100);
 
+class HttpConnection;
+using OpenConnections = std::list<HttpConnection*>;  // who has waited for its peer for longest comes first
+
 // One connection. Owned by the handlers of its pending operations: when none is pending any more, it is gone.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(tcp::socket socket, const HttpServer::Handler& handler, std::size_t& open)
-      : stream_(std::move(socket)), handler_(handler), open_(open) {
-    ++open_;
+  HttpConnection(tcp::socket socket, const HttpServer::Handler& handler, OpenConnections& open)
+      : stream_(std::move(socket)), handler_(handler), open_(open), place_(open.insert(open.end(), this)) {}
+  ~HttpConnection() {
+    if (listed_) open_.erase(place_);
   }
-  ~HttpConnection() { --open_; }
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
@@ -48,10 +52,18 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         [self = shared_from_this()](beast::error_code error, std::size_t) { self->on_read(error); });
   }
 
+  // Ends it, whatever it is doing; it leaves the list at once.
+  void cut() {
+    open_.erase(place_);
+    listed_ = false;
+    stream_.close();
+  }
+
  private:
   using Message = beast::http::response<beast::http::string_body>;
 
   void on_read(beast::error_code error) {
+    if (!listed_) return;
     if (error == beast::http::error::end_of_stream || error == beast::error::timeout) return close();
     if (error == asio::error::operation_aborted || error == asio::error::connection_reset) return;
     if (error) return write({.status = 400, .body = "bad request\n"}, false, false);
@@ -61,6 +73,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
       return write({.status = 405, .body = "only GET and HEAD are answered here\n"}, false, false);
     }
     const std::string_view target(request.target().data(), request.target().size());
+    open_.splice(open_.end(), open_, place_);
     const bool keep = request.keep_alive() && ++requests_ < kRequestsMax;
     write(handler_(target.substr(0, target.find('?'))), keep, head);
   }
@@ -77,7 +90,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     serializer_.emplace(*reply_);
     stream_.expires_after(kRequestLimit);
     const auto done = [self = shared_from_this(), keep](beast::error_code error, std::size_t) {
-      if (error) return;
+      if (error || !self->listed_) return;
       if (!keep) return self->close();
       self->read(kIdleLimit);
     };
@@ -95,7 +108,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   beast::tcp_stream stream_;
   const HttpServer::Handler& handler_;
-  std::size_t& open_;
+  OpenConnections& open_;
+  OpenConnections::iterator place_;
+  bool listed_ = true;
   beast::flat_buffer buffer_{kHeaderBytesMax};
   std::optional<beast::http::request_parser<beast::http::empty_body>> parser_;
   std::optional<Message> reply_;
@@ -145,14 +160,14 @@ class BeastServer final : public HttpServer {
         });
         return;
       }
-      if (open_ < kConnectionsMax)
-        std::make_shared<HttpConnection>(std::move(socket), handler_, open_)->read(kRequestLimit);
+      if (open_.size() >= kConnectionsMax) open_.front()->cut();
+      std::make_shared<HttpConnection>(std::move(socket), handler_, open_)->read(kRequestLimit);
       accept();
     });
   }
 
   Handler handler_;
-  std::size_t open_ = 0;  // declared before the context, whose destruction destroys connections
+  OpenConnections open_;  // declared before the context, whose destruction destroys connections
   asio::io_context context_{1};
   tcp::acceptor acceptor_;
   asio::steady_timer rest_;

@@ -83,8 +83,22 @@ TEST_F(HttpServerTest, OtherMethodsNonsenseAndTooMuchAreRefused) {
 TEST_F(HttpServerTest, ConnectionsAreBounded) {
   std::vector<int> held;
   for (int i = 0; i < 64; ++i) held.push_back(connect());
-  // The one too many is closed without an answer, whatever it asks.
-  EXPECT_EQ(ask("GET /metrics HTTP/1.0\r\n\r\n"), "");
+  // Who asks something is answered, and the one that has said nothing for longest goes.
+  EXPECT_TRUE(ask("GET /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 "));
+  char byte = 0;
+  EXPECT_EQ(::recv(held[0], &byte, 1, 0), 0);
+  EXPECT_EQ(::recv(held[1], &byte, 1, MSG_DONTWAIT), -1);
+  for (const int fd : held) ::close(fd);
+}
+
+TEST_F(HttpServerTest, PeersThatNeverFinishTheirHeaderKeepNobodyOut) {
+  std::vector<int> held;
+  for (int i = 0; i < 300; ++i) {
+    held.push_back(connect());
+    EXPECT_EQ(::send(held.back(), "GET / HT", 8, MSG_NOSIGNAL), 8);
+    if (i % 50 != 49) continue;
+    EXPECT_TRUE(ask("GET /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 "));
+  }
   for (const int fd : held) ::close(fd);
 }
 
