@@ -91,19 +91,48 @@ void Connection::update_interest() {
   watch_for_stall();
 }
 
+bool Connection::within_message() const noexcept {
+  return !paused_ && !held_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
+}
+
+// Notes since when, and from which byte on, the peer is waited for: until the message is in, until the queue is empty.
+void Connection::watch_progress() {
+  if (!within_message()) {
+    receiving_.watched = false;
+  } else if (!receiving_.watched || receiving_.message != messages_) {
+    receiving_ = {.watched = true, .began = loop_.now(), .bytes = received_bytes_, .message = messages_};
+  }
+  if (queue_.empty() || (!full_ && !sending_.watched)) {
+    sending_.watched = false;
+  } else if (!sending_.watched) {
+    sending_ = {.watched = true, .began = loop_.now(), .bytes = sent_bytes_};
+  }
+}
+
+// When a peer is too slow that moves nothing more from now on; begins anew when enough has moved in time.
+Time Connection::slow_at(Progress& progress, std::uint64_t moved) const {
+  if (!progress.watched) return kNever;
+  if (loop_.now() >= after(progress.began, options_.stall_limit) &&
+      moved - progress.bytes >= options_.progress_bytes_min) {
+    progress.began = loop_.now();
+    progress.bytes = moved;
+  }
+  return after(progress.began, options_.stall_limit);
+}
+
 // Arms the stall timer when somebody waits for the peer. It is not moved at every byte: when it fires, it looks.
 void Connection::watch_for_stall() {
-  if (state_ != State::kOpen || stall_timer_.armed() || options_.stall_limit == Duration::max()) return;
-  const bool within_message = !paused_ && !held_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
-  if (full_ || within_message) stall_timer_.arm_in(options_.stall_limit);
+  if (state_ != State::kOpen || options_.stall_limit == Duration::max()) return;
+  watch_progress();
+  if (!stall_timer_.armed() && (full_ || within_message())) stall_timer_.arm_in(options_.stall_limit);
 }
 
 void Connection::on_stall_timer() {
   if (state_ == State::kFlushing) return close(why_closed_);
   Time next = kNever;
-  const bool within_message = !paused_ && !held_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
   if (full_) next = after(last_sent_, options_.stall_limit);
-  if (within_message) next = std::min(next, after(last_received_, options_.stall_limit));
+  if (within_message()) next = std::min(next, after(last_received_, options_.stall_limit));
+  next = std::min({next, slow_at(receiving_, received_bytes_), slow_at(sending_, sent_bytes_)});
   if (next == kNever) return;
   if (next > loop_.now()) return stall_timer_.arm(next);
   counters_.stalled.add();

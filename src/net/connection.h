@@ -16,10 +16,11 @@
 // which comes exactly once: when the last byte is taken, when abandon() took the message back, or when the
 // connection closed or was destroyed. Nothing is read from the body after on_done.
 //
-// Bounds: the read-ahead (16 KiB) and one meta (<= options.meta_bytes_max) are all that is buffered on the way in; on
-// the way out, owned bytes (headers, metas) beyond options.owned_bytes_max close the connection, as a peer that lets
-// them pile up does not read. A peer that makes no progress for options.stall_limit while bytes wait for it, or within
-// a message, is cut.
+// Bounds: the read-ahead (16 KiB) and one meta (<= options.meta_bytes_max) are all that is buffered on the way in, and
+// between messages nothing is; on the way out, owned bytes (headers, metas) beyond options.owned_bytes_max close the
+// connection, as a peer that lets them pile up does not read. A peer that makes no progress for options.stall_limit
+// while bytes wait for it, or within a message, is cut, and so is one that moves next to nothing in that time
+// (options.progress_bytes_min).
 //
 // Turns: a connection leaves the loop to others after a millisecond of receiving or of sending, at the next message or
 // system call, and goes on in the next turn.
@@ -90,10 +91,15 @@ struct ConnectionOptions {
   // Headers and metas queued. Beyond it no message is taken until half of them have gone out: requests that come faster
   // than their replies are read wait. What is queued beyond it all the same, for other reasons: cut.
   std::size_t owned_bytes_max = std::size_t{16} << 20;
+  // Of all connections that share the counters. Beyond it each may queue 64 KiB.
+  std::size_t owned_bytes_all_max = std::size_t{64} << 20;
   std::size_t meta_bytes_max = wire::kMetaBytesMax;  // a longer meta ends the connection
   Duration stall_limit = std::chrono::seconds(30);   // Duration::max() = never
-  Shaper* shaper = nullptr;                          // borrowed: bounds the rate of bodies sent; may be null
-  bool takes_descriptors = false;                    // see take_descriptor()
+  // What moves in a stall limit while one message comes in, or while the queue is not empty; a peer that is slower is
+  // as good as stalled. Waiting for the shaper does not count.
+  std::uint64_t progress_bytes_min = 1;
+  Shaper* shaper = nullptr;        // borrowed: bounds the rate of bodies sent; may be null
+  bool takes_descriptors = false;  // see take_descriptor()
 };
 
 // A message on its way out.
@@ -133,8 +139,8 @@ class Connection final : private ShaperUser {
   // Bytes queued and not yet in the kernel: at least options.queue_bytes_high = stop producing, wait for on_drained().
   [[nodiscard]] bool congested() const noexcept { return queued_bytes_ >= options_.queue_bytes_high; }
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_; }
-  // Memory held for the structures of messages on their way in; between two messages at most 256 KiB.
-  [[nodiscard]] std::size_t meta_bytes_held() const noexcept { return meta_.capacity(); }
+  // Memory held for messages on their way in; none while nothing comes.
+  [[nodiscard]] std::size_t inbound_bytes_held() const noexcept;
 
   // The longest meta taken from now on (a depot allows little before HELLO).
   void set_meta_bytes_max(std::size_t bytes) noexcept { options_.meta_bytes_max = bytes; }
@@ -179,6 +185,14 @@ class Connection final : private ShaperUser {
     std::size_t body_bytes = 0;
   };
 
+  // What has moved since `began`, while the peer is waited for.
+  struct Progress {
+    bool watched = false;
+    Time began{};
+    std::uint64_t bytes = 0;    // moved until then
+    std::uint64_t message = 0;  // that came in then
+  };
+
   void on_ready(std::uint32_t ready);
   void on_tokens(std::size_t bytes) override;
 
@@ -192,7 +206,7 @@ class Connection final : private ShaperUser {
   Status take_header(bool& more);
   Status take_meta(bool& more);
   Status take_payload(bool& more);
-  void drop_long_meta();
+  void rest();
   void violate(const Error& why);
 
   // connection_send.cc
@@ -203,11 +217,17 @@ class Connection final : private ShaperUser {
   [[nodiscard]] std::deque<Queued>::iterator find_queued(SendId id);
   bool remove_unstarted(std::deque<Queued>::iterator at);
   void drop_queue();
+  void own(std::size_t bytes);
+  void disown(std::size_t bytes);
+  [[nodiscard]] std::size_t owned_bytes_allowed() const noexcept;
   void call(io::Callback on_done);
   bool tell_drained();
 
   // connection.cc
   void update_interest();
+  [[nodiscard]] bool within_message() const noexcept;
+  void watch_progress();
+  Time slow_at(Progress& progress, std::uint64_t moved) const;
   void watch_for_stall();
   void on_stall_timer();
   void on_closed_timer();
@@ -237,6 +257,9 @@ class Connection final : private ShaperUser {
   std::uint64_t payload_left_ = 0;
   std::unique_ptr<std::byte[]> discard_;  // where bytes without a place go; made when first needed
   Time last_received_{};
+  std::uint64_t received_bytes_ = 0;
+  std::uint64_t messages_ = 0;  // begun
+  Progress receiving_;
   bool held_ = false;  // the handler wants no message now
   io::PrivateFd descriptor_;
   bool paused_ = false;  // nothing is received or taken until replies have gone out
@@ -252,6 +275,8 @@ class Connection final : private ShaperUser {
   bool was_congested_ = false;
   bool full_ = false;  // the stream takes nothing now
   bool flushing_ = false;
+  std::uint64_t sent_bytes_ = 0;
+  Progress sending_;
   Time last_sent_{};  // or when the stream became full
 };
 

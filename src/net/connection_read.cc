@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kAheadBytes = std::size_t{16} << 10;
 constexpr std::size_t kDiscardBytes = std::size_t{64} << 10;
 constexpr std::size_t kMetaStepBytes = std::size_t{64} << 10;
-constexpr std::size_t kMetaKeepBytes = std::size_t{256} << 10;
+constexpr std::size_t kMetaKeepBytes = 512;
 constexpr std::size_t kReceivePiecesMax = 1024;                 // IOV_MAX on Linux
 constexpr std::size_t kReceiveBytesMax = std::size_t{4} << 20;  // per call; loopback saturates from 1 MiB on
 constexpr std::size_t kEventBytesMax = std::size_t{16} << 20;   // per turn of the loop, so that others get theirs
@@ -22,6 +22,8 @@ constexpr std::size_t kEventBytesMax = std::size_t{16} << 20;   // per turn of t
 constexpr std::size_t kStepBytes = std::size_t{256} << 10;
 constexpr Duration kStepTime = std::chrono::milliseconds(5);
 constexpr Duration kReadTurnMax = std::chrono::milliseconds(1);  // engines give up on a depot that is silent for 100
+// Of working through messages: many peers may ask without a pause, and the others wait for a turn of each.
+constexpr Duration kMessagesTurnMax = std::chrono::microseconds(100);
 
 // Shortens a list of pieces to `bytes_max`; returns how many are left and their bytes.
 std::size_t clip(std::span<iovec> pieces, std::size_t bytes_max, std::size_t& bytes) {
@@ -38,7 +40,7 @@ std::size_t clip(std::span<iovec> pieces, std::size_t bytes_max, std::size_t& by
 }  // namespace
 
 void Connection::read_some() {
-  if (ahead_ == nullptr) ahead_ = std::make_unique<std::byte[]>(kAheadBytes);
+  if (ahead_ == nullptr) ahead_ = std::make_unique_for_overwrite<std::byte[]>(kAheadBytes);
   std::size_t budget = kEventBytesMax;
   const std::uint64_t before = counters_.bytes_in.value();
   paused_ = yielded_ = false;
@@ -61,6 +63,7 @@ void Connection::read_some() {
     if (yielded_) resume_timer_.arm(loop_.now());  // no readiness tells of the read-ahead
     if (!yielded_ && !paused_ && !held_) wait_for_step(counters_.bytes_in.value() != before);
   }
+  rest();
   update_interest();
 }
 
@@ -105,6 +108,7 @@ std::size_t Connection::receive() {
   }
   const std::size_t got = *received;
   counters_.bytes_in.add(got);
+  received_bytes_ += got;
   last_received_ = loop_.now();
   const std::size_t in_place = std::min(got, direct);
   ahead_end_ += got - in_place;
@@ -142,8 +146,9 @@ void Connection::landed(std::size_t bytes) {
 // Works through the read-ahead, message by message, until it holds no complete part any more, until the replies of what
 // it held are too many, or until others have their turn.
 Status Connection::consume() {
+  const Time turn_end = std::min(turn_end_, after(loop_.now(), kMessagesTurnMax));
   for (bool more = true; more && state_ == State::kOpen;) {
-    paused_ = part_ == Part::kHeader && owned_bytes_ > options_.owned_bytes_max;
+    paused_ = part_ == Part::kHeader && owned_bytes_ > owned_bytes_allowed();
     if (paused_ || held_) break;
     Status taken;
     switch (part_) {
@@ -152,7 +157,7 @@ Status Connection::consume() {
       case Part::kPayload: taken = take_payload(more); break;
     }
     if (!taken) return taken;
-    yielded_ = part_ == Part::kHeader && ahead_at_ != ahead_end_ && loop_.now() >= turn_end_;
+    yielded_ = part_ == Part::kHeader && ahead_at_ != ahead_end_ && loop_.now() >= turn_end;
     if (yielded_) break;
   }
   // Room for a whole header behind what is left; in the other parts nothing is left.
@@ -177,6 +182,7 @@ Status Connection::take_header(bool& more) {
     return fail(Code::kCorrupt, "the message's structure is longer than allowed here");
   }
   header_ = *header;
+  ++messages_;
   ahead_at_ += wire::kHeaderBytes;
   part_ = Part::kMeta;
   meta_have_ = 0;
@@ -200,13 +206,20 @@ Status Connection::take_meta(bool& more) {
   ++in_callback_;
   Status handled = handler_.on_message(header_, meta_);
   --in_callback_;
-  if (part_ == Part::kHeader) drop_long_meta();
   return handled;
 }
 
-// At a message's end, not when the next one begins: a connection may be idle for ever.
-void Connection::drop_long_meta() {
+// Gives the memory of messages back when nothing more is there: a connection may be idle for ever, and there may be ten
+// thousand of them. The allocator has it at hand when the next message comes.
+void Connection::rest() {
+  if (part_ != Part::kHeader || ahead_at_ != ahead_end_) return;
+  ahead_.reset();
+  discard_.reset();
   if (meta_.capacity() > kMetaKeepBytes) std::vector<std::byte>().swap(meta_);  // assigning {} would keep the memory
+}
+
+std::size_t Connection::inbound_bytes_held() const noexcept {
+  return meta_.capacity() + (ahead_ == nullptr ? 0 : kAheadBytes) + (discard_ == nullptr ? 0 : kDiscardBytes);
 }
 
 // Copies what the read-ahead caught of the payload into its places; ends the message when nothing is missing.
@@ -234,7 +247,6 @@ Status Connection::take_payload(bool& more) {
   ++in_callback_;
   Status ended = handler_.on_payload_end();
   --in_callback_;
-  drop_long_meta();
   return ended;
 }
 

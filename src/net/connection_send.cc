@@ -14,6 +14,7 @@ constexpr std::size_t kSendPiecesMax = 1024;                   // IOV_MAX on Lin
 constexpr std::size_t kSendBytesMax = std::size_t{4} << 20;    // per call: tcp_wmem's usual maximum
 constexpr std::size_t kFlushBytesMax = std::size_t{16} << 20;  // per turn of the loop, so that others get theirs
 
+constexpr std::size_t kOwnedBytesCrowded = std::size_t{64} << 10;
 constexpr Duration kSendTurnMax = std::chrono::milliseconds(1);
 
 constexpr int kFarewellReadsMax = 64;  // 256 KiB: a request to the wrong protocol
@@ -24,7 +25,7 @@ constexpr std::array<std::byte, 65536> kZeros{};
 
 SendId Connection::send(Outgoing message) {
   Queued queued{.id = next_id_++, .message = std::move(message)};
-  owned_bytes_ += queued.message.head.size();
+  own(queued.message.head.size());
   queued_bytes_ += queued.message.head.size();
   for (const Bytes piece : queued.message.body) {
     KVD_CHECK(!piece.empty());
@@ -50,7 +51,7 @@ void Connection::flush() {
   flushing_ = false;
   tokens_ = 0;
   if (state_ == State::kClosed) return;
-  if (paused_ && owned_bytes_ <= options_.owned_bytes_max / 2) resume_timer_.arm(loop_.now());
+  if (paused_ && owned_bytes_ <= owned_bytes_allowed() / 2) resume_timer_.arm(loop_.now());
   // The last request of a turn may have gone beyond the bound: no more is taken until the peer has read.
   if (owned_bytes_ > options_.owned_bytes_max * (paused_ || yielded_ ? 2 : 1)) {
     counters_.stalled.add();
@@ -74,6 +75,7 @@ bool Connection::flush_some(std::size_t& budget) {
   std::size_t body_max = kSendBytesMax;
   if (options_.shaper != nullptr) {
     if (tokens_ == 0) tokens_ = options_.shaper->ask(*this);
+    if (tokens_ == 0) sending_.watched = false;  // the peer is not what is waited for
     body_max = tokens_;
   }
   std::array<iovec, kSendPiecesMax> pieces;
@@ -94,6 +96,7 @@ bool Connection::flush_some(std::size_t& budget) {
   const std::size_t bytes = *sent;
   budget -= std::min(budget, bytes);
   counters_.bytes_out.add(bytes);
+  sent_bytes_ += bytes;
   last_sent_ = loop_.now();
   full_ = bytes < batch.bytes;
   advance_queue(batch, bytes);
@@ -130,7 +133,7 @@ void Connection::advance_queue(const Batch& batch, std::size_t bytes) {
     const std::size_t n = std::min(piece.size(), bytes);
     bytes -= n;
     if (front.piece == 0)
-      owned_bytes_ -= n;
+      disown(n);
     else
       body_bytes += n;
     front.offset += n;
@@ -155,7 +158,7 @@ std::deque<Connection::Queued>::iterator Connection::find_queued(SendId id) {
 bool Connection::remove_unstarted(std::deque<Queued>::iterator at) {
   if (at == queue_.end() || at->started()) return false;
   io::Callback on_done = std::move(at->message.on_done);
-  owned_bytes_ -= at->message.head.size();
+  disown(at->message.head.size());
   queued_bytes_ -= at->message.head.size();
   for (const Bytes piece : at->message.body) queued_bytes_ -= piece.size();
   queue_.erase(at);
@@ -194,9 +197,26 @@ void Connection::call(io::Callback on_done) {
 
 void Connection::drop_queue() {
   std::deque<Queued> dropped = std::exchange(queue_, {});
-  queued_bytes_ = owned_bytes_ = 0;
+  disown(owned_bytes_);
+  queued_bytes_ = 0;
   was_congested_ = false;
   for (Queued& queued : dropped) call(std::move(queued.message.on_done));
+}
+
+void Connection::own(std::size_t bytes) {
+  owned_bytes_ += bytes;
+  counters_.owned_bytes.add(bytes);
+}
+
+void Connection::disown(std::size_t bytes) {
+  owned_bytes_ -= bytes;
+  counters_.owned_bytes.sub(bytes);
+}
+
+// What may wait for this peer: less when much waits for all of them.
+std::size_t Connection::owned_bytes_allowed() const noexcept {
+  const bool crowded = counters_.owned_bytes.value() > options_.owned_bytes_all_max;
+  return crowded ? std::min(options_.owned_bytes_max, kOwnedBytesCrowded) : options_.owned_bytes_max;
 }
 
 // Returns whether the handler was told and has queued more.

@@ -248,14 +248,22 @@ TEST_F(ConnectionTest, AMetaLongerThanTheReadAheadArrives) {
   peer_->send(wire::frame({.request_id = 1}, wire::StatsReply{text}));
   ASSERT_TRUE(until([&] { return other_->received.size() == 1; }));
   EXPECT_EQ(as_text(other_->received[0].meta), text);
-  EXPECT_LE(other_->connection->meta_bytes_held(), 256U << 10) << "an idle connection keeps what it no longer needs";
+  const auto held = [&] { return other_->connection->inbound_bytes_held(); };
+  EXPECT_LE(held(), 512U) << "an idle connection keeps what it no longer needs";
   // The same of a message with payload, whose meta is valid until the payload has come.
   const std::vector<std::uint64_t> checksums(100'000);
   const wire::Header header{.request_id = 2, .items = 100'000, .layer_first = 0, .layer_count = 1};
   peer_->send(wire::frame(header, wire::PutData{wire::U64View(std::span(checksums))}, 9), make_bytes(9, 1));
   ASSERT_TRUE(until([&] { return other_->received.size() == 2; }));
   EXPECT_GE(other_->received[1].meta.size(), 800'000U);
-  EXPECT_LE(other_->connection->meta_bytes_held(), 256U << 10);
+  EXPECT_LE(held(), 512U);
+  other_->discard = true;
+  peer_->send(put_data_frame(3, 100'000), make_bytes(100'000, 2));
+  ASSERT_TRUE(until([&] {
+    return other_->connection->last_received() > Time{} &&
+           other_->counters.bytes_in.value() == peer_->counters.bytes_out.value();
+  }));
+  EXPECT_LE(held(), 512U) << "nor where bytes without a place went";
 }
 
 TEST_F(ConnectionTest, NothingLandsInAPlaceThatIsNoLongerNamed) {
@@ -447,6 +455,53 @@ TEST_F(SendTest, APeerThatStopsWithinAMessageIsCut) {
   EXPECT_EQ(peer_->closed->code, Code::kTimeout);
 }
 
+// A byte now and then is progress, but not enough of it: neither of a meta nor of a payload.
+TEST_F(SendTest, APeerWhoseMessageTricklesInIsCut) {
+  Buffer long_meta = wire::frame({.request_id = 1}, wire::StatsReply{std::string(1'000'000, 'x')});
+  long_meta.resize(100);
+  for (const Buffer& begun : {long_meta, put_data_frame(1, 1'000'000)}) {
+    SCOPED_TRACE(begun.size());
+    open({.stall_limit = std::chrono::milliseconds(20), .progress_bytes_min = 100'000});
+    write_all(far_.get(), begun);
+    EXPECT_TRUE(until([&] {
+      static_cast<void>(::send(far_.get(), "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT));
+      return peer_->closed.has_value();
+    }));
+    EXPECT_EQ(peer_->closed->code, Code::kTimeout);
+    EXPECT_EQ(peer_->counters.stalled.value(), 1U);
+  }
+}
+
+// The same of one that takes what it asked for by and by: what it is sent is pinned.
+TEST_F(SendTest, APeerThatReadsALittleIsCut) {
+  open({.stall_limit = std::chrono::milliseconds(100), .progress_bytes_min = 1'000'000'000});
+  for (std::uint64_t id = 1; id <= 60; ++id) send_body(id);
+  peer_->connection->flush();
+  Buffer sink(std::size_t{128} << 10);
+  ssize_t got = 0;
+  EXPECT_TRUE(until([&] {
+    got += std::max<ssize_t>(0, ::recv(far_.get(), sink.data(), sink.size(), MSG_DONTWAIT));
+    return peer_->closed.has_value();
+  }));
+  EXPECT_EQ(peer_->closed->code, Code::kTimeout);
+  EXPECT_GT(got, 0);
+}
+
+// Many messages, each of them whole in time, are no slow one.
+TEST_F(SendTest, APeerWithMuchToSayIsNotASlowOne) {
+  open({.stall_limit = std::chrono::seconds(1), .progress_bytes_min = 1'000'000'000});
+  const Buffer ping = wire::frame({.request_id = 1}, wire::Ping{});
+  io::Timer later(*loop_, [] {});
+  later.arm_in(std::chrono::milliseconds(1500));
+  std::size_t at = 0;
+  ASSERT_TRUE(until([&] {
+    write_all(far_.get(), Bytes(ping).subspan(at, 16));
+    at = (at + 16) % ping.size();
+    return !later.armed();
+  }));
+  EXPECT_FALSE(peer_->closed);
+}
+
 TEST_F(SendTest, AnIdleConnectionIsNotAStalledOne) {
   open({.stall_limit = std::chrono::milliseconds(1)});
   write_all(far_.get(), wire::frame({.request_id = 1}, wire::Ping{}));
@@ -491,6 +546,39 @@ TEST_F(SendTest, RepliesToManyRequestsAreBoundedAsTheyAreMade) {
       EXPECT_EQ(peer_->closed->code, Code::kTimeout);
     }
   }
+}
+
+// Many peers that do not read share one bound: beyond it each has a little.
+TEST_F(SendTest, RepliesToAllPeersAreBoundedTogether) {
+  constexpr std::size_t kReply = std::size_t{16} << 10;
+  open({.owned_bytes_all_max = 100'000, .stall_limit = Duration::max()});
+  peer_->counters.owned_bytes.add(100'001);  // of others
+  std::size_t most = 0;
+  std::size_t replies = 0;
+  peer_->on_request = [&] {
+    ++replies;
+    peer_->connection->send({.head = Buffer(kReply), .body = {}, .on_done = {}});
+    most = std::max(most, peer_->connection->queued_bytes());
+  };
+  Buffer requests;
+  for (std::size_t i = 0; i < 200; ++i) {
+    const Buffer one = wire::frame({.request_id = 1 + i}, wire::Ping{});
+    requests.insert(requests.end(), one.begin(), one.end());
+  }
+  write_all(far_.get(), requests);
+  for (int i = 0; i < 20; ++i) loop_->run_once(Millis(1));
+  EXPECT_LT(replies, 200U);
+  EXPECT_LE(most, (std::size_t{64} << 10) + kReply);
+  EXPECT_EQ(peer_->counters.owned_bytes.value(), 100'001 + peer_->connection->queued_bytes());
+  peer_->counters.owned_bytes.sub(100'001);
+  std::size_t got = 0;
+  Buffer sink(std::size_t{1} << 20);
+  EXPECT_TRUE(until([&] {
+    for (ssize_t n = 1; n > 0; got += n > 0 ? static_cast<std::size_t>(n) : 0)
+      n = ::recv(far_.get(), sink.data(), sink.size(), MSG_DONTWAIT);
+    return got == 200 * kReply;
+  }));
+  EXPECT_EQ(peer_->counters.owned_bytes.value(), 0U);
 }
 
 TEST_F(SendTest, UnreadRepliesAreBounded) {

@@ -11,7 +11,8 @@ struct NetCounters {
   Counter bytes_in, bytes_out;
   Counter recv_calls, send_calls;  // system calls that move bytes
   Counter protocol_errors;         // connections ended because of what the peer sent
-  Counter stalled;                 // connections cut because the peer stopped reading or writing
+  Counter stalled;                 // connections cut because the peer stopped reading or writing, or was too slow
+  Gauge owned_bytes;               // headers and metas that wait to be sent
 };
 
 }  // namespace kvd::net
