@@ -18,8 +18,9 @@
 namespace kvd::cmd {
 namespace {
 
-constexpr std::array kNames{"dir",        "pool",      "flash",         "listen",   "http",  "segment", "demote-after",
-                            "shape-read", "log-level", "shared-memory", "eviction", "scrub", "dwpd"};
+constexpr std::array kNames{"dir",      "pool",         "flash",      "listen",         "http",
+                            "segment",  "demote-after", "shape-read", "log-level",      "shared-memory",
+                            "eviction", "scrub",        "dwpd",       "connections-max"};
 
 // A scalar as it would be typed on the command line.
 std::string as_typed(const toml::node& node) {
@@ -78,6 +79,15 @@ Result<policy::Eviction> parse_eviction(std::string_view text) {
   if (text == "lru") return policy::Eviction::kLru;
   if (text == "fifo") return policy::Eviction::kFifo;
   return fail(Code::kInvalid, "not lru or fifo");
+}
+
+// As many as descriptors can be had for.
+Result<std::uint32_t> parse_connections(std::string_view text) {
+  std::uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > 1'000'000)
+    return fail(Code::kInvalid, "not a number from 1 to 1000000");
+  return value;
 }
 
 // Drive writes a day.
@@ -145,6 +155,7 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   store.demote_after = read.converted("demote-after", "30s", parse_duration);
   options.node.shape_read_bytes_per_s = read.converted("shape-read", "0", parse_size);
   options.node.shared_memory = read.converted("shared-memory", "on", parse_switch);
+  options.node.limits.connections_max = read.converted("connections-max", "1024", parse_connections);
   options.log_level = read.converted("log-level", "info", parse_level);
   options.node.http = read.text("http", "127.0.0.1:7071");
   if (options.node.http == "off") options.node.http.clear();

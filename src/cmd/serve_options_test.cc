@@ -45,8 +45,10 @@ TEST(ServeOptions, TakeWhatIsSaid) {
                                      {"dwpd", {"1.5"}},
                                      {"verify", {"off"}},
                                      {"shared-memory", {"off"}},
+                                     {"connections-max", {"12000"}},
                                      {"log-level", {"debug"}}});
   ASSERT_TRUE(options.has_value());
+  EXPECT_EQ(options->node.limits.connections_max, 12'000U);
   EXPECT_EQ(options->node.store.pool_bytes, std::uint64_t{8} << 30);
   EXPECT_EQ(options->node.store.flash_bytes, std::uint64_t{200} << 30);
   EXPECT_TRUE(options->node.store.flash_bytes_given);
@@ -72,6 +74,11 @@ TEST(ServeOptions, ComplaintsNameTheFlagAndTheValue) {
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"pool", {"8 apples"}}}).find("--pool: '8 apples' is not a size"), 0U);
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"demote-after", {"soon"}}}).find("--demote-after: 'soon' is "), 0U);
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"eviction", {"lfu"}}}), "--eviction: 'lfu' is not lru or fifo");
+  for (const char* const bad : {"", "many", "0", "-1", "1000001"}) {
+    EXPECT_NE(complaint({{"dir", {"/d"}}, {"connections-max", {bad}}}).find("is not a number from 1 to 1000000"),
+              std::string::npos)
+        << bad;
+  }
   for (const char* const bad : {"", "much", "1x", "-1", "1001", "nan", "inf"})
     EXPECT_EQ(complaint({{"dir", {"/d"}}, {"dwpd", {bad}}}).find("--dwpd: '" + std::string(bad) + "' is not a number"),
               0U);

@@ -3,6 +3,7 @@
 // Belongs to one thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -58,6 +59,20 @@ class Budget {
     used_bytes_ += bytes;
     show();
     return Share(*this, bytes);
+  }
+  // Whether somebody who holds `own` of it may take `bytes` more and leave others theirs. Who holds something has at
+  // most four times of what is left, so that of n who want everything none gets more than 4 / (4 n + 1), and there is
+  // always something left; who holds nothing takes what there is, but large shares leave an eighth to small ones (a
+  // 64th at most). Refusing is remembered as in has_room().
+  [[nodiscard]] bool is_fair(std::uint64_t own, std::uint64_t bytes) {
+    if (used_bytes_ == 0) return true;
+    if (used_bytes_ <= bytes_max_ && bytes <= bytes_max_ - used_bytes_) {
+      const std::uint64_t left = bytes_max_ - used_bytes_ - bytes;
+      const bool fair = own > 0 ? own + bytes <= 4 * left : bytes <= bytes_max_ / 64 || left >= bytes_max_ / 8;
+      if (fair) return true;
+    }
+    wanted_ = true;
+    return false;
   }
   [[nodiscard]] std::uint64_t bytes_max() const noexcept { return bytes_max_; }
   [[nodiscard]] std::uint64_t used() const noexcept { return used_bytes_; }

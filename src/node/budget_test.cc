@@ -31,6 +31,26 @@ TEST(Budget, OneShareLargerThanAllIsGivenWhenNothingElseIs) {
   EXPECT_FALSE(budget.take(UINT64_MAX));
 }
 
+TEST(Budget, WhoWantsEverythingLeavesOthersTheirs) {
+  Budget budget(640);
+  EXPECT_TRUE(budget.is_fair(0, 10'000)) << "nobody else is there";
+  Budget::Share first = budget.take(480);
+  EXPECT_TRUE(budget.is_fair(480, 32));
+  EXPECT_FALSE(budget.is_fair(480, 33)) << "four times what is left for all others";
+  EXPECT_TRUE(budget.is_fair(0, 80));
+  EXPECT_FALSE(budget.is_fair(0, 81)) << "an eighth is for small ones";
+  Budget::Share second = budget.take(80);
+  EXPECT_FALSE(budget.is_fair(0, 11));
+  EXPECT_TRUE(budget.is_fair(0, 10));
+  EXPECT_TRUE(budget.is_fair(10, 62));
+  EXPECT_FALSE(budget.is_fair(10, 63));
+  EXPECT_FALSE(budget.is_fair(10, 81)) << "there is no room";
+  int told = 0;
+  budget.on_room = [&] { ++told; };
+  second.release();
+  EXPECT_EQ(told, 1) << "who was refused is told";
+}
+
 TEST(Budget, TellsOnceWhenSomebodyWasRefused) {
   Budget budget(100);
   int told = 0;

@@ -12,6 +12,7 @@
 #include "node/counters.h"
 #include "node/leases.h"
 #include "node/options.h"
+#include "node/slices.h"
 #include "store/store.h"
 
 namespace kvd::node {
@@ -26,6 +27,7 @@ struct NodeContext {
   net::Shaper* shaper;  // null = reads are not slowed down
   Leases& leases;
   Checker& checker;
+  SliceLine& slices;
   Budget& pinned;              // bytes of the pool that GETs may pin: all records of a GET, from its start to its end
   Budget& lent;                // of these, by GETs whose clients read the pool through shared memory
   Budget& unfinished;          // records being put

@@ -121,7 +121,8 @@ bool GetOp::take_share(const std::vector<Tier>& tiers) {
 
 // Not taken and given back: that would wake those who wait for the first of the two budgets, and they this one.
 bool GetOp::has_room(std::uint64_t bytes) {
-  return connection_pins_.has_room(bytes) && context_.pinned.has_room(bytes);
+  return connection_pins_.has_room(bytes) && context_.pinned.has_room(bytes) &&
+         context_.pinned.is_fair(connection_pins_.used(), bytes);
 }
 
 // How many layers the next group has. One that streams leaves room for a second group while it is being sent.

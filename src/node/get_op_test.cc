@@ -85,13 +85,15 @@ class HalfOnFlash final : public store::Store {
 
 // What a node lends to its operations, without the node.
 struct Lender {
-  explicit Lender(io::Loop& loop, store::Store& store) : leases(loop, store, counters, limits), checker(loop, store) {}
+  explicit Lender(io::Loop& loop, store::Store& store)
+      : leases(loop, store, counters, limits), checker(loop, store), slices(loop) {}
   NullLog log;
   Limits limits;
   NodeCounters counters;
   net::NetCounters net;
   Leases leases;
   Checker checker;
+  SliceLine slices;
   Budget pinned{std::uint64_t{1} << 30}, lent{1}, unfinished{1}, op_keys{1};
 };
 
@@ -126,6 +128,7 @@ TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
                       .shaper = nullptr,
                       .leases = lent.leases,
                       .checker = lent.checker,
+                      .slices = lent.slices,
                       .pinned = lent.pinned,
                       .lent = lent.lent,
                       .unfinished = lent.unfinished,

@@ -327,7 +327,7 @@ TEST_F(GetPut, UnfinishedPutsAreBounded) {
   const auto put = wire::decode<wire::PutReply>(reply.header, reply.meta);
   ASSERT_TRUE(put.has_value());
   EXPECT_GE(wire::count_bits(put->failed), 18U);
-  EXPECT_LE(wire::count_bits(put->failed), 21U);
+  EXPECT_LE(wire::count_bits(put->failed), 29U) << "a fifth is left to other connections";
   EXPECT_EQ(put->why, Code::kBusy);
   EXPECT_NE(put->reason.find("share of the pool"), std::string_view::npos);
   client->vanish();

@@ -63,6 +63,8 @@ constexpr std::array kStoreGauges{
 constexpr std::array kNodeCounters{
     Field{"connections_accepted", &NodeCounters::connections_accepted, "Client connections accepted."},
     Field{"connections_refused", &NodeCounters::connections_refused, "Client connections closed at once: too many."},
+    Field{"connections_silent", &NodeCounters::connections_silent,
+          "Client connections closed before they had said anything: others wanted their place."},
     Field{"requests_match", &NodeCounters::requests_match, "MATCH requests."},
     Field{"requests_get", &NodeCounters::requests_get, "GET requests."},
     Field{"requests_put", &NodeCounters::requests_put, "PUT requests."},
@@ -109,7 +111,11 @@ constexpr std::array kNetCounters{
     Field{"recv_calls", &NetCounters::recv_calls, "System calls that received bytes."},
     Field{"send_calls", &NetCounters::send_calls, "System calls that sent bytes."},
     Field{"protocol_errors", &NetCounters::protocol_errors, "Connections ended because of what the peer sent."},
-    Field{"stalled", &NetCounters::stalled, "Connections cut because the peer stopped reading or writing."}};
+    Field{"stalled", &NetCounters::stalled,
+          "Connections cut because the peer stopped reading or writing, or was too slow."}};
+
+constexpr std::array kNetGauges{
+    Field{"owned_bytes", &NetCounters::owned_bytes, "Bytes of headers and replies that wait to be sent."}};
 
 using Families = std::vector<prometheus::MetricFamily>;
 
@@ -182,6 +188,7 @@ std::string metrics_text(const Figures& figures) {
   add_counters(families, figures.node, "kvdepot_", kNodeCounters);
   add_gauges(families, figures.node, "kvdepot_", kNodeGauges);
   add_counters(families, figures.net, "kvdepot_net_", kNetCounters);
+  add_gauges(families, figures.net, "kvdepot_net_", kNetGauges);
   for (const auto& f : kNodeHistograms) {
     add_histogram(families, std::string("kvdepot_") + f.name + "_seconds", f.help, figures.node.*f.field);
   }
@@ -202,6 +209,7 @@ std::string stats_json(const Figures& figures) {
   add_json(json["node"], figures.node, kNodeCounters);
   add_json(json["node"], figures.node, kNodeGauges);
   add_json(json["net"], figures.net, kNetCounters);
+  add_json(json["net"], figures.net, kNetGauges);
   for (const auto& f : kNodeHistograms) {
     const LatencyHistogram& histogram = figures.node.*f.field;
     json["latency_us"][f.name] = {{"p50", histogram.quantile_us(0.5)}, {"p99", histogram.quantile_us(0.99)}};

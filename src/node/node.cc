@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -68,6 +69,7 @@ class NodeImpl final : public Node {
   Status listen(std::string& why);
   void make_context();
   void on_accept(io::UniqueFd socket);
+  bool make_room();
   void on_closed(Session& session, const Error& why);
   void tell_room();
   void check_drain();
@@ -95,8 +97,10 @@ class NodeImpl final : public Node {
   Budget op_keys_;
   std::unique_ptr<Leases> leases_;
   std::unique_ptr<Checker> checker_;
+  SliceLine slices_;
   std::unique_ptr<NodeContext> context_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Session>> sessions_;
+  std::deque<std::uint64_t> newcomers_;  // by age; those that have said HELLO leave it with the ones before them
   std::uint64_t next_session_ = 1;
   io::Timer room_timer_;
 
@@ -118,6 +122,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       unfinished_(percent_of(options_.store.pool_bytes, options_.limits.unfinished_percent_max),
                   &counters_.unfinished_bytes),
       op_keys_(options_.limits.op_keys_max, &counters_.op_keys),
+      slices_(loop),
       room_timer_(loop, [this] { tell_room(); }),
       drain_timer_(loop, [this] { on_drain_timer(); }),
       drain_poll_(loop, [this] { check_drain(); }) {
@@ -209,6 +214,7 @@ void NodeImpl::make_context() {
                                  .shaper = shaper_.get(),
                                  .leases = *leases_,
                                  .checker = *checker_,
+                                 .slices = slices_,
                                  .pinned = pinned_,
                                  .lent = lent_,
                                  .unfinished = unfinished_,
@@ -259,14 +265,30 @@ void NodeImpl::on_accept(io::UniqueFd socket) {
   }
 }
 
+// Whether one more connection may come. Those that say nothing keep nobody out: the one that has been silent for
+// longest goes.
+bool NodeImpl::make_room() {
+  while (!newcomers_.empty()) {
+    const auto oldest = sessions_.find(newcomers_.front());
+    const bool silent = oldest != sessions_.end() && !oldest->second->greeted();
+    if (silent && sessions_.size() < options_.limits.connections_max) break;
+    newcomers_.pop_front();
+    if (!silent) continue;
+    counters_.connections_silent.add();
+    sessions_.erase(oldest);
+  }
+  return sessions_.size() < options_.limits.connections_max;
+}
+
 Status NodeImpl::adopt(std::unique_ptr<io::Stream> stream) {
   if (context_->draining) return fail(kShuttingDown);
-  if (sessions_.size() >= options_.limits.connections_max) return fail(Code::kBusy, "too many connections");
+  if (!make_room()) return fail(Code::kBusy, "too many connections");
   const std::uint64_t number = next_session_++;
   auto session = std::make_unique<Session>(*context_, number, std::move(stream),
                                            [this](Session& s, const Error& why) { on_closed(s, why); });
   if (Status started = session->start(); !started) return started;
   sessions_.emplace(number, std::move(session));
+  newcomers_.push_back(number);
   counters_.connections_accepted.add();
   counters_.connections.set(sessions_.size());
   return {};

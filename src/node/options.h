@@ -13,7 +13,8 @@ namespace kvd::node {
 
 // Bounds of what clients can make a node hold. Reaching one is answered with `busy` or a miss, never with waiting.
 struct Limits {
-  std::uint32_t connections_max = 1024;       // an engine of 8 GPUs has 16; one more is closed at once
+  std::uint32_t connections_max = 1024;       // an engine of 8 GPUs has 16; one more takes the place of the oldest that
+                                              // has not said HELLO, or is closed at once
   std::uint32_t ops_max = 256;                // unfinished GETs and PUTs of a connection (told in HELLO)
   std::uint32_t op_keys_max = 1U << 18;       // keys of all unfinished GETs and PUTs of the node: about 80 MB; 8 of a
                                               // large MATCH count as one
@@ -30,7 +31,12 @@ struct Limits {
                                               // read through shared memory: the others always have the rest
   Duration handshake_limit = std::chrono::seconds(5);  // from connecting to HELLO
   Duration put_idle_limit = std::chrono::seconds(60);  // between two messages of a PUT without a deadline
+  Duration op_limit = std::chrono::minutes(10);        // of a GET, and the longest deadline that a GET or PUT may have:
+                                                       // they hold parts of the pool
   Duration stall_limit = std::chrono::seconds(30);     // a peer that does not read, or stops within a message
+  std::uint64_t progress_bytes_min = 1U << 20;  // in that time, by a peer that is read or written without a pause
+  std::size_t reply_bytes_max = std::size_t{4} << 20;       // replies that wait for one connection
+  std::size_t reply_bytes_all_max = std::size_t{64} << 20;  // and for all; beyond it each may have 64 KiB
   Duration view_grace = std::chrono::seconds(1);  // a view outlives its GET's deadline by this, and lasts no longer
                                                   // than stall_limit
 };

@@ -59,6 +59,8 @@ void PutOp::begin() {
 }
 
 Status PutOp::reserve(Record& record) {
+  if (!context_.unfinished.is_fair(connection_unfinished_.used(), request_.shape.record_bytes()))
+    return fail(Code::kBusy, "PUTs under way hold their share of the pool");
   record.connection_share = connection_unfinished_.take(request_.shape.record_bytes());
   if (!record.connection_share) return fail(Code::kBusy, "PUTs under way hold this connection's share of the pool");
   record.share = context_.unfinished.take(request_.shape.record_bytes());

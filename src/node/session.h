@@ -37,6 +37,8 @@ class Session final : private net::MessageHandler {
 
   Status start();
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+  // Its client has said HELLO.
+  [[nodiscard]] bool greeted() const noexcept { return greeted_; }
   // Nothing is under way and nothing waits to be sent.
   [[nodiscard]] bool idle() const noexcept {
     return gets_.empty() && puts_.empty() && matches_.empty() && removals_ == 0 && views_.held() == 0 &&
@@ -51,9 +53,14 @@ class Session final : private net::MessageHandler {
   [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
 
  private:
+  // Of the node's bookkeeping, and what this connection has of it.
+  struct KeyShare {
+    Budget::Share connection, node;
+  };
   // What the views of one GET may hold; shared by them and the GET. With its keys: their bookkeeping lasts as long.
   struct LentShare {
-    Budget::Share connection, node, keys;
+    Budget::Share connection, node;
+    KeyShare keys;
   };
   struct Queued {
     net::SendId id = 0;
@@ -63,7 +70,7 @@ class Session final : private net::MessageHandler {
   struct RunningGet {
     SharedNamespace ns;
     std::shared_ptr<GetOp> op;  // also held by the messages it has queued
-    Budget::Share keys;         // moves to `lent`
+    KeyShare keys;              // moves to `lent`
     std::unique_ptr<io::Timer> deadline;
     std::vector<Queued> queued;
     Time arrived{};
@@ -74,18 +81,18 @@ class Session final : private net::MessageHandler {
   struct RunningPut {
     SharedNamespace ns;
     std::shared_ptr<PutOp> op;  // also held by acknowledgements that the store owes
-    Budget::Share keys;
+    KeyShare keys;
     std::unique_ptr<io::Timer> deadline;
     bool idle_limited = false;  // the timer is the limit between two messages
     Time arrived{};
   };
-  // A REMOVE on its way. Its records go a slice at a time, each in a turn of the loop of its own.
+  // A REMOVE on its way. Its records go a slice at a time (SliceLine).
   struct RunningRemove {
     wire::Header header;
     SharedNamespace ns;
     std::vector<Key> keys;
     std::vector<std::uint16_t> shards, groups;
-    Budget::Share share;   // of the node's bookkeeping
+    KeyShare share;
     std::size_t next = 0;  // key that is removed next
     std::uint32_t removed = 0;
   };
@@ -102,7 +109,7 @@ class Session final : private net::MessageHandler {
     Time readable{};  // not later than it could be read
     Time arrived{};
     Time deadline = kNever;  // looked at between two slices
-    Budget::Share share;     // of the node's bookkeeping, once it takes more than a turn
+    KeyShare share;          // once it takes more than a turn
     PrefixSearch search;
     std::optional<MatchResult> found = std::nullopt;  // when the search is done
     std::uint32_t next_block = 0;                     // of the prefix, to be leased and promoted next
@@ -135,7 +142,7 @@ class Session final : private net::MessageHandler {
   Status on_close(const wire::Header& header, Bytes meta);
   Status on_remove(const wire::Header& header, Bytes meta);
   bool remove_some(RunningRemove& remove);
-  void remove_next();
+  bool remove_next();
   void removal_written(const wire::Header& request, std::uint32_t removed, const Status& written);
   Status on_unpin(const wire::Header& header, Bytes meta);
   Status on_stats(const wire::Header& header, Bytes meta);
@@ -157,7 +164,7 @@ class Session final : private net::MessageHandler {
   void keep(RunningMatch& match);
   void answer_match(const RunningMatch& match);
   void end_match(const RunningMatch& match);
-  void match_next();
+  bool match_next();
 
   // session_view.cc: GETs through shared memory
   void offer_memory();
@@ -170,7 +177,8 @@ class Session final : private net::MessageHandler {
   Status on_put(const wire::Header& header, Bytes meta);
   Status on_put_data(const wire::Header& header, Bytes meta);
   Status check_op(const wire::Header& header);
-  Result<Budget::Share> admit(const wire::Header& header);
+  Result<KeyShare> admit(const wire::Header& header);
+  Result<KeyShare> take_keys(std::uint64_t keys);
   void schedule_pump();
   void pump();
   void pump_get(RunningGet& get);
@@ -201,6 +209,7 @@ class Session final : private net::MessageHandler {
   Budget pins_;        // of the node's `pinned`
   Budget lent_;        // of the node's `lent`
   Budget unfinished_;  // of the node's `unfinished`
+  Budget op_keys_;     // of the node's `op_keys`
   io::Timer handshake_timer_;
   io::Timer pump_timer_;
   std::list<RunningGet> gets_;  // in order of arrival: the first one that can send goes first
@@ -212,9 +221,9 @@ class Session final : private net::MessageHandler {
   std::deque<Doubt> doubts_;    // in order of time
   io::Timer doubt_timer_;
   std::deque<RunningMatch> matches_;  // in order of arrival; small ones are answered before
-  io::Timer match_timer_;
+  SliceLine::User match_slices_;
   std::deque<RunningRemove> removes_;
-  io::Timer remove_timer_;
+  SliceLine::User remove_slices_;
   std::size_t removals_ = 0;  // REMOVEs that are answered when they are written
   std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // what the store calls back finds it gone
   std::uint64_t receiving_put_ = 0;              // whose PUT data is coming in now; 0 = nobody's: it is discarded

@@ -13,8 +13,9 @@ namespace {
 constexpr std::uint64_t kLentPerTurn = std::uint64_t{8} << 20;
 constexpr Duration kDoubt = std::chrono::milliseconds(250);  // a CANCEL is queued at once, behind a few bodies
 
-Time deadline_of(const wire::Header& header, Time now) {
-  return header.deadline_ms == 0 ? kNever : after(now, Millis(header.deadline_ms));
+// No client holds parts of the pool for longer than the limit, whatever it asks for.
+Time deadline_of(const wire::Header& header, Time now, Duration limit) {
+  return after(now, header.deadline_ms == 0 ? limit : std::min<Duration>(limit, Millis(header.deadline_ms)));
 }
 
 std::uint64_t micros(Duration d) {
@@ -32,13 +33,18 @@ Status Session::check_op(const wire::Header& header) {
 }
 
 // The share of the node's bookkeeping that the operation takes, or why it is turned away.
-Result<Budget::Share> Session::admit(const wire::Header& header) {
+Result<Session::KeyShare> Session::admit(const wire::Header& header) {
   if (gets_.size() + puts_.size() >= context_.limits.ops_max) {
     return fail(Code::kBusy, "too many unfinished requests on this connection");
   }
-  Budget::Share share = context_.op_keys.take(header.items);
-  if (!share) return fail(Code::kBusy, "too many keys are being moved");
-  return share;
+  return take_keys(header.items);
+}
+
+Result<Session::KeyShare> Session::take_keys(std::uint64_t keys) {
+  if (!context_.op_keys.has_room(keys) || !context_.op_keys.is_fair(op_keys_.used(), keys)) {
+    return fail(Code::kBusy, "too many keys are being moved");
+  }
+  return KeyShare{.connection = op_keys_.take(keys), .node = context_.op_keys.take(keys)};
 }
 
 Status Session::on_get(const wire::Header& header, Bytes meta) {
@@ -55,7 +61,7 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
   if (layers <= 0 || header.layer_first + layers > schema->layers) {
     return refuse(header, {Code::kInvalid, 0, "the group has fewer layers"});
   }
-  Result<Budget::Share> share = admit(header);
+  Result<KeyShare> share = admit(header);
   if (!share) return refuse(header, share.error());
 
   const block::RecordShape shape = block::shape_of(*schema, !get->keys.native);
@@ -67,7 +73,7 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
                                .layer_first = header.layer_first,
                                .layer_end = static_cast<std::uint16_t>(header.layer_first + layers),
                                .stop_at_first_failure = get->stop_at_first_failure,
-                               .deadline = deadline_of(header, now)};
+                               .deadline = deadline_of(header, now, context_.limits.op_limit)};
   auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(ns), get->keys, get->shard, get->group);
   RunningGet running{
       .ns = std::move(*use),
@@ -77,13 +83,11 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
       .queued = {},
       .arrived = now,
       .refused = 0};
-  if (request.deadline != kNever) {
-    running.deadline = std::make_unique<io::Timer>(context_.loop, [this, id = request.id] {
-      end_get(id, {Code::kTimeout, 0, "the request's deadline has passed"});
-      connection_->flush();
-    });
-    running.deadline->arm(request.deadline);
-  }
+  running.deadline = std::make_unique<io::Timer>(context_.loop, [this, id = request.id] {
+    end_get(id, {Code::kTimeout, 0, "the request's deadline has passed"});
+    connection_->flush();
+  });
+  running.deadline->arm(request.deadline);
   context_.counters.requests_get.add();
   context_.counters.ops.add(1);
   gets_.push_back(std::move(running));
@@ -179,7 +183,7 @@ Status Session::on_put(const wire::Header& header, Bytes meta) {
   const store::NamespaceHandle ns = (*use)->handle();
   const GroupSchema* const schema = context_.store.schema(ns, put->group);
   if (schema == nullptr) return refuse(header, {Code::kInvalid, 0, "the namespace has no such group"});
-  Result<Budget::Share> share = admit(header);
+  Result<KeyShare> share = admit(header);
   if (!share) return refuse(header, share.error());
 
   const std::uint64_t id = header.request_id;
@@ -203,7 +207,7 @@ Status Session::on_put(const wire::Header& header, Bytes meta) {
                      .arrived = now};
   context_.counters.requests_put.add();
   context_.counters.ops.add(1);
-  if (header.deadline_ms != 0) running.deadline->arm(deadline_of(header, now));
+  if (header.deadline_ms != 0) running.deadline->arm(deadline_of(header, now, context_.limits.op_limit));
   touch_put(running);
   const std::shared_ptr<PutOp> op = running.op;  // outlives its own end
   puts_.emplace(id, std::move(running));

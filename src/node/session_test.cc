@@ -269,6 +269,51 @@ TEST(Session, LongMatchesLeaveTheLoopToOtherClients) {
   }));
 }
 
+// A flood of connections that say nothing keeps nobody out, and those that have said HELLO stay.
+TEST(Session, TheOldestSilentConnectionMakesRoom) {
+  NodeOptions options = test_options();
+  options.limits.connections_max = 3;
+  Rig rig(options);
+  auto polite = rig.connect();
+  auto silent = rig.connect(false);
+  auto younger = rig.connect(false);
+  auto next = rig.connect();
+  EXPECT_TRUE(silent->ended());
+  EXPECT_FALSE(younger->peer().closed);
+  auto last = rig.connect();
+  EXPECT_TRUE(younger->ended());
+  EXPECT_EQ(rig.stat("node", "connections"), 3U);
+  EXPECT_EQ(rig.stat("node", "connections_silent"), 2U);
+  auto [near, far] = net::make_socket_pair();
+  EXPECT_EQ(rig.node->adopt(net::make_socket_stream(std::move(far))).error().code, Code::kBusy)
+      << "all have said HELLO";
+  for (RawClient* client : {polite.get(), next.get(), last.get()}) {
+    EXPECT_EQ(client->call(wire::frame({.request_id = 1}, wire::Ping{})).header.opcode, wire::Opcode::kPingReply);
+  }
+  polite->vanish();
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "connections") == 2; }));
+  EXPECT_EQ(rig.connect()->call(wire::frame({.request_id = 1}, wire::Ping{})).header.status, Code::kOk);
+}
+
+// Deadlines of weeks, and none, end by the node's own limit.
+TEST(Session, NoRequestHoldsThePoolForEver) {
+  NodeOptions options = test_options();
+  options.limits.op_limit = std::chrono::milliseconds(30);
+  options.shape_read_bytes_per_s = 1'000'000;
+  Rig rig(options);
+  const Records records(small_namespace(4, 262144));
+  ASSERT_TRUE(rig.put_all(records, 0, 2));
+  auto client = rig.connect();
+  const std::uint32_t ns = client->open(records.ns());
+  client->send(records.put(client->new_id(), ns, 100, 1, AckLevel::kPooled, 4'000'000'000U));
+  EXPECT_EQ(client->next().header.status, Code::kTimeout);
+  client->send(Records::get(client->new_id(), ns, 0, 2));  // 2 MiB: two seconds
+  Received last = client->next();
+  while (!last.header.last()) last = client->next();
+  EXPECT_EQ(last.header.status, Code::kTimeout);
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "pinned_bytes") == 0; }));
+}
+
 TEST(Session, APeerThatDoesNotReadItsRepliesIsCut) {
   NodeOptions options = test_options();
   options.limits.stall_limit = std::chrono::milliseconds(20);

@@ -1,0 +1,61 @@
+// SliceLine: work that takes longer than a turn of the loop may (matches and removals of many records, of all
+// sessions), cut into slices. One slice in a turn for the whole node, whoever has more at the end of the line again:
+// however many clients ask for much, the others wait for one slice of it. Owned by the node, which outlives its users;
+// belongs to its loop.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <utility>
+
+#include "io/loop.h"
+
+namespace kvd::node {
+
+class SliceLine {
+ public:
+  // Somebody with such work. Leaves the line when destroyed.
+  class User {
+   public:
+    // `slice` does a part of the work and returns whether there is more. It must not destroy the user.
+    User(SliceLine& line, std::function<bool()> slice) : line_(line), slice_(std::move(slice)) {}
+    ~User() {
+      if (waits_) line_.line_.erase(place_);
+    }
+    User(const User&) = delete;
+    User& operator=(const User&) = delete;
+    // Goes to the end of the line, unless it stands there already. Never calls back.
+    void enter() {
+      if (std::exchange(waits_, true)) return;
+      place_ = line_.line_.insert(line_.line_.end(), this);
+      line_.timer_.arm(line_.loop_.now());
+    }
+
+   private:
+    friend class SliceLine;
+    SliceLine& line_;
+    std::function<bool()> slice_;
+    std::list<User*>::iterator place_;
+    bool waits_ = false;
+  };
+
+  explicit SliceLine(io::Loop& loop) : loop_(loop), timer_(loop, [this] { next(); }) {}
+  SliceLine(const SliceLine&) = delete;
+  SliceLine& operator=(const SliceLine&) = delete;
+
+ private:
+  void next() {
+    if (line_.empty()) return;
+    User& user = *line_.front();
+    line_.pop_front();
+    user.waits_ = false;
+    if (user.slice_()) user.enter();
+    if (!line_.empty()) timer_.arm(loop_.now());
+  }
+
+  io::Loop& loop_;
+  io::Timer timer_;
+  std::list<User*> line_;
+};
+
+}  // namespace kvd::node
