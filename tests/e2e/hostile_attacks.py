@@ -1,0 +1,322 @@
+"""What hostile clients do to a depot: one function an attack, each for as long as it is told.
+
+    python -m tests.e2e.hostile_attacks NAME SECONDS SEED ADDRESS HTTP
+
+runs one in a process of its own and prints what came of it as JSON; tests/e2e/hostile_test.py runs all of them. An
+attack keeps what it holds until its time is over, so that the depot is looked at under load, and then goes away without
+a word.
+"""
+
+import json
+import mmap
+import random
+import resource
+import socket
+import struct
+import sys
+import time
+
+from tests.e2e import hostile_wire as wire
+from tests.e2e.hostile_neighbour import FINGERPRINT, GROUP, KEY_BYTES, RECORDS, SLAB_BYTES, key_of
+
+KEYS = b"".join(key_of(number) for number in range(RECORDS))
+MANY_KEYS = (KEYS * (4096 // RECORDS))[:4096 * KEY_BYTES]
+BAD_CRC = 0xDEADBEEF
+
+
+class Attack:
+    """Where the depot is, how long to go on, and what is held meanwhile."""
+
+    def __init__(self, seconds, seed, address, http):
+        self.address, self.http = address, http
+        self.end = time.monotonic() + seconds
+        self.random = random.Random(seed)
+        self.held = []
+        self.then = None    # done over and over until the process is killed
+
+    @property
+    def goes_on(self):
+        return time.monotonic() < self.end
+
+    def connect(self, **options):
+        raw = wire.Raw(self.address, **options)
+        self.held.append(raw)
+        return raw
+
+    def opened(self, **options):
+        raw = self.connect(**options)
+        raw.send(wire.open_namespace(FINGERPRINT, GROUP))
+        raw.message()
+        return raw
+
+    def rest(self):
+        time.sleep(max(0.0, self.end - time.monotonic()))
+
+    def close(self):
+        for raw in self.held:
+            raw.close()
+
+
+def slow_loris(attack):
+    """Bytes one at a time: of a header before HELLO, of a header, a meta and a payload that never end."""
+    whole = wire.hello()
+    peers = [(attack.connect(greet=False), whole, 0) for _ in range(20)]
+    for begun, rest in ((b"", wire.frame(wire.PING)), (wire.frame(wire.STATS, meta_bytes=4 << 20, body=4 << 20), b"x"),
+                        (wire.put(KEYS, KEY_BYTES, 7) + wire.put_data(RECORDS, SLAB_BYTES, 7), b"x")):
+        for _ in range(10):
+            raw = attack.opened()
+            raw.send(begun)
+            peers.append((raw, rest * 100_000 if rest == b"x" else rest, 0))
+    sent = 0
+    while attack.goes_on:
+        for raw, data, _ in peers:
+            if sent < len(data) - 1:
+                raw.offer(data[sent:sent + 1])
+        sent += 1
+        time.sleep(0.02)
+    return {"connections": len(peers)}
+
+
+def header_bombs(attack):
+    """Random bytes, wrong CRCs, giant sizes and counts. Each connection that broke the framing must be ended."""
+    u32 = 0xFFFFFFFF
+    bombs = [
+        lambda: attack.random.randbytes(4000),
+        lambda: wire.frame(wire.PING, meta_crc=BAD_CRC),
+        lambda: wire.frame(wire.PING)[:60] + b"\0\0\0\0",
+        lambda: wire.frame(wire.STATS, meta_bytes=u32, body=u32),
+        lambda: wire.frame(wire.STATS, body=1 << 62),
+        lambda: wire.frame(wire.STATS, meta_bytes=4 << 20, body=4 << 20, meta_crc=BAD_CRC) + bytes(4 << 20),
+        lambda: wire.frame(wire.PUT_DATA, payload=1 << 40, items=u32, layers=65535),
+        lambda: wire.frame(wire.MATCH, struct.pack("<IHHHBBII", 0, 65535, 65535, 65535, 0, 0, u32, u32), items=u32),
+        lambda: wire.frame(wire.GET, struct.pack("<IHHHBB", 0, 0, 0, 65535, 1, 255), items=u32),
+        lambda: wire.frame(wire.RELEASE, b"", items=u32),
+        lambda: wire.frame(0x7F), lambda: wire.frame(0x84, b"x" * 100), lambda: wire.frame(wire.HELLO, b"", 0),
+    ]
+    ended = 0
+    count = 0
+    while attack.goes_on or count < len(bombs):
+        raw = attack.connect(greet=count % 3 > 0)
+        raw.send(bombs[count % len(bombs)]())
+        assert raw.ended(), f"bomb {count % len(bombs)} did not end its connection"
+        ended += 1
+        count += 1
+        raw.close()
+    return {"ended": ended}
+
+
+def credits_ignored(attack):
+    """Far more GETs than ops_max at once, read slowly; those beyond it must be answered `busy`."""
+    statuses = {}
+    for _ in range(4):
+        raw = attack.opened()
+        raw.send(b"".join(wire.get(key_of(n % 997 + 1000) * 64, KEY_BYTES, 10 + n) for n in range(300)))
+    while attack.goes_on:
+        for raw in attack.held:
+            raw.send(wire.get(MANY_KEYS, KEY_BYTES, 5))
+            raw.skip()
+        time.sleep(0.005)
+    return statuses
+
+
+def endless_lookups(attack):
+    """MATCHes and REMOVEs of as many records as one may name, and OPEN and CLOSE, without a pause."""
+    burst = b"".join((wire.match(MANY_KEYS, KEY_BYTES, 1, shards=64, blocks=4096),
+                      wire.remove(b"".join(key_of(n) for n in range(9000, 13096)), KEY_BYTES, 2, shards=64),
+                      *(wire.open_namespace(b"other", GROUP, request_id=3) + wire.frame(
+                          wire.CLOSE, struct.pack("<I", 1), 4) for _ in range(50))))
+    flows = [[attack.opened(), b""] for _ in range(4)]
+    sent = 0
+    while attack.goes_on:
+        for flow in flows:
+            flow[1] = flow[1] or burst
+            taken = flow[0].offer(flow[1])
+            assert taken >= 0 and flow[0].skip(), "the depot ended a connection that asked much"
+            flow[1] = flow[1][taken:]
+            sent += taken
+        time.sleep(0.001)
+    return {"bytes": sent}
+
+
+def deaf(attack):
+    """Asks and asks, for statistics and for records, and never reads."""
+    burst = wire.frame(wire.STATS) * 500
+    flows = []
+    for n in range(24):
+        raw = attack.opened()
+        flows.append([raw, wire.get(KEYS, KEY_BYTES, 9) if n % 2 else b""])
+    sent = 0
+    while attack.goes_on:
+        for flow in flows:
+            flow[1] = flow[1] or burst
+            taken = max(0, flow[0].offer(flow[1]))
+            flow[1] = flow[1][taken:]
+            sent += taken
+        time.sleep(0.001)
+    return {"bytes": sent}
+
+
+def replays(attack):
+    """The same ids again; leases, views, requests of others. What nobody may do ends the connection."""
+    rounds = 0
+    while attack.goes_on:
+        first, second = attack.opened(), attack.opened()
+        first.send(wire.match(KEYS, KEY_BYTES, 5, lease_ms=1000))
+        opcode, status, meta = first.message()
+        lease, = struct.unpack_from("<Q", meta, 4)
+        assert (opcode, status) == (wire.MATCH_REPLY, 0)
+        second.send(wire.unpin(lease, 6))
+        assert second.message()[1] != 0, "a lease was given back by a stranger"
+        for request_id in range(200):
+            second.send(wire.frame(wire.CANCEL, request_id=1 + request_id))
+        for request_id in (8, 9):
+            first.send(wire.unpin(lease, request_id))
+        assert (first.message()[1] != 0, first.message()[1] != 0) == (False, True), "a lease ends once"
+        first.send(wire.put(key_of(10_000), KEY_BYTES, 7) + wire.put(key_of(10_001), KEY_BYTES, 7))
+        assert first.ended(), "a request id was used twice"
+        second.send(wire.release([1, 2, 3]))
+        assert second.ended(), "views were given back that nobody had"
+        rounds += 1
+    return {"rounds": rounds}
+
+
+def namespaces(attack):
+    """Thousands of namespaces."""
+    opened = 0
+    for n in range(12):
+        raw = attack.connect()
+        requests = [wire.open_namespace(struct.pack("<II", n, i), GROUP, request_id=1 + i) for i in range(1200)]
+        raw.send(b"".join(requests))
+        refused = sum(raw.message()[1] != 0 for _ in requests)
+        assert refused == 1200 - 1024, refused
+        opened += 1024
+        if not attack.goes_on:
+            break
+    attack.rest()
+    return {"opened": opened}
+
+
+def leases(attack):
+    """Leases of everything, as many as there are, for as long as they may last."""
+    granted = 0
+    peers = [attack.opened() for _ in range(8)]
+    while attack.goes_on:
+        for raw in peers:
+            raw.send(wire.match(KEYS, KEY_BYTES, 3, lease_ms=0xFFFFFFFF, promote=1) * 50)
+            granted += sum(struct.unpack_from("<Q", raw.message()[2], 4)[0] != 0 for _ in range(50))
+    return {"granted": granted}
+
+
+def unfinished_puts(attack):
+    """PUTs of everything, none of which is ever finished, with deadlines of weeks."""
+    for peer in range(6):
+        raw = attack.opened()
+        for n in range(40):
+            keys = b"".join(key_of(20_000 + peer * 1000 + n * 8 + i) for i in range(8))
+            if not raw.send(wire.put(keys, KEY_BYTES, 10 + n, deadline_ms=0xFFFFFFFF)):
+                break
+        raw.offer(wire.put_data(8, SLAB_BYTES, 10) + bytes(100_000))
+    attack.rest()
+    return {}
+
+
+def views(attack):
+    """Views of everything, never given back."""
+    for peer in range(4):
+        raw = attack.opened(local=True, features=wire.SHARED_MEMORY)
+        raw.send(b"".join(wire.get(KEYS, KEY_BYTES, 10 + n) for n in range(40)))
+        assert peer > 0 or raw.message()[0] == wire.GET_VIEW, "no view was lent"
+    attack.rest()
+    return {}
+
+
+def flood(attack):
+    """More connections than there may be, most of them silent; a newcomer that speaks must get in."""
+    count = 0
+    while attack.goes_on or count < 1200:
+        attack.connect(greet=count % 50 == 49)
+        count += 1
+        if count % 400 == 0:
+            for raw in attack.held[:300]:
+                raw.close()
+            del attack.held[:300]
+    return {"connections": count}
+
+
+def http(attack):
+    """Headers that never end, headers that are too large, and pipelining; a probe must be answered throughout."""
+    host, port = attack.http.removeprefix("http://").rsplit(":", 1)
+    connect = lambda: socket.create_connection((host, int(port)), timeout=10)  # noqa: E731
+    held = []
+    probes = 0
+    while attack.goes_on:
+        for n in range(20):
+            held.append(connect())
+            held[-1].sendall((b"GET /metr", b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000,
+                              b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 4)[n % 3])
+        with connect() as probe:
+            probe.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert probe.recv(100).startswith(b"HTTP/1.1 200"), "a probe was not answered"
+        probes += 1
+        for peer in held[:-200]:
+            peer.close()
+        del held[:-200]
+        time.sleep(0.02)
+    return {"probes": probes}
+
+
+ATTACKS = {attack.__name__: attack for attack in (
+    slow_loris, header_bombs, credits_ignored, endless_lookups, deaf, replays, namespaces, leases, unfinished_puts,
+    views, flood, http)}
+
+
+# Clients of the depot's memory, to be killed at one step of its protocol: each says that it is there, then goes on.
+
+def shm_attached(attack):
+    attack.opened(local=True, features=wire.SHARED_MEMORY)
+
+
+def shm_asked(attack):
+    attack.opened(local=True, features=wire.SHARED_MEMORY).send(wire.get(KEYS, KEY_BYTES, 10))
+
+
+def shm_lent(attack):
+    raw = attack.opened(local=True, features=wire.SHARED_MEMORY)
+    raw.send(wire.get(KEYS, KEY_BYTES, 10))
+    opcode, _, meta = raw.message()
+    assert opcode == wire.GET_VIEW, opcode
+    return raw, struct.unpack_from("<Q", meta)[0]
+
+
+def shm_copying(attack):
+    raw, _ = shm_lent(attack)
+    memory = mmap.mmap(raw.descriptors[0], 0, prot=mmap.PROT_READ)
+    attack.then = lambda: bytes(memory[:64 << 20])
+
+
+def shm_releasing(attack):
+    raw, view = shm_lent(attack)
+    raw.send(wire.release([view])[:40])
+
+
+STEPS = {step.__name__: step for step in (shm_attached, shm_asked, shm_lent, shm_copying, shm_releasing)}
+
+
+def main():
+    name, seconds, seed, address, http_address = sys.argv[1:]
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(files_max, 8192), files_max))
+    attack = Attack(float(seconds), int(seed), address, http_address)
+    if name in STEPS:
+        STEPS[name](attack)
+        print("{}", flush=True)
+        while attack.then:
+            attack.then()
+    else:
+        print(json.dumps(ATTACKS[name](attack)), flush=True)
+    sys.stdin.read()    # what is held stays held until the depot has been looked at
+    attack.close()
+
+
+if __name__ == "__main__":
+    main()
