@@ -54,6 +54,10 @@ class Depot:
         self._http_port = int(self._service.wait_for_line(r"http://[\d.]+:(\d+)").group(1))
 
     @property
+    def pid(self) -> int:
+        return self._service.pid
+
+    @property
     def address(self) -> str:
         return self.listen
 
