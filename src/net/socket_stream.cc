@@ -32,6 +32,19 @@ void do_not_pace_loopback(int socket) noexcept {
   ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size());
 }
 
+constexpr int kIdleSeconds = 30;   // until the kernel asks whether the peer is there
+constexpr int kProbeSeconds = 10;  // between two questions
+constexpr int kProbes = 3;         // unanswered: the end
+
+// Fails on unix sockets, whose peers cannot vanish without a word.
+void keep_alive(int fd) noexcept {
+  const int on = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kIdleSeconds, sizeof kIdleSeconds);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kProbeSeconds, sizeof kProbeSeconds);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kProbes, sizeof kProbes);
+}
+
 msghdr message_of(std::span<const iovec> pieces) noexcept {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());  // the system calls only read it
@@ -48,6 +61,7 @@ Status SocketStream::start(io::Loop& loop, io::Watch::OnReady on_ready) {
   // Fails on unix sockets, which have nothing to delay.
   has_mark_ = ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
   if (has_mark_) do_not_pace_loopback(socket_.get());
+  if (has_mark_) keep_alive(socket_.get());
   watch_.emplace(loop, std::move(on_ready));
   return watch_->start(socket_.get(), io::Watch::kRead);
 }

@@ -116,6 +116,28 @@ TEST_F(SocketStreamTest, LoopbackIsNotPaced) {
   }
 }
 
+TEST_F(SocketStreamTest, ATcpSocketHasAReadMarkAndIsKeptAlive) {
+  auto [plain, near] = make_tcp_pair();
+  SocketStream tcp(std::move(near));
+  int told = 0;
+  ASSERT_TRUE(tcp.start(*loop_, [&](std::uint32_t) { ++told; }).has_value());
+  EXPECT_TRUE(tcp.set_read_mark(10));
+  ASSERT_EQ(::send(plain.get(), bytes_.data(), 5, MSG_NOSIGNAL), 5);
+  loop_->run_once(Duration::zero());
+  EXPECT_EQ(told, 0);
+  ASSERT_EQ(::send(plain.get(), bytes_.data(), 5, MSG_NOSIGNAL), 5);
+  EXPECT_TRUE(run_until(*loop_, [&] { return told > 0; }));
+  const auto option = [&](int level, int name) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    EXPECT_EQ(::getsockopt(tcp.fd(), level, name, &value, &size), 0);
+    return value;
+  };
+  EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_LE(option(IPPROTO_TCP, TCP_KEEPIDLE) + option(IPPROTO_TCP, TCP_KEEPINTVL) * option(IPPROTO_TCP, TCP_KEEPCNT),
+            60);
+}
+
 TEST_F(SocketStreamTest, AUnixSocketHasNoReadMark) { EXPECT_FALSE(stream_->set_read_mark(100)); }
 
 }  // namespace
