@@ -149,7 +149,7 @@ Status NodeImpl::open(std::string& why) {
   // First: the lock of a unix socket's name may be in that directory.
   if (Status checked = store::Store::check_directory(options_.store, &why); !checked) return checked;
   if (Status bound = bind(why); !bound) return bound;
-  Result<std::unique_ptr<store::Store>> store = store::Store::open(loop_, log_, store_options(), &why);
+  Result<std::unique_ptr<store::Store>> store = store::Store::open(loop_, log_, store_options(), &why, options_.disks);
   if (!store) return fail(store.error());
   store_ = std::move(*store);
   store_stats_ = &store_->stats();

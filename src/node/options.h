@@ -46,7 +46,8 @@ struct NodeOptions {
   std::vector<std::string> listen;           // tcp://HOST:PORT, unix:///PATH; may be empty (embedded: adopt())
   std::string http;                          // HOST:PORT of /metrics and /healthz; empty = off
   std::uint64_t shape_read_bytes_per_s = 0;  // slows GET payload down to this on purpose; 0 = off
-  bool shared_memory = true;  // clients of this host and user may read the pool; not when reads are slowed down
+  bool shared_memory = true;         // clients of this host and user may read the pool; not when reads are slowed down
+  io::DiskFactory* disks = nullptr;  // where the flash file is opened; borrowed, null = the real disks
   Limits limits;
 };
 
