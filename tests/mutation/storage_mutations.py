@@ -49,7 +49,7 @@ MUTATIONS = [
 ]
 
 
-def commands(build: Path) -> tuple[dict[str, tuple[Path, list[str]]], list[str]]:
+def commands(build: Path, program: str) -> tuple[dict[str, tuple[Path, list[str]]], list[str]]:
     """How each source is compiled: in which file, itself or one that includes several, and how; and how the program is
     linked."""
     compile_of = {}
@@ -60,7 +60,7 @@ def commands(build: Path) -> tuple[dict[str, tuple[Path, list[str]]], list[str]]
             sources = re.findall(r'#include "(.+)"', file.read_text(encoding="utf-8"))
         for source in sources:
             compile_of[source] = file, shlex.split(entry["command"])
-    lines = subprocess.run(["ninja", "-C", str(build), "-t", "commands", PROGRAM], capture_output=True, text=True,
+    lines = subprocess.run(["ninja", "-C", str(build), "-t", "commands", program], capture_output=True, text=True,
                            check=True).stdout.splitlines()
     link = [word for word in shlex.split(lines[-1]) if word not in (":", "&&")]
     return compile_of, link
@@ -71,10 +71,10 @@ def with_output(command: list[str], output: Path) -> list[str]:
     return [*command[:at + 1], str(output), *command[at + 2:]]
 
 
-def build_mutant(build: Path, folder: Path, source: str, text: str) -> Path:
+def build_mutant(build: Path, folder: Path, source: str, text: str, target: str = PROGRAM) -> Path:
     """The program with this text in the place of one source: its object comes before the library that holds the
     original."""
-    compile_of, link = commands(build)
+    compile_of, link = commands(build, target)
     path = str((ROOT / source).resolve())
     changed = folder / Path(source).name
     changed.write_text(text, encoding="utf-8")
