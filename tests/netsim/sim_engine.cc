@@ -283,8 +283,8 @@ void SimEngine::take(const Completion& done) {
   const std::unique_ptr<Running> running = std::move(*at);
   running_.erase(at);
   judge_end(*running, done);
+  let_go(*running);  // before the release: the end alone frees the region
   if (!ops_->release(done.op)) shared_.fail(name(*running) + " has ended and cannot be released");
-  let_go(*running);
 }
 
 void SimEngine::judge_layer(Running& running, const Completion& done) {
