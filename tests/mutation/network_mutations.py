@@ -29,6 +29,10 @@ MUTATIONS = [
      "    running.timer->arm(at);", ""),
     ("a lost connection is not made again", "src/client/channel.cc",
      "  timer_.arm_in(backoff_.next());", ""),
+    ("a region is in use until its operation is released", "src/client/core.cc",
+     "  op.request.region.drop();", ""),
+    ("a session that has ended stays", "src/node/node.cc",
+     "  sessions_.erase(session.number());", ""),
 ]
 
 
