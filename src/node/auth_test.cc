@@ -61,6 +61,11 @@ class NodeAuth : public testing::Test {
     EXPECT_EQ(wire::error_text(answer.meta), "unauthorized");
     EXPECT_TRUE(client.ended());
   }
+  [[nodiscard]] Namespace of(const std::string& tenant) const {
+    Namespace ns = records.ns();
+    ns.tenant = tenant;
+    return ns;
+  }
   // Whether the client's PUT of a record was taken.
   Received put(RawClient& client, std::uint32_t ns, std::size_t key) const {
     const std::uint64_t id = client.new_id();
@@ -175,24 +180,25 @@ TEST_F(NodeAuth, TheTokenSaysWhichTenantItIs) {
   start();
   const auto a = enter(1);
   const auto b = enter(2);
-  Namespace named = records.ns();
-  named.tenant = "a";
-  const std::uint32_t of_a = a->open(named);
-  const std::uint32_t of_b = b->open(named);  // whatever it calls itself
+  const std::uint32_t of_a = a->open(of("a"));
+  const std::uint32_t of_b = b->open(of("b"));
   EXPECT_EQ(put(*a, of_a, 1).header.status, Code::kOk);
   EXPECT_EQ(missing(*a, of_a, 1, 1), 0U);
   EXPECT_EQ(missing(*b, of_b, 1, 1), 1U);
-  named.tenant = "another name";
-  const auto reader = enter(3);
-  EXPECT_EQ(missing(*reader, reader->open(named), 1, 1), 0U);
+  for (const char* tenant : {"a", "default"}) {
+    const Received m = b->call(wire::frame({.request_id = b->new_id()}, wire::Open{of(tenant)}));
+    EXPECT_EQ(m.header.status, Code::kInvalid) << tenant;
+    EXPECT_EQ(wire::error_text(m.meta), "the token is of another tenant");
+  }
+  EXPECT_EQ(missing(*b, of_b, 1, 1), 1U) << "the connection goes on";
 }
 
 TEST_F(NodeAuth, AnotherTenantsRecordsAreNeitherFoundNorRemoved) {
   start();
   const auto a = enter(1);
   const auto b = enter(2);
-  const std::uint32_t of_a = a->open(records.ns());
-  const std::uint32_t of_b = b->open(records.ns());
+  const std::uint32_t of_a = a->open(of("a"));
+  const std::uint32_t of_b = b->open(of("b"));
   put(*a, of_a, 1);
   const auto keys = Records::keys(1, 1);
   const KeyList list{keys, sizeof(Key), true};
@@ -210,13 +216,13 @@ TEST_F(NodeAuth, AnotherTenantsRecordsAreNeitherFoundNorRemoved) {
 TEST_F(NodeAuth, RightsAreCheckedForEachRequest) {
   start();
   const auto writer = enter(4);
-  const std::uint32_t ns = writer->open(records.ns());
+  const std::uint32_t ns = writer->open(of("a"));
   EXPECT_EQ(put(*writer, ns, 1).header.status, Code::kOk);
   Received m = writer->call(Records::get(writer->new_id(), ns, 1, 1));
   EXPECT_EQ(m.header.status, Code::kInvalid);
   EXPECT_EQ(wire::error_text(m.meta), "the token does not allow this");
   const auto reader = enter(3);
-  const std::uint32_t same = reader->open(records.ns());
+  const std::uint32_t same = reader->open(of("a"));
   EXPECT_EQ(missing(*reader, same, 1, 1), 0U);
   EXPECT_EQ(put(*reader, same, 2).header.status, Code::kInvalid);
   const auto keys = Records::keys(1, 1);
@@ -235,8 +241,8 @@ TEST_F(NodeAuth, ATenantsRequestsInFlightAreBoundedTogether) {
   start();
   const auto one = enter(1);
   const auto other = enter(1);
-  const std::uint32_t ns = one->open(records.ns());
-  const std::uint32_t same = other->open(records.ns());
+  const std::uint32_t ns = one->open(of("a"));
+  const std::uint32_t same = other->open(of("a"));
   one->send(records.put(one->new_id(), ns, 1, 1));
   const std::uint64_t second = one->new_id();
   one->send(records.put(second, ns, 2, 1));
@@ -244,7 +250,7 @@ TEST_F(NodeAuth, ATenantsRequestsInFlightAreBoundedTogether) {
   EXPECT_EQ(other->call(records.put(other->new_id(), same, 3, 1)).header.status, Code::kBusy);
   EXPECT_EQ(other->call(Records::get(other->new_id(), same, 3, 1)).header.status, Code::kBusy);
   const auto foreign = enter(2);
-  EXPECT_EQ(missing(*foreign, foreign->open(records.ns()), 1, 1), 1U) << "other tenants have their own";
+  EXPECT_EQ(missing(*foreign, foreign->open(of("b")), 1, 1), 1U) << "other tenants have their own";
   one->call(wire::frame({.request_id = second}, wire::Cancel{}));
   EXPECT_EQ(missing(*other, same, 3, 1), 1U);
   one->peer().connection.reset();
@@ -257,7 +263,7 @@ TEST_F(NodeAuth, NewCredentialsCountForThoseWhoAreIn) {
   const auto stays = enter(2);
   const auto goes = enter(1);
   const auto moves = enter(3);
-  const std::uint32_t ns = stays->open(records.ns());
+  const std::uint32_t ns = stays->open(of("b"));
   rig->node->set_authority(authority_of(token_line(2, "b", "read") + token_line(3, "c", "read")));
   EXPECT_TRUE(goes->ended());
   EXPECT_TRUE(moves->ended()) << "of another tenant now";
@@ -297,7 +303,7 @@ TEST_F(NodeAuth, OtherMachinesMayComeWhereTheyNeedAToken) {
 TEST_F(NodeAuth, TenantsHaveFigures) {
   start();
   const auto client = enter(1);
-  missing(*client, client->open(records.ns()), 1, 1);
+  missing(*client, client->open(of("a")), 1, 1);
   EXPECT_NE(rig->node->stats_json().find(R"("tenants":{"a":{"refused":0,"requests":1}})"), std::string::npos);
 }
 

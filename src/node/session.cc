@@ -176,9 +176,13 @@ void Session::let_in(const wire::Header& hello, std::uint64_t features) {
 }
 
 Status Session::on_open(const wire::Header& header, Bytes meta) {
-  Result<wire::Open> open = wire::decode<wire::Open>(header, meta);
+  const Result<wire::Open> open = wire::decode<wire::Open>(header, meta);
   if (!open) return undecodable(header, open.error());
-  if (identity_ != nullptr) open->ns.tenant = identity_->tenant;  // whatever the client calls itself
+  // Not put right here: the client seeds checksums with keys that its tenant is part of.
+  if (identity_ != nullptr && open->ns.tenant != identity_->tenant) {
+    context_.counters.forbidden.add();
+    return refuse(header, {Code::kInvalid, 0, "the token is of another tenant"});
+  }
   if (const Status checked = block::check_namespace(open->ns); !checked) return refuse(header, checked.error());
   const Result<store::NamespaceHandle> handle = context_.store.open_namespace(open->ns);
   if (!handle) return refuse(header, handle.error());
