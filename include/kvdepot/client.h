@@ -45,6 +45,9 @@ struct ClientOptions {
   bool verify = true;                               // false only in tests that prove that verification matters
   bool shared_memory = true;            // same host and user: copy from the depot's memory when it offers that
   std::string name = "kvdepot-client";  // shown in the depot's log
+  // A file with the token that the depot asks for, which only its owner may read; read again for each connection, so
+  // that a token can be replaced. Empty = none. Without TLS whoever sees the connection sees the token.
+  std::string token_file{};
 };
 
 // Deadlines of one operation. Zero = none. Time starts at submission. Progress is a byte in either direction on the
@@ -136,8 +139,8 @@ struct ClientStats {
 class Client {
  public:
   // Opens a client for `depot`: "tcp://HOST:PORT", "unix:///PATH" (network and same host), or, through
-  // kvdepot/embed.h, "file:///DIR?pool=1GiB&flash=10GiB". Errors: kInvalid (bad address), kUnavailable (only with
-  // require_connection).
+  // kvdepot/embed.h, "file:///DIR?pool=1GiB&flash=10GiB". Errors: kInvalid (bad address, no usable token_file),
+  // kUnavailable (only with require_connection).
   static Result<std::unique_ptr<Client>> open(const std::string& depot, const ClientOptions& options = {});
   virtual ~Client() = default;  // cancels what is in flight; afterwards no byte lands in any region
 

@@ -127,10 +127,10 @@ NB_MODULE(_kvdepot, module) {
   add_completion(module);
   nb::class_<PyClient> client(module, "Client", "A connection to a depot: submit, then wait or poll. Thread-safe.");
   client.def(nb::init<const std::string&, bool, bool, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool,
-                      const std::string&, bool>(),
+                      const std::string&, bool, const std::string&>(),
              "depot"_a, nb::kw_only(), "attach_only"_a = false, "require_connection"_a = false,
              "connect_timeout_ms"_a = 1000, "ops_max"_a = 256, "breaker_failures"_a = 1, "breaker_probe_ms"_a = 1000,
-             "verify"_a = true, "name"_a = "kvdepot-python", "shared_memory"_a = true);
+             "verify"_a = true, "name"_a = "kvdepot-python", "shared_memory"_a = true, "token_file"_a = "");
   add_memory(client);
   add_operations(client);
   add_collecting(client);

@@ -27,7 +27,7 @@ std::uint32_t PyCompletion::first_failed() const {
 
 PyClient::PyClient(const std::string& depot, bool attach_only, bool require_connection, std::int64_t connect_timeout_ms,
                    std::int64_t ops_max, std::int64_t breaker_failures, std::int64_t breaker_probe_ms, bool verify,
-                   const std::string& name, bool shared_memory) {
+                   const std::string& name, bool shared_memory, const std::string& token_file) {
   OpenOptions options;
   options.attach_only = attach_only;
   options.client.require_connection = require_connection;
@@ -38,6 +38,7 @@ PyClient::PyClient(const std::string& depot, bool attach_only, bool require_conn
   options.client.verify = verify;
   options.client.shared_memory = shared_memory;
   options.client.name = name;
+  options.client.token_file = token_file;
   auto open = std::make_shared<Open>();
   options.on_warning = [warnings = open->warnings](std::string_view line) { warnings->add(line); };
   std::string why;

@@ -32,7 +32,7 @@ class PyClient {
  public:
   PyClient(const std::string& depot, bool attach_only, bool require_connection, std::int64_t connect_timeout_ms,
            std::int64_t ops_max, std::int64_t breaker_failures, std::int64_t breaker_probe_ms, bool verify,
-           const std::string& name, bool shared_memory);
+           const std::string& name, bool shared_memory, const std::string& token_file);
   ~PyClient() { close(); }
 
   std::uint32_t register_buffer(nb::handle buffer);

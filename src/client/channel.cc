@@ -15,6 +15,7 @@ constexpr Duration kStable = std::chrono::seconds(1);  // ready for this long: t
 Error hello_error(Code status) {
   if (status == Code::kStale) return {Code::kStale, 0, "the depot speaks another version of the protocol"};
   if (status == Code::kBusy || status == Code::kNoSpace) return {status, 0, "the depot takes no more connections"};
+  if (status == Code::kInvalid) return {Code::kUnavailable, 0, "the depot refused the token, or wants one"};
   return {status, 0, "the depot refused the connection"};
 }
 
@@ -87,6 +88,11 @@ void Channel::dial_port(const net::Endpoint& endpoint) {
 
 void Channel::on_dialed(Result<std::unique_ptr<io::Stream>> stream) {
   if (!stream) return lost(stream.error());
+  if (options_.token) {
+    Result<std::string> token = options_.token();
+    if (!token) return lost({Code::kUnavailable, token.error().sys_errno, token.error().what});
+    token_ = std::move(*token);
+  }
   const net::ConnectionOptions options{.queue_bytes_high = options_.queue_bytes_high,
                                        .takes_descriptors = options_.shared_memory};
   net::MessageHandler& self = *this;
@@ -95,7 +101,8 @@ void Channel::on_dialed(Result<std::unique_ptr<io::Stream>> stream) {
   state_ = State::kHello;
   wire::Hello hello;
   hello.name = options_.name;
-  if (options_.shared_memory) hello.features = wire::kFeatureSharedMemory;
+  if (options_.shared_memory) hello.features |= wire::kFeatureSharedMemory;
+  if (!token_.empty()) hello.features |= wire::kFeatureToken;
   connection_->send({.head = wire::frame({}, hello), .body = {}, .on_done = {}});
   connection_->flush();
 }
@@ -131,6 +138,7 @@ Signs Channel::signs() const {
 
 Status Channel::on_message(const wire::Header& header, Bytes meta) {
   if (state_ == State::kHello) return on_hello(header, meta);
+  if (state_ == State::kAuth) return on_auth_reply(header, meta);
   if (state_ == State::kMemory) return on_memory(header, meta);
   if (header.opcode == wire::Opcode::kOpenReply) return on_open_reply(header, meta);
   return user_.on_message(*this, header, meta);
@@ -150,9 +158,29 @@ Status Channel::on_hello(const wire::Header& header, Bytes meta) {
     return {};
   }
   credits_ = reply->ops_max;
-  const std::uint64_t asked = options_.shared_memory ? wire::kFeatureSharedMemory : 0;
+  const std::uint64_t asked =
+      (options_.shared_memory ? wire::kFeatureSharedMemory : 0) | (token_.empty() ? 0 : wire::kFeatureToken);
   if ((reply->features & ~asked) != 0) return fail(Code::kCorrupt, "the depot does what it was not asked for");
-  if (reply->features == 0) return become_ready();
+  gives_memory_ = (reply->features & wire::kFeatureSharedMemory) != 0;
+  if ((reply->features & wire::kFeatureToken) == 0) return let_in();
+  state_ = State::kAuth;
+  connection_->send({.head = wire::frame({}, wire::Auth{token_}), .body = {}, .on_done = {}});
+  return {};
+}
+
+Status Channel::on_auth_reply(const wire::Header& header, Bytes meta) {
+  if (header.opcode != wire::Opcode::kAuthReply) return fail(Code::kCorrupt, "the depot did not answer AUTH first");
+  if (header.status != Code::kOk) {
+    user_.on_refused(header.status, wire::error_text(meta));
+    connection_->close(hello_error(header.status));
+    return {};
+  }
+  if (const auto reply = wire::decode<wire::AuthReply>(header, meta); !reply) return fail(reply.error());
+  return let_in();
+}
+
+Status Channel::let_in() {
+  if (!gives_memory_) return become_ready();
   state_ = State::kMemory;
   return {};
 }

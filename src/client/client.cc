@@ -16,6 +16,7 @@
 #include "client/core.h"
 #include "client/region_table.h"
 #include "client/request.h"
+#include "client/token_file.h"
 #include "io/fd.h"
 
 namespace kvd::client {
@@ -39,6 +40,11 @@ Status check_options(const ClientOptions& options) {
 
 std::string describe(const Error& error) { return error.code == Code::kOk ? std::string() : error_text(error); }
 
+std::function<Result<std::string>()> token_of(const ClientOptions& options) {
+  if (options.token_file.empty()) return {};
+  return [path = options.token_file] { return read_token_file(path); };
+}
+
 // All that a client consists of. In a forked child it is left as it is: its thread is not there, and its descriptors
 // are shared with the parent, which an orderly end would disturb.
 struct Parts {
@@ -53,7 +59,8 @@ struct Parts {
               .breaker_probe = options.breaker_probe,
               .verify = options.verify,
               .seed = static_cast<std::uint64_t>(loop->now().time_since_epoch().count()),
-              .shared_memory = options.shared_memory}) {}
+              .shared_memory = options.shared_memory,
+              .token = token_of(options)}) {}
 
   std::unique_ptr<io::Loop> loop;
   io::UniqueFd event_fd;
@@ -341,6 +348,10 @@ Result<std::unique_ptr<Client>> open_attached(const std::string& depot, const Cl
   }
   const auto address = net::parse_address(depot);
   if (!address) return fail(address.error());
+  if (const auto token = token_of(options); token) {
+    if (const auto usable = token(); !usable)
+      return fail(Code::kInvalid, usable.error().what, usable.error().sys_errno);
+  }
   auto loop = io::make_real_loop();
   if (!loop) return fail(loop.error());
   io::UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

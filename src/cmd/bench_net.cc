@@ -75,8 +75,12 @@ class BenchNet {
 
  private:
   Status measure(const RecordSize& size, std::string& why) {
-    auto bench =
-        NetBench::open({.depot = flags_.depot, .shared_memory = flags_.shared_memory, .bytes = bytes_, .size = size});
+    auto bench = NetBench::open({.depot = flags_.depot,
+                                 .shared_memory = flags_.shared_memory,
+                                 .token_file = flags_.token_file,
+                                 .tenant = flags_.tenant,
+                                 .bytes = bytes_,
+                                 .size = size});
     if (!bench) {
       why = error_text(bench.error());
       if (bench.error().code == Code::kUnavailable) why += ": is a depot running there?";
@@ -184,6 +188,12 @@ Verb add_bench_net(CLI::App& bench) {
       ->take_last();
   verb->add_option("--rounds", flags->rounds, "Turns for each size [3]")->type_name("N")->check(CLI::Range(1, 100));
   verb->add_flag("--shared-memory", flags->shared_memory, "Read the depot's memory, as engines on its host do");
+  verb->add_option("--token-file", flags->token_file, "The token that the depot asks for is in it, mode 0600")
+      ->type_name("FILE")
+      ->take_last();
+  verb->add_option("--tenant", flags->tenant, "Whose records they are: the token's tenant [default]")
+      ->type_name("NAME")
+      ->take_last();
   verb->add_flag("--json", flags->json, "One JSON object, with every round");
   verb->footer(kNetFooter);
   return {verb, [flags] { return run_bench_net(*flags); }};

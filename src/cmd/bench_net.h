@@ -14,6 +14,8 @@ struct BenchNetFlags {
   std::string time = "1s";
   unsigned rounds = 3;
   bool shared_memory = false;
+  std::string token_file;
+  std::string tenant = "default";
   bool json = false;
 };
 

@@ -37,7 +37,8 @@ Result<std::unique_ptr<NetBench>> NetBench::open(const NetBenchOptions& options)
   auto client = Client::open(options.depot, {.connect_timeout = std::chrono::seconds(5),
                                              .require_connection = true,
                                              .shared_memory = options.shared_memory,
-                                             .name = "kvdepot bench net"});
+                                             .name = "kvdepot bench net",
+                                             .token_file = options.token_file});
   if (!client) return fail(client.error());
   std::unique_ptr<NetBench> bench(new NetBench(options, std::move(*client)));
   if (const Status ready = bench->prepare(); !ready) return fail(ready.error());
@@ -55,6 +56,7 @@ NetBench::~NetBench() { (void)remove(); }
 Status NetBench::prepare() {
   Namespace ns;
   ns.fingerprint = own_fingerprint();
+  ns.tenant = options_.tenant;
   ns.groups.push_back({.layers = options_.size.layers, .slab_bytes = options_.size.slab_bytes, .block_tokens = 16});
   const auto opened = client_->open_namespace(ns);
   if (!opened) return fail(opened.error());

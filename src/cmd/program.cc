@@ -13,6 +13,7 @@
 #include "cmd/bench_net.h"
 #include "cmd/bench_store.h"
 #include "cmd/complaint.h"
+#include "cmd/credentials_file.h"
 #include "cmd/inspect.h"
 #include "cmd/plan.h"
 #include "cmd/serve.h"
@@ -34,7 +35,8 @@ constexpr const char* kProgramFooter =
 
 constexpr const char* kServeFooter =
     "Sizes take B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024); times ms, s, m, h.\n"
-    "Until there is authentication only loopback addresses and unix sockets can be listened on.\n\n"
+    "Without --credentials only loopback addresses and unix sockets can be listened on. SIGHUP reads the file "
+    "again.\n\n"
     "Examples:\n"
     "  kvdepot serve --dir /data/kv --pool 8GiB --flash 200GiB\n"
     "  kvdepot serve --dir /data/kv --listen tcp://127.0.0.1:7070 --listen unix:///run/kvdepot.sock --http off\n"
@@ -46,6 +48,7 @@ struct ServeFlags {
   std::map<std::string, std::string> single;
   std::vector<std::string> listen;
   std::string config;
+  bool insecure = false;
   bool json = false;
 };
 
@@ -75,6 +78,8 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   add("shape-read", "SIZE", "Slow reads down to this many bytes per second, for benchmarks; 0 = off [0]");
   add("verify", "on|off", "Verify what is read from flash; off only in tests that prove that it matters [on]");
   serve.get_option("--verify")->group("");  // not in the help
+  add("credentials", "FILE", "Who may come in, as whom; everybody else is refused: docs/security.md");
+  serve.add_flag("--insecure", flags.insecure, "Without credentials: listen also where other machines come from");
   add("log-level", "LEVEL", "debug, info, warn or error, to stderr [info]");
   serve.add_flag("--json", flags.json, "Print what is ready as one JSON object");
   serve.footer(kServeFooter);
@@ -90,6 +95,7 @@ int run_serve(const CLI::App& app, const ServeFlags& flags) {
   for (const auto& [name, value] : flags.single) {
     if (app.count("--" + name) > 0) settings[name] = {value};
   }
+  if (flags.insecure) settings["insecure"] = {"on"};
   if (!flags.listen.empty()) settings["listen"] = flags.listen;
   const auto options = make_options(settings);
   if (!options) return complain(options.error());
@@ -120,7 +126,7 @@ int run_program(int argc, char** argv) {
   add_serve(*serve, flags);
   PlanVerb plan(app);
   const auto run_sim = add_sim(app);
-  const Verb verbs[] = {add_inspect(app), add_verify(app), add_top(app), add_bench(app)};
+  const Verb verbs[] = {add_inspect(app), add_verify(app), add_top(app), add_bench(app), add_token(app)};
   app.footer(kProgramFooter);  // last: verbs that are added later would inherit it
   try {
     app.parse(argc, argv);

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/error_text.h"
 #include "cmd/complaint.h"
+#include "cmd/credentials_file.h"
 #include "cmd/preflight.h"
 #include "cmd/spdlog_log.h"
 #include "io/fd.h"
@@ -29,13 +30,17 @@ constexpr Duration kDrainLimit = std::chrono::seconds(20);
 constexpr Duration kSignalRepeat = std::chrono::seconds(1);
 constexpr unsigned kExitSeconds = 10;
 
-// Written by the signal handler, read by the loop. The handler can't be given an object.
+// Written by the signal handlers, read by the loop. The handlers can't be given an object.
 int signal_fd = -1;
+int reload_fd = -1;
 
-void on_signal(int) {
+void tell(int fd) {
   const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(signal_fd, &one, sizeof one);
+  [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
 }
+
+void on_signal(int) { tell(signal_fd); }
+void on_hangup(int) { tell(reload_fd); }
 
 // Until the node serves, signals have their default effect: recovery may be interrupted at any point.
 void catch_signals(int fd) {
@@ -123,9 +128,49 @@ class Shutdown {
   bool drained_ = false;
 };
 
+// Reads the credentials again at SIGHUP. A file that is wrong changes nothing.
+class Reload {
+ public:
+  Reload(io::Loop& loop, Log& log, std::string path)
+      : log_(log), path_(std::move(path)), watch_(loop, [this](std::uint32_t) { on_hangup_seen(); }) {}
+
+  // Before the file is read for the first time: what is signalled during recovery is done after it.
+  Status catch_hangups() {
+    fd_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!fd_.ok()) return fail(Code::kIo, "make an eventfd", errno);
+    reload_fd = fd_.get();
+    struct sigaction action{};
+    action.sa_handler = on_hangup;
+    action.sa_flags = SA_RESTART;
+    KVD_CHECK(::sigaction(SIGHUP, &action, nullptr) == 0);
+    return {};
+  }
+  Status start(node::Node& node) {
+    node_ = &node;
+    return watch_.start(fd_.get(), io::Watch::kRead);
+  }
+
+ private:
+  void on_hangup_seen() {
+    std::uint64_t count = 0;
+    if (::read(fd_.get(), &count, sizeof count) != sizeof count) return;
+    auto authority = load_authority(path_);
+    if (!authority) return log_.error("the credentials stay as they were: " + authority.error());
+    node_->set_authority(std::move(*authority));
+    log_.info("credentials read again");
+  }
+
+  Log& log_;
+  node::Node* node_ = nullptr;
+  const std::string path_;
+  io::UniqueFd fd_;
+  io::Watch watch_;
+};
+
 }  // namespace
 
-int serve(const ServeOptions& options, bool json) {
+int serve(const ServeOptions& given, bool json) {
+  ServeOptions options = given;
   ::umask(S_IRWXG | S_IRWXO);
   ::signal(SIGPIPE, SIG_IGN);
   const std::unique_ptr<Log> log = make_stderr_log(options.log_level, wants_colour());
@@ -134,11 +179,22 @@ int serve(const ServeOptions& options, bool json) {
   if (!options.node.store.verify) log->warn("--verify off: what is read from flash is not verified; for tests only");
   Result<std::unique_ptr<io::Loop>> loop = io::make_real_loop();
   if (!loop) return report(loop.error(), "");
+  Reload reload(**loop, *log, options.credentials);
+  if (!options.credentials.empty()) {
+    if (const Status caught = reload.catch_hangups(); !caught) return report(caught.error(), "");
+    auto authority = load_authority(options.credentials);
+    if (!authority) return complain("--credentials: " + authority.error());
+    options.node.authority = std::move(*authority);
+  }
+  if (options.node.insecure) log->warn("--insecure: whoever reaches this depot may read, change and remove all of it");
   std::string why;
   Result<std::unique_ptr<node::Node>> node = node::Node::start(**loop, *log, options.node, &why);
   if (!node) return report(node.error(), why);
   Shutdown shutdown(**loop, *log, **node);
   if (const Status started = shutdown.start(); !started) return report(started.error(), "");
+  if (options.node.authority != nullptr) {
+    if (const Status started = reload.start(**node); !started) return report(started.error(), "");
+  }
   announce(**node, options, flash_bytes, json);
   (*loop)->run();
   // What was acknowledged is on flash by now, or is meant to be lost: a device that hangs must not keep the process.

@@ -18,9 +18,9 @@
 namespace kvd::cmd {
 namespace {
 
-constexpr std::array kNames{"dir",      "pool",         "flash",      "listen",         "http",
-                            "segment",  "demote-after", "shape-read", "log-level",      "shared-memory",
-                            "eviction", "scrub",        "dwpd",       "connections-max"};
+constexpr std::array kNames{"connections-max", "credentials", "insecure", "dir",          "pool",       "flash",
+                            "listen",          "http",        "segment",  "demote-after", "shape-read", "log-level",
+                            "shared-memory",   "eviction",    "scrub",    "dwpd"};
 
 // A scalar as it would be typed on the command line.
 std::string as_typed(const toml::node& node) {
@@ -157,6 +157,8 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   options.node.shared_memory = read.converted("shared-memory", "on", parse_switch);
   options.node.limits.connections_max = read.converted("connections-max", "1024", parse_connections);
   options.log_level = read.converted("log-level", "info", parse_level);
+  options.credentials = read.text("credentials", "");
+  options.node.insecure = read.converted("insecure", "off", parse_switch);
   options.node.http = read.text("http", "127.0.0.1:7071");
   if (options.node.http == "off") options.node.http.clear();
   const auto listen = settings.find("listen");
@@ -170,6 +172,8 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   }
   if (store.drive_writes_per_day > 0 && store.flash_bytes == 0)
     read.complain("dwpd", "bounds what is written to flash, and with --flash 0 there is none: leave one of them out");
+  if (options.node.insecure && !options.credentials.empty())
+    read.complain("insecure", "lets everybody in, and --credentials does not: leave one of them out");
   if (!read.complaint.empty()) return std::unexpected(read.complaint);
   return options;
 }

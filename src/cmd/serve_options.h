@@ -20,6 +20,7 @@ using Settings = std::map<std::string, std::vector<std::string>>;
 
 struct ServeOptions {
   node::NodeOptions node;
+  std::string credentials;  // file; empty = everybody may come in
   Level log_level = Level::kInfo;
 };
 

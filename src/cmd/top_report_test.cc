@@ -17,7 +17,8 @@ using testing::HasSubstr;
 class TopReportTest : public testing::Test {
  protected:
   MetricsSample sample(double uptime_s) {
-    const node::Figures figures{.node = node_, .net = net_, .store = &store_, .ready = true, .uptime_s = uptime_s};
+    const node::Figures figures{
+        .node = node_, .net = net_, .tenants = tenants_, .store = &store_, .ready = true, .uptime_s = uptime_s};
     return *MetricsSample::parse(node::metrics_text(figures));
   }
   void two_seconds_of_work() {
@@ -60,6 +61,7 @@ class TopReportTest : public testing::Test {
 
   node::NodeCounters node_;
   net::NetCounters net_;
+  node::Tenants tenants_;
   store::StoreStats store_;
 };
 
@@ -117,7 +119,8 @@ TEST_F(TopReportTest, ADepotThatWasStartedAgainIsCountedFromItsStart) {
   node_.requests_match.add(1000);
   const MetricsSample long_before = sample(3600), shortly_before = sample(2);
   const node::NodeCounters fresh;
-  const node::Figures figures{.node = fresh, .net = net_, .store = &store_, .ready = true, .uptime_s = 4};
+  const node::Figures figures{
+      .node = fresh, .net = net_, .tenants = tenants_, .store = &store_, .ready = true, .uptime_s = 4};
   const auto now = *MetricsSample::parse(node::metrics_text(figures));
   for (const MetricsSample* before : {&long_before, &shortly_before}) {
     const Interval since(*before, now, 5);
@@ -130,7 +133,8 @@ TEST_F(TopReportTest, ADepotThatWasStartedAgainIsCountedFromItsStart) {
 
 TEST_F(TopReportTest, SaysThatTheDeviceFailsAndThatItDoesNotServe) {
   store_.tier_off.set(1);
-  const node::Figures figures{.node = node_, .net = net_, .store = &store_, .ready = false, .uptime_s = 1};
+  const node::Figures figures{
+      .node = node_, .net = net_, .tenants = tenants_, .store = &store_, .ready = false, .uptime_s = 1};
   const auto now = *MetricsSample::parse(node::metrics_text(figures));
   const std::string text = top_text(Interval({}, now, 0), "a");
   EXPECT_THAT(text, HasSubstr("OFF: the device fails"));

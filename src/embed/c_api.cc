@@ -145,6 +145,7 @@ kvd_code kvd_open(const char* depot, const kvd_options* options, kvd_client** cl
     any.client.breaker_probe = milliseconds(given.breaker_probe_ms);
     any.client.shared_memory = given.no_shared_memory == 0;
     if (given.name != nullptr) any.client.name = given.name;
+    if (given.token_file != nullptr) any.client.token_file = given.token_file;
     if (given.on_warning != nullptr) {
       any.on_warning = [call = given.on_warning, user = given.on_warning_user](std::string_view line) {
         call(user, std::string(line).c_str());

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/un.h>
 
+#include <array>
 #include <charconv>
 #include <cstring>
 
@@ -114,6 +115,20 @@ bool is_loopback(const Endpoint& endpoint) noexcept {
   if (endpoint.family() != AF_INET6) return false;
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(endpoint.storage);
   return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+std::string peer_host(int socket) {
+  Endpoint peer;
+  peer.bytes = sizeof peer.storage;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer.storage), &peer.bytes) != 0) return "unknown";
+  if (peer.family() == AF_UNIX) return "this host";
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* const number =
+      peer.family() == AF_INET
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(peer.storage).sin_addr)
+          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(peer.storage).sin6_addr);
+  const char* const shown = ::inet_ntop(peer.family(), number, text.data(), text.size());
+  return shown == nullptr ? "unknown" : shown;
 }
 
 }  // namespace kvd::net

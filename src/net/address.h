@@ -37,5 +37,8 @@ struct Endpoint {
 Result<Endpoint> resolve(const Address& address);
 // True for unix sockets, 127.0.0.0/8 and ::1: addresses that only this machine reaches.
 bool is_loopback(const Endpoint& endpoint) noexcept;
+// The host at the other end of a connected socket as a number, for logs; "this host" for a unix socket, "unknown" where
+// the socket does not tell.
+std::string peer_host(int socket);
 
 }  // namespace kvd::net

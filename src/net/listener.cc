@@ -81,11 +81,11 @@ Listener::~Listener() {
   }
 }
 
-Result<std::unique_ptr<Listener>> Listener::bind(io::Loop& loop, const Address& address) {
+Result<std::unique_ptr<Listener>> Listener::bind(io::Loop& loop, const Address& address, Reach reach) {
   const Result<Endpoint> endpoint = resolve(address);
   if (!endpoint) return fail(endpoint.error());
-  if (!is_loopback(*endpoint)) {
-    return fail(Code::kInvalid, "other machines could reach this address and there is no authentication yet");
+  if (reach == Reach::kThisHost && !is_loopback(*endpoint)) {
+    return fail(Code::kInvalid, "other machines could reach this address and nobody would have to show a token");
   }
   io::UniqueFd socket(::socket(endpoint->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.ok()) return fail(Code::kIo, "make a socket", errno);

@@ -17,13 +17,16 @@
 
 namespace kvd::net {
 
+// From where a listener may be reached.
+enum class Reach : std::uint8_t { kThisHost, kAnyHost };
+
 class Listener {
  public:
   using OnAccept = std::move_only_function<void(io::UniqueFd)>;
 
   // Takes the address. kBusy: somebody else listens there; kInvalid: not an address of this machine, a path that holds
-  // another kind of file, or a host that other machines reach (there is no authentication yet); kIo.
-  static Result<std::unique_ptr<Listener>> bind(io::Loop& loop, const Address& address);
+  // another kind of file, or, with kThisHost, one that other machines reach; kIo.
+  static Result<std::unique_ptr<Listener>> bind(io::Loop& loop, const Address& address, Reach reach = Reach::kThisHost);
   // The listener on the unix socket beside this TCP listener, with its address. kBusy: somebody has that name; kIo.
   Result<std::unique_ptr<Listener>> bind_local_socket(io::Loop& loop) const;
   ~Listener();

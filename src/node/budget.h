@@ -74,6 +74,8 @@ class Budget {
     wanted_ = true;
     return false;
   }
+  // Shares that are held stay, also when they are more than that.
+  void set_max(std::uint64_t bytes) noexcept { bytes_max_ = bytes; }
   [[nodiscard]] std::uint64_t bytes_max() const noexcept { return bytes_max_; }
   [[nodiscard]] std::uint64_t used() const noexcept { return used_bytes_; }
 

@@ -10,6 +10,7 @@
 #include "node/budget.h"
 #include "node/checker.h"
 #include "node/counters.h"
+#include "node/gate.h"
 #include "node/leases.h"
 #include "node/options.h"
 #include "node/slices.h"
@@ -23,6 +24,7 @@ struct NodeContext {
   store::Store& store;
   const Limits& limits;
   NodeCounters& counters;
+  Gate& gate;
   net::NetCounters& net;
   net::Shaper* shaper;  // null = reads are not slowed down
   Leases& leases;

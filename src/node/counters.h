@@ -8,6 +8,8 @@ namespace kvd::node {
 struct NodeCounters {
   Counter connections_accepted, connections_refused;
   Counter connections_silent;  // closed before their HELLO: others wanted their place
+  Counter unauthorized;        // connections refused for want of a good token
+  Counter forbidden;           // requests that their client's token does not allow
   Counter requests_match, requests_get, requests_put, requests_remove;
   Counter answered_busy;        // requests turned away because of a limit
   Counter answered_invalid;     // requests that could never succeed

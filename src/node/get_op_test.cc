@@ -86,7 +86,7 @@ class HalfOnFlash final : public store::Store {
 // What a node lends to its operations, without the node.
 struct Lender {
   explicit Lender(io::Loop& loop, store::Store& store)
-      : leases(loop, store, counters, limits), checker(loop, store), slices(loop) {}
+      : leases(loop, store, counters, limits), checker(loop, store), slices(loop), gate(loop, log, counters, options) {}
   NullLog log;
   Limits limits;
   NodeCounters counters;
@@ -94,6 +94,8 @@ struct Lender {
   Leases leases;
   Checker checker;
   SliceLine slices;
+  NodeOptions options;
+  Gate gate;
   Budget pinned{std::uint64_t{1} << 30}, lent{1}, unfinished{1}, op_keys{1};
 };
 
@@ -124,6 +126,7 @@ TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
                       .store = store,
                       .limits = lent.limits,
                       .counters = lent.counters,
+                      .gate = lent.gate,
                       .net = lent.net,
                       .shaper = nullptr,
                       .leases = lent.leases,

@@ -65,6 +65,8 @@ constexpr std::array kNodeCounters{
     Field{"connections_refused", &NodeCounters::connections_refused, "Client connections closed at once: too many."},
     Field{"connections_silent", &NodeCounters::connections_silent,
           "Client connections closed before they had said anything: others wanted their place."},
+    Field{"unauthorized", &NodeCounters::unauthorized, "Client connections refused for want of a good token."},
+    Field{"forbidden", &NodeCounters::forbidden, "Requests that their client's token does not allow."},
     Field{"requests_match", &NodeCounters::requests_match, "MATCH requests."},
     Field{"requests_get", &NodeCounters::requests_get, "GET requests."},
     Field{"requests_put", &NodeCounters::requests_put, "PUT requests."},
@@ -173,6 +175,22 @@ void add_json(nlohmann::json& json, const Owner& owner, const std::array<Field<O
 
 }  // namespace
 
+// What the clients of each tenant asked for; a bounded number of labels.
+void add_tenants(Families& families, const std::vector<Tenants::Figure>& tenants) {
+  if (tenants.empty()) return;
+  const auto add = [&](const char* name, const char* help, std::uint64_t Tenants::Figure::* figure) {
+    prometheus::MetricFamily family{name, help, prometheus::MetricType::Counter, {}};
+    for (const Tenants::Figure& tenant : tenants) {
+      prometheus::ClientMetric& metric = family.metric.emplace_back();
+      metric.label.push_back({"tenant", tenant.name});
+      metric.counter.value = static_cast<double>(tenant.*figure);
+    }
+    families.push_back(std::move(family));
+  };
+  add("kvdepot_tenant_requests_total", "Requests that were begun.", &Tenants::Figure::accepted);
+  add("kvdepot_tenant_refused_total", "Requests refused by rights or quota.", &Tenants::Figure::refused);
+}
+
 std::string metrics_text(const Figures& figures) {
   Families families;
   add_gauge(families, "kvdepot_ready", "1 when the depot serves requests, 0 while it recovers or drains.",
@@ -189,6 +207,7 @@ std::string metrics_text(const Figures& figures) {
   add_gauges(families, figures.node, "kvdepot_", kNodeGauges);
   add_counters(families, figures.net, "kvdepot_net_", kNetCounters);
   add_gauges(families, figures.net, "kvdepot_net_", kNetGauges);
+  add_tenants(families, figures.tenants.figures());
   for (const auto& f : kNodeHistograms) {
     add_histogram(families, std::string("kvdepot_") + f.name + "_seconds", f.help, figures.node.*f.field);
   }
@@ -208,6 +227,9 @@ std::string stats_json(const Figures& figures) {
   }
   add_json(json["node"], figures.node, kNodeCounters);
   add_json(json["node"], figures.node, kNodeGauges);
+  for (const Tenants::Figure& tenant : figures.tenants.figures()) {
+    json["tenants"][tenant.name] = {{"requests", tenant.accepted}, {"refused", tenant.refused}};
+  }
   add_json(json["net"], figures.net, kNetCounters);
   add_json(json["net"], figures.net, kNetGauges);
   for (const auto& f : kNodeHistograms) {

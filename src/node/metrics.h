@@ -6,6 +6,7 @@
 
 #include "net/counters.h"
 #include "node/counters.h"
+#include "node/tenants.h"
 #include "store/store.h"
 
 namespace kvd::node {
@@ -13,6 +14,7 @@ namespace kvd::node {
 struct Figures {
   const NodeCounters& node;
   const net::NetCounters& net;
+  const Tenants& tenants;
   const store::StoreStats* store = nullptr;  // null while the store is being opened
   bool ready = false;
   double uptime_s = 0;
@@ -21,7 +23,8 @@ struct Figures {
 // Prometheus text format 0.0.4; names start with kvdepot_, counters end in _total.
 std::string metrics_text(const Figures& figures);
 
-// {"version": ..., "uptime_s": ..., "store": {...}, "node": {...}, "net": {...}}; numbers by the fields' names.
+// {"version": ..., "uptime_s": ..., "store": {...}, "node": {...}, "net": {...}, "tenants": {...}}; numbers by the
+// fields' names.
 std::string stats_json(const Figures& figures);
 
 }  // namespace kvd::node

@@ -35,7 +35,7 @@ Status explain(const std::string& address, const Error& error, std::string& why)
     why += fmt::format(": {}: choose another address", error_text(error.sys_errno));
   } else {
     why += ": choose a loopback address of this machine";
-    if (!address.starts_with(kHttpScheme)) why += ", or a unix socket";
+    if (!address.starts_with(kHttpScheme)) why += ", a unix socket, or say who may come in: --credentials";
   }
   return fail(error);
 }
@@ -53,6 +53,7 @@ class NodeImpl final : public Node {
   [[nodiscard]] std::vector<std::string> addresses() const override;
   [[nodiscard]] std::string http_address() const override { return http_ ? http_->address() : std::string(); }
   Status adopt(std::unique_ptr<io::Stream> stream) override;
+  void set_authority(std::shared_ptr<const auth::Authority> authority) override;
   void drain(Duration limit, io::Callback on_done) override;
   [[nodiscard]] std::string stats_json() const override { return node::stats_json(figures()); }
   [[nodiscard]] store::Store& store() noexcept override { return *store_; }
@@ -95,6 +96,7 @@ class NodeImpl final : public Node {
   Budget lent_;
   Budget unfinished_;
   Budget op_keys_;
+  Gate gate_;
   std::unique_ptr<Leases> leases_;
   std::unique_ptr<Checker> checker_;
   SliceLine slices_;
@@ -122,6 +124,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       unfinished_(percent_of(options_.store.pool_bytes, options_.limits.unfinished_percent_max),
                   &counters_.unfinished_bytes),
       op_keys_(options_.limits.op_keys_max, &counters_.op_keys),
+      gate_(loop, log, counters_, options_),
       slices_(loop),
       room_timer_(loop, [this] { tell_room(); }),
       drain_timer_(loop, [this] { on_drain_timer(); }),
@@ -166,8 +169,11 @@ store::StoreOptions NodeImpl::store_options() const {
   return options;
 }
 
-// Whether clients of the same host may be lent the pool's memory. Shaping is of bytes sent.
-bool NodeImpl::lends() const { return options_.shared_memory && options_.shape_read_bytes_per_s == 0; }
+// Whether clients of the same host may be lent the pool's memory. Shaping is of bytes sent; with credentials there may
+// be tenants that must not see each other's records, now or after the next reload.
+bool NodeImpl::lends() const {
+  return options_.shared_memory && options_.shape_read_bytes_per_s == 0 && options_.authority == nullptr;
+}
 
 // Beside a TCP port. Without it clients of the port are sent bytes.
 void NodeImpl::bind_local_socket(const net::Listener& port) {
@@ -183,10 +189,12 @@ void NodeImpl::bind_local_socket(const net::Listener& port) {
 // Takes every address before the store is opened: what is in use is known at once, and health is answered during
 // recovery.
 Status NodeImpl::bind(std::string& why) {
+  const net::Reach reach =
+      options_.authority != nullptr || options_.insecure ? net::Reach::kAnyHost : net::Reach::kThisHost;
   for (const std::string& text : options_.listen) {
     const Result<net::Address> address = net::parse_address(text);
     if (!address) return explain(text, address.error(), why);
-    Result<std::unique_ptr<net::Listener>> listener = net::Listener::bind(loop_, *address);
+    Result<std::unique_ptr<net::Listener>> listener = net::Listener::bind(loop_, *address, reach);
     if (!listener) return explain(text, listener.error(), why);
     addresses_.push_back((*listener)->address().text());
     const net::Listener& bound = *listeners_.emplace_back(std::move(*listener));
@@ -210,6 +218,7 @@ void NodeImpl::make_context() {
                                  .store = *store_,
                                  .limits = options_.limits,
                                  .counters = counters_,
+                                 .gate = gate_,
                                  .net = net_,
                                  .shaper = shaper_.get(),
                                  .leases = *leases_,
@@ -239,6 +248,7 @@ Figures NodeImpl::figures() const {
   const std::chrono::duration<double> uptime = loop_.now() - started_;
   return {.node = counters_,
           .net = net_,
+          .tenants = gate_.tenants(),
           .store = store_stats_.load(),
           .ready = state_.load() == State::kReady,
           .uptime_s = uptime.count()};
@@ -311,6 +321,12 @@ void NodeImpl::tell_room() {
   }
   std::ranges::sort(waiting, {}, &Session::refused);
   for (Session* session : waiting) session->on_room();
+}
+
+void NodeImpl::set_authority(std::shared_ptr<const auth::Authority> authority) {
+  KVD_CHECK(authority != nullptr && !gate_.open());
+  gate_.replace(std::move(authority));
+  for (const auto& [number, session] : sessions_) session->renew_identity();
 }
 
 void NodeImpl::drain(Duration limit, io::Callback on_done) {

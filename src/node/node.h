@@ -37,6 +37,10 @@ class Node {
   // shutting down; kBusy: too many connections; kIo.
   virtual Status adopt(std::unique_ptr<io::Stream> stream) = 0;
 
+  // Who may come in from now on; not null, and only where there were credentials from the start. Clients whose token is
+  // not among them, or now of another tenant, lose their connection. Loop thread.
+  virtual void set_authority(std::shared_ptr<const auth::Authority> authority) = 0;
+
   // Stops taking connections and requests, lets unfinished ones end for at most half of `limit`, writes what is dirty
   // to flash in the rest, then calls on_done from the loop. Once.
   virtual void drain(Duration limit, io::Callback on_done) = 0;

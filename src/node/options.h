@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "auth/authority.h"
 #include "base/time.h"
 #include "kvdepot/types.h"
 #include "store/store.h"
@@ -29,12 +32,14 @@ struct Limits {
   std::uint32_t connection_percent_max = 50;  // share of these two, and of leases, that one connection may take
   std::uint32_t lent_percent_max = 50;        // share of what GETs may pin, of the node and of a connection, for those
                                               // read through shared memory: the others always have the rest
-  Duration handshake_limit = std::chrono::seconds(5);  // from connecting to HELLO
-  Duration put_idle_limit = std::chrono::seconds(60);  // between two messages of a PUT without a deadline
-  Duration op_limit = std::chrono::minutes(10);        // of a GET, and the longest deadline that a GET or PUT may have:
-                                                       // they hold parts of the pool
-  Duration stall_limit = std::chrono::seconds(30);     // a peer that does not read, or stops within a message
-  std::uint64_t progress_bytes_min = 1U << 20;  // in that time, by a peer that is read or written without a pause
+  std::uint32_t strangers_max = 128;          // connections that have not shown a token yet, where one is needed
+  Duration refusal_delay = std::chrono::milliseconds(500);  // before a wrong token is answered: 256 guesses a second
+  Duration handshake_limit = std::chrono::seconds(5);       // from connecting to HELLO, and its token
+  Duration put_idle_limit = std::chrono::seconds(60);       // between two messages of a PUT without a deadline
+  Duration op_limit = std::chrono::minutes(10);     // of a GET, and the longest deadline that a GET or PUT may have:
+                                                    // they hold parts of the pool
+  Duration stall_limit = std::chrono::seconds(30);  // a peer that does not read, or stops within a message
+  std::uint64_t progress_bytes_min = 1U << 20;      // in that time, by a peer that is read or written without a pause
   std::size_t reply_bytes_max = std::size_t{4} << 20;       // replies that wait for one connection
   std::size_t reply_bytes_all_max = std::size_t{64} << 20;  // and for all; beyond it each may have 64 KiB
   Duration view_grace = std::chrono::seconds(1);  // a view outlives its GET's deadline by this, and lasts no longer
@@ -46,8 +51,13 @@ struct NodeOptions {
   std::vector<std::string> listen;           // tcp://HOST:PORT, unix:///PATH; may be empty (embedded: adopt())
   std::string http;                          // HOST:PORT of /metrics and /healthz; empty = off
   std::uint64_t shape_read_bytes_per_s = 0;  // slows GET payload down to this on purpose; 0 = off
-  bool shared_memory = true;         // clients of this host and user may read the pool; not when reads are slowed down
-  io::DiskFactory* disks = nullptr;  // where the flash file is opened; borrowed, null = the real disks
+  // Clients of this host and user may read the pool. Not when reads are slowed down, and not where there are
+  // credentials: the pool shows everybody's records.
+  bool shared_memory = true;
+  io::DiskFactory* disks = nullptr;                  // where the flash file is opened; borrowed, null = the real disks
+  std::shared_ptr<const auth::Authority> authority;  // who may come in, as Node::set_authority(); null = everybody
+  bool insecure = false;                             // without one: listen also where other machines come from
+  std::function<auth::WallSeconds()> wall_clock;     // for the expiry of credentials; empty = the system's
   Limits limits;
 };
 

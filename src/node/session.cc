@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "block/schema.h"
+#include "net/address.h"
 
 namespace kvd::node {
 namespace {
@@ -37,6 +38,11 @@ net::ConnectionOptions connection_options(const NodeContext& context) {
   return options;
 }
 
+bool is_new_request(wire::Opcode opcode) {
+  return opcode == wire::Opcode::kMatch || opcode == wire::Opcode::kGet || opcode == wire::Opcode::kPut ||
+         opcode == wire::Opcode::kRemove;
+}
+
 std::string printable(std::string text) {
   std::ranges::replace_if(text, [](char c) { return c < ' ' || c > '~'; }, '?');
   return text;
@@ -48,11 +54,13 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
     : context_(context),
       number_(number),
       on_closed_(std::move(on_closed)),
+      peer_host_(net::peer_host(stream->fd())),
       pins_(context.pinned.bytes_max() / 100 * context.limits.connection_percent_max),
       lent_(pins_.bytes_max() / 100 * context.limits.lent_percent_max),
       unfinished_(context.unfinished.bytes_max() / 100 * context.limits.connection_percent_max),
       op_keys_(context.op_keys.bytes_max()),
       handshake_timer_(context.loop, [this] { close(Error{Code::kTimeout, 0, "no HELLO came"}); }),
+      refusal_timer_(context.loop, [this] { say_unauthorized(wire::Opcode::kAuthReply); }),
       pump_timer_(context.loop, [this] { pump(); }),
       views_(context.loop, context.counters),
       doubt_timer_(context.loop, [this] { count_corrupt(); }),
@@ -74,6 +82,10 @@ Session::~Session() {
 }
 
 Status Session::start() {
+  if (!context_.gate.open()) {
+    stranger_ = context_.gate.take_stranger();
+    if (!stranger_) return fail(Code::kBusy, "too many connections that have not shown a token");
+  }
   handshake_timer_.arm_in(context_.limits.handshake_limit);
   return connection_->start();
 }
@@ -90,16 +102,31 @@ wire::Buffer Session::farewell(const Error& why, Bytes first_bytes) {
 Status Session::on_message(const wire::Header& header, Bytes meta) {
   if (wire::is_response(header.opcode)) return fail(Code::kCorrupt, "a response where a request belongs");
   if (header.opcode == wire::Opcode::kHello) return on_hello(header, meta);
+  if (header.opcode == wire::Opcode::kAuth) return on_auth(header, meta);
   if (!greeted_) return fail(Code::kCorrupt, "a request before HELLO");
   if (header.request_id == 0 || header.status != Code::kOk) return fail(Code::kCorrupt, "a request without an id");
   return on_request(header, meta);
 }
 
 Status Session::on_request(const wire::Header& header, Bytes meta) {
+  if (identity_ == nullptr) return dispatch(header, meta);
+  if (context_.gate.expired(*identity_)) {
+    context_.gate.refuse(peer_host_, "expired token");
+    return fail(Code::kUnavailable, "the client's token has expired");
+  }
+  if (may(header.opcode)) {
+    if (is_new_request(header.opcode)) tenant_->accepted.add();
+    return dispatch(header, meta);
+  }
+  context_.counters.forbidden.add();
+  tenant_->refused.add();
+  if (wire::reply_of(header.opcode) == header.opcode) return {};  // CHECK has no answer
+  return refuse(header, {Code::kInvalid, 0, "the token does not allow this"});
+}
+
+Status Session::dispatch(const wire::Header& header, Bytes meta) {
   using wire::Opcode;
-  const bool is_new = header.opcode == Opcode::kOpen || header.opcode == Opcode::kMatch ||
-                      header.opcode == Opcode::kGet || header.opcode == Opcode::kPut ||
-                      header.opcode == Opcode::kRemove;
+  const bool is_new = header.opcode == Opcode::kOpen || is_new_request(header.opcode);
   if (is_new && context_.draining) return refuse(header, {Code::kUnavailable, 0, "the depot is shutting down"});
   switch (header.opcode) {
     case Opcode::kOpen: return on_open(header, meta);
@@ -122,7 +149,7 @@ Status Session::on_request(const wire::Header& header, Bytes meta) {
 Status Session::on_hello(const wire::Header& header, Bytes meta) {
   const Result<wire::Hello> hello = wire::decode<wire::Hello>(header, meta);
   if (!hello) return fail(hello.error());
-  if (greeted_) return fail(Code::kCorrupt, "HELLO came twice");
+  if (greeted_ || awaits_token_) return fail(Code::kCorrupt, "HELLO came twice");
   peer_name_ = printable(hello->name);
   if (hello->version_min > wire::kVersion || hello->version_max < wire::kVersion) {
     const Error why{Code::kStale, 0, "this depot speaks version 1 of the protocol"};
@@ -130,26 +157,36 @@ Status Session::on_hello(const wire::Header& header, Bytes meta) {
     connection_->close_after_flush(why);
     return {};
   }
+  context_.log.debug(fmt::format("connection {}: this is '{}'", number_, peer_name_));
+  if (!context_.gate.open()) return on_stranger(header, *hello);
   greeted_ = true;
   handshake_timer_.disarm();
-  context_.log.debug(fmt::format("connection {}: this is '{}'", number_, peer_name_));
   connection_->set_meta_bytes_max(wire::kMetaBytesMax);
   const bool asked = (hello->features & wire::kFeatureSharedMemory) != 0;
   shares_memory_ = asked && context_.shared_fd >= 0 && connection_->is_local();
-  static_cast<void>(reply(header, wire::HelloReply{.version = wire::kVersion,
-                                                   .features = shares_memory_ ? wire::kFeatureSharedMemory : 0,
-                                                   .store_uuid = context_.store.uuid(),
-                                                   .boot_epoch = context_.store.boot_epoch(),
-                                                   .keys_max = kKeysPerRequestMax,
-                                                   .ops_max = context_.limits.ops_max,
-                                                   .server = "kvdepot " KVD_VERSION}));
+  let_in(header, shares_memory_ ? wire::kFeatureSharedMemory : 0);
   if (shares_memory_) offer_memory();
   return {};
+}
+
+void Session::let_in(const wire::Header& hello, std::uint64_t features) {
+  static_cast<void>(reply(hello, wire::HelloReply{.version = wire::kVersion,
+                                                  .features = features,
+                                                  .store_uuid = context_.store.uuid(),
+                                                  .boot_epoch = context_.store.boot_epoch(),
+                                                  .keys_max = kKeysPerRequestMax,
+                                                  .ops_max = context_.limits.ops_max,
+                                                  .server = "kvdepot " KVD_VERSION}));
 }
 
 Status Session::on_open(const wire::Header& header, Bytes meta) {
   const Result<wire::Open> open = wire::decode<wire::Open>(header, meta);
   if (!open) return undecodable(header, open.error());
+  // Not put right here: the client seeds checksums with keys that its tenant is part of.
+  if (identity_ != nullptr && open->ns.tenant != identity_->tenant) {
+    context_.counters.forbidden.add();
+    return refuse(header, {Code::kInvalid, 0, "the token is of another tenant"});
+  }
   if (const Status checked = block::check_namespace(open->ns); !checked) return refuse(header, checked.error());
   const Result<store::NamespaceHandle> handle = context_.store.open_namespace(open->ns);
   if (!handle) return refuse(header, handle.error());
@@ -187,8 +224,11 @@ Status Session::on_remove(const wire::Header& header, Bytes meta) {
   }
   Result<KeyShare> share = take_keys(remove->keys.count());
   if (!share) return refuse(header, share.error());
+  Result<TenantSlot> slot = take_slot();
+  if (!slot) return refuse(header, slot.error());
   context_.counters.requests_remove.add();
-  RunningRemove running{.header = header,
+  RunningRemove running{.slot = std::move(*slot),
+                        .header = header,
                         .ns = *ns,
                         .keys = {},
                         .shards = remove->shards,
@@ -219,12 +259,12 @@ bool Session::remove_some(RunningRemove& remove) {
 // Also told when none was here: an earlier REMOVE of them may not be written yet. Returns whether there is more to do.
 bool Session::remove_next() {
   if (remove_some(removes_.front())) {
-    const RunningRemove done = std::move(removes_.front());
+    RunningRemove done = std::move(removes_.front());
     removes_.pop_front();
-    context_.store.await_removals(
-        [self = std::weak_ptr(self_), header = done.header, removed = done.removed](Status written) {
-          if (const auto session = self.lock()) (*session)->removal_written(header, removed, written);
-        });
+    context_.store.await_removals([self = std::weak_ptr(self_), header = done.header, removed = done.removed,
+                                   slot = std::move(done.slot)](Status written) {
+      if (const auto session = self.lock()) (*session)->removal_written(header, removed, written);
+    });
   }
   return !removes_.empty();
 }

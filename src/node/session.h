@@ -18,6 +18,7 @@
 
 #include "net/connection.h"
 #include "node/context.h"
+#include "node/gate.h"
 #include "node/get_op.h"
 #include "node/match.h"
 #include "node/namespace_use.h"
@@ -51,6 +52,8 @@ class Session final : private net::MessageHandler {
   // Ends the connection; on_closed follows.
   void close(const Error& why) { connection_->close(why); }
   [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
+  // Other credentials count from now on: ends the connection when its client's are not among them.
+  void renew_identity();
 
  private:
   // Of the node's bookkeeping, and what this connection has of it.
@@ -66,8 +69,14 @@ class Session final : private net::MessageHandler {
     net::SendId id = 0;
     std::uint64_t view = 0;  // that the message tells of; 0 = it carries bytes
   };
+  // What a GET or PUT takes of the node's bookkeeping and of its tenant's requests.
+  struct Admitted {
+    KeyShare keys;
+    TenantSlot slot;
+  };
   // A GET or PUT with what the session keeps about it.
   struct RunningGet {
+    TenantSlot slot;
     SharedNamespace ns;
     std::shared_ptr<GetOp> op;  // also held by the messages it has queued
     KeyShare keys;              // moves to `lent`
@@ -79,6 +88,7 @@ class Session final : private net::MessageHandler {
     std::shared_ptr<LentShare> lent{};  // null: its slabs are sent as bytes
   };
   struct RunningPut {
+    TenantSlot slot;
     SharedNamespace ns;
     std::shared_ptr<PutOp> op;  // also held by acknowledgements that the store owes
     KeyShare keys;
@@ -88,6 +98,7 @@ class Session final : private net::MessageHandler {
   };
   // A REMOVE on its way. Its records go a slice at a time (SliceLine).
   struct RunningRemove {
+    TenantSlot slot;
     wire::Header header;
     SharedNamespace ns;
     std::vector<Key> keys;
@@ -110,6 +121,7 @@ class Session final : private net::MessageHandler {
     Time arrived{};
     Time deadline = kNever;  // looked at between two slices
     KeyShare share;          // once it takes more than a turn
+    TenantSlot slot;         // the same
     PrefixSearch search;
     std::optional<MatchResult> found = std::nullopt;  // when the search is done
     std::uint32_t next_block = 0;                     // of the prefix, to be leased and promoted next
@@ -138,6 +150,8 @@ class Session final : private net::MessageHandler {
   // session.cc: the connection and small requests
   Status on_hello(const wire::Header& header, Bytes meta);
   Status on_request(const wire::Header& header, Bytes meta);
+  Status dispatch(const wire::Header& header, Bytes meta);
+  void let_in(const wire::Header& hello, std::uint64_t features);
   Status on_open(const wire::Header& header, Bytes meta);
   Status on_close(const wire::Header& header, Bytes meta);
   Status on_remove(const wire::Header& header, Bytes meta);
@@ -156,6 +170,13 @@ class Session final : private net::MessageHandler {
   Status refuse(wire::Opcode opcode, std::uint64_t id, const Error& why);
   // What to do with a request that did not decode: kInvalid is answered, the rest ends the connection.
   Status undecodable(const wire::Header& request, const Error& why);
+
+  // session_auth.cc: who the client is and what it may do
+  Status on_stranger(const wire::Header& hello, const wire::Hello& said);
+  Status on_auth(const wire::Header& header, Bytes meta);
+  void say_unauthorized(wire::Opcode opcode);
+  [[nodiscard]] bool may(wire::Opcode opcode) const noexcept;
+  Result<TenantSlot> take_slot();
 
   // session_match.cc
   Status on_match(const wire::Header& header, Bytes meta);
@@ -177,7 +198,7 @@ class Session final : private net::MessageHandler {
   Status on_put(const wire::Header& header, Bytes meta);
   Status on_put_data(const wire::Header& header, Bytes meta);
   Status check_op(const wire::Header& header);
-  Result<KeyShare> admit(const wire::Header& header);
+  Result<Admitted> admit(const wire::Header& header);
   Result<KeyShare> take_keys(std::uint64_t keys);
   void schedule_pump();
   void pump();
@@ -202,7 +223,12 @@ class Session final : private net::MessageHandler {
   const std::uint64_t number_;
   OnClosed on_closed_;
   std::string peer_name_ = "unnamed";
+  std::string peer_host_;
   bool greeted_ = false;
+  bool awaits_token_ = false;                // HELLO was answered, AUTH was not
+  Budget::Share stranger_;                   // until it is known who this is, where that has to be
+  auth::SharedIdentity identity_;            // null: there are no credentials
+  SharedTenant tenant_;                      // of the identity
   bool shares_memory_ = false;               // the client has the pool's memory
   std::vector<SharedNamespace> namespaces_;  // by the handle that the client knows; null = closed
 
@@ -211,6 +237,7 @@ class Session final : private net::MessageHandler {
   Budget unfinished_;  // of the node's `unfinished`
   Budget op_keys_;     // of the node's `op_keys`
   io::Timer handshake_timer_;
+  io::Timer refusal_timer_;
   io::Timer pump_timer_;
   std::list<RunningGet> gets_;  // in order of arrival: the first one that can send goes first
   std::unordered_map<std::uint64_t, std::list<RunningGet>::iterator> gets_by_id_;

@@ -32,12 +32,16 @@ Status Session::check_op(const wire::Header& header) {
   return {};
 }
 
-// The share of the node's bookkeeping that the operation takes, or why it is turned away.
-Result<Session::KeyShare> Session::admit(const wire::Header& header) {
+// What the operation takes of bounded things, or why it is turned away.
+Result<Session::Admitted> Session::admit(const wire::Header& header) {
   if (gets_.size() + puts_.size() >= context_.limits.ops_max) {
     return fail(Code::kBusy, "too many unfinished requests on this connection");
   }
-  return take_keys(header.items);
+  Result<KeyShare> keys = take_keys(header.items);
+  if (!keys) return fail(keys.error());
+  Result<TenantSlot> slot = take_slot();
+  if (!slot) return fail(slot.error());
+  return Admitted{.keys = std::move(*keys), .slot = std::move(*slot)};
 }
 
 Result<Session::KeyShare> Session::take_keys(std::uint64_t keys) {
@@ -61,8 +65,8 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
   if (layers <= 0 || header.layer_first + layers > schema->layers) {
     return refuse(header, {Code::kInvalid, 0, "the group has fewer layers"});
   }
-  Result<KeyShare> share = admit(header);
-  if (!share) return refuse(header, share.error());
+  Result<Admitted> admitted = admit(header);
+  if (!admitted) return refuse(header, admitted.error());
 
   const block::RecordShape shape = block::shape_of(*schema, !get->keys.native);
   const GetOp::Request request{.id = header.request_id,
@@ -76,9 +80,10 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
                                .deadline = deadline_of(header, now, context_.limits.op_limit)};
   auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(ns), get->keys, get->shard, get->group);
   RunningGet running{
+      .slot = std::move(admitted->slot),
       .ns = std::move(*use),
       .op = std::make_shared<GetOp>(context_, pins_, request, std::move(keys), [this] { schedule_pump(); }),
-      .keys = std::move(*share),
+      .keys = std::move(admitted->keys),
       .deadline = nullptr,
       .queued = {},
       .arrived = now,
@@ -183,20 +188,21 @@ Status Session::on_put(const wire::Header& header, Bytes meta) {
   const store::NamespaceHandle ns = (*use)->handle();
   const GroupSchema* const schema = context_.store.schema(ns, put->group);
   if (schema == nullptr) return refuse(header, {Code::kInvalid, 0, "the namespace has no such group"});
-  Result<KeyShare> share = admit(header);
-  if (!share) return refuse(header, share.error());
+  Result<Admitted> admitted = admit(header);
+  if (!admitted) return refuse(header, admitted.error());
 
   const std::uint64_t id = header.request_id;
   const PutOp::Request request{
       .id = id, .ns = ns, .shape = block::shape_of(*schema, !put->keys.native), .ack = put->ack};
   auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(ns), put->keys, put->shard, put->group);
-  RunningPut running{.ns = std::move(*use),
+  RunningPut running{.slot = std::move(admitted->slot),
+                     .ns = std::move(*use),
                      .op = std::make_shared<PutOp>(context_, unfinished_, request, std::move(keys),
                                                    [this, id] {
                                                      finish_put(id);
                                                      connection_->flush();
                                                    }),
-                     .keys = std::move(*share),
+                     .keys = std::move(admitted->keys),
                      .deadline = std::make_unique<io::Timer>(context_.loop,
                                                              [this, id] {
                                                                end_put(id,

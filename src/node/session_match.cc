@@ -46,6 +46,7 @@ Status Session::on_match(const wire::Header& header, Bytes meta) {
                        .arrived = arrived,
                        .deadline = header.deadline_ms == 0 ? kNever : after(arrived, Millis(header.deadline_ms)),
                        .share = {},
+                       .slot = {},
                        .search = PrefixSearch(std::move(rules), match->blocks)};
   running.keys.reserve(match->keys.count());
   const block::NamespaceHash& hash = store.namespace_hash(running.ns->handle());
@@ -64,6 +65,12 @@ Status Session::on_match(const wire::Header& header, Bytes meta) {
     return refuse(header, share.error());
   }
   running.share = std::move(*share);
+  Result<TenantSlot> slot = take_slot();
+  if (!slot) {
+    end_match(running);
+    return refuse(header, slot.error());
+  }
+  running.slot = std::move(*slot);
   matches_.push_back(std::move(running));
   match_slices_.enter();
   return {};

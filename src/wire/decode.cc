@@ -109,6 +109,15 @@ Result<HelloReply> decode<HelloReply>(const Header&, Bytes meta) {
 }
 
 template <>
+Result<Auth> decode<Auth>(const Header&, Bytes meta) {
+  ByteReader r(meta);
+  const std::size_t n = r.read<std::uint16_t>();
+  const Auth m{as_text(r.read_bytes(n))};
+  if (!r.done() || n > kTokenBytesMax) return malformed();
+  return m;
+}
+
+template <>
 Result<Open> decode<Open>(const Header&, Bytes meta) {
   ByteReader r(meta);
   bool fits = true;
@@ -374,6 +383,11 @@ Result<Stats> decode<Stats>(const Header&, Bytes meta) {
 template <>
 Result<Ping> decode<Ping>(const Header&, Bytes meta) {
   return decode_bare<Ping>(meta);
+}
+
+template <>
+Result<AuthReply> decode<AuthReply>(const Header&, Bytes meta) {
+  return decode_bare<AuthReply>(meta);
 }
 
 template <>

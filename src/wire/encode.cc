@@ -49,6 +49,8 @@ void put_meta(Writer& w, const HelloReply& m) {
   w.put_string(m.server, kNameBytesMax);
 }
 
+void put_meta(Writer& w, const Auth& m) { w.put_string(m.token, kTokenBytesMax); }
+
 void put_meta(Writer& w, const Open& m) {
   w.put_string(m.ns.tenant, kTenantBytesMax);
   w.put_string(m.ns.fingerprint, kFingerprintBytesMax);
@@ -217,6 +219,8 @@ Buffer error_frame(Opcode opcode, std::uint64_t request_id, Code status, std::st
 
 template Buffer frame(Header, const Hello&, std::uint64_t);
 template Buffer frame(Header, const HelloReply&, std::uint64_t);
+template Buffer frame(Header, const Auth&, std::uint64_t);
+template Buffer frame(Header, const AuthReply&, std::uint64_t);
 template Buffer frame(Header, const Open&, std::uint64_t);
 template Buffer frame(Header, const OpenReply&, std::uint64_t);
 template Buffer frame(Header, const Close&, std::uint64_t);

@@ -16,6 +16,7 @@ bool known(std::uint8_t opcode) noexcept {
     return true;  // answers without a request of their number
   }
   const std::uint8_t request = opcode & 0x7F;
+  if (request == static_cast<std::uint8_t>(Opcode::kAuth)) return true;
   if (request < 0x01 || request > 0x0E) return false;
   return opcode < 0x80 || (request != 0x06 && request != 0x07 && request < 0x0C);
 }
@@ -46,6 +47,7 @@ const char* opcode_name(Opcode opcode) noexcept {
     case Opcode::kCheck: return "CHECK";
     case Opcode::kClose: return "CLOSE";
     case Opcode::kRelease: return "RELEASE";
+    case Opcode::kAuth: return "AUTH";
     case Opcode::kHelloReply: return "HELLO reply";
     case Opcode::kOpenReply: return "OPEN reply";
     case Opcode::kMatchReply: return "MATCH reply";
@@ -57,6 +59,7 @@ const char* opcode_name(Opcode opcode) noexcept {
     case Opcode::kPingReply: return "PING reply";
     case Opcode::kMemory: return "MEMORY";
     case Opcode::kGetView: return "GET view";
+    case Opcode::kAuthReply: return "AUTH reply";
   }
   return "unknown";
 }

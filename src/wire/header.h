@@ -34,6 +34,7 @@ enum class Opcode : std::uint8_t {
   kCheck = 0x0C,
   kClose = 0x0D,
   kRelease = 0x0E,
+  kAuth = 0x10,
   kHelloReply = 0x81,
   kOpenReply = 0x82,
   kMatchReply = 0x83,
@@ -45,6 +46,7 @@ enum class Opcode : std::uint8_t {
   kPingReply = 0x8B,
   kMemory = 0x8E,
   kGetView = 0x8F,
+  kAuthReply = 0x90,
 };
 
 constexpr bool is_response(Opcode opcode) noexcept { return (static_cast<std::uint8_t>(opcode) & 0x80) != 0; }

@@ -133,6 +133,7 @@ TEST(Header, RepliesBelongToRequests) {
   EXPECT_EQ(reply_of(Opcode::kCheck), Opcode::kCheck);
   EXPECT_EQ(reply_of(Opcode::kClose), Opcode::kClose);
   EXPECT_EQ(reply_of(Opcode::kRelease), Opcode::kRelease);
+  EXPECT_EQ(reply_of(Opcode::kAuth), Opcode::kAuthReply);
   EXPECT_TRUE(is_response(Opcode::kGetData));
   EXPECT_FALSE(is_response(Opcode::kGet));
   EXPECT_TRUE(has_payload(Opcode::kPutData));

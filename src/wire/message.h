@@ -26,9 +26,11 @@ inline constexpr std::size_t kNameBytesMax = 128;   // names of peers and reason
 inline constexpr std::size_t kTenantBytesMax = 64;  // include/kvdepot/types.h
 inline constexpr std::size_t kFingerprintBytesMax = 128;
 inline constexpr std::size_t kOrderBytesMax = 64;
+inline constexpr std::size_t kTokenBytesMax = 256;  // above any token
 
 // Features of HELLO: the client says what it can take, the depot says what of it it does.
 inline constexpr std::uint64_t kFeatureSharedMemory = 1;  // MEMORY, GET view and RELEASE; unix sockets only
+inline constexpr std::uint64_t kFeatureToken = 2;         // the client has a token; the depot wants it: AUTH
 
 // Little-endian u64s at any alignment.
 class U64View {
@@ -73,6 +75,12 @@ struct HelloReply {
   std::uint32_t keys_max = 0;
   std::uint32_t ops_max = 0;
   std::string server{};
+};
+
+// The client's token, behind a HELLO reply that asks for it, before anything else. request_id 0.
+struct Auth {
+  static constexpr Opcode kOpcode = Opcode::kAuth;
+  std::string_view token{};
 };
 
 // Declares a namespace on this connection.
@@ -217,6 +225,7 @@ template <Opcode Op>
 struct Bare {
   static constexpr Opcode kOpcode = Op;
 };
+using AuthReply = Bare<Opcode::kAuthReply>;
 using Cancel = Bare<Opcode::kCancel>;  // header.request_id names the request that shall end
 using UnpinReply = Bare<Opcode::kUnpinReply>;
 using Stats = Bare<Opcode::kStats>;
@@ -242,6 +251,10 @@ template <>
 Result<Hello> decode<Hello>(const Header& header, Bytes meta);
 template <>
 Result<HelloReply> decode<HelloReply>(const Header& header, Bytes meta);
+template <>
+Result<Auth> decode<Auth>(const Header& header, Bytes meta);
+template <>
+Result<AuthReply> decode<AuthReply>(const Header& header, Bytes meta);
 template <>
 Result<Open> decode<Open>(const Header& header, Bytes meta);
 template <>

@@ -61,6 +61,8 @@ void check_body(const Header& header, Bytes meta) {
     case Opcode::kCheck: return check<Check>(header, meta);
     case Opcode::kClose: return check<Close>(header, meta);
     case Opcode::kRelease: return check<Release>(header, meta);
+    case Opcode::kAuth: return check<Auth>(header, meta);
+    case Opcode::kAuthReply: return check<AuthReply>(header, meta);
     case Opcode::kMemory: return check<Memory>(header, meta);
     case Opcode::kGetView: return check_view(header, meta);
     case Opcode::kHelloReply: return check<HelloReply>(header, meta);

@@ -102,6 +102,28 @@ TEST(WireFormat, GetViewAndReleaseHaveTheirGoldenBytes) {
   EXPECT_EQ(frame({.request_id = 0xF000000000000000}, Release{U64View(views)}), golden_release);
 }
 
+TEST(WireMessage, AuthHasItsGoldenMetaAndRoundTrips) {
+  const Buffer bytes = frame({}, Auth{"kvd_abc"});
+  EXPECT_EQ(Buffer(bytes.begin() + kHeaderBytes, bytes.end()), from_hex("07 00 6b 76 64 5f 61 62 63"));
+  const Parsed p = parse(bytes);
+  const auto m = decode<Auth>(p.header, p.meta);
+  ASSERT_TRUE(m.has_value());
+  EXPECT_EQ(m->token, "kvd_abc");
+  EXPECT_EQ(p.header.opcode, Opcode::kAuth);
+}
+
+TEST(WireMessage, ATokenLongerThanAnyIsMalformed) {
+  const auto decoded = [](std::size_t token_bytes, std::size_t left_over) {
+    Buffer meta(2 + token_bytes + left_over);
+    save(meta.data(), static_cast<std::uint16_t>(token_bytes));
+    return decode<Auth>({.opcode = Opcode::kAuth}, meta).has_value();
+  };
+  EXPECT_TRUE(decoded(0, 0));
+  EXPECT_TRUE(decoded(kTokenBytesMax, 0));
+  EXPECT_FALSE(decoded(kTokenBytesMax + 1, 0));
+  EXPECT_FALSE(decoded(7, 1));
+}
+
 TEST(WireMessage, HelloRoundTrips) {
   const Buffer bytes = frame({}, Hello{.version_min = 1, .version_max = 3, .features = 9, .name = "engine"});
   const Parsed p = parse(bytes);

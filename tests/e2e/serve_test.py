@@ -101,7 +101,9 @@ class Usage(ServeTest):
             [],
             ["sreve"],
             ["serve", "--dir", self.store, "--bogus"],
-            ["serve", "--dir", self.store, "--insecure"],
+            ["serve", "--dir", self.store, "--insecure", "--credentials", self.store],
+            ["serve", "--dir", self.store, "--credentials", os.path.join(self.folder, "none")],
+            ["token", "--tenant", "a b", "--out", self.store],
             ["serve", "--dir"],
             ["serve"],
             ["serve", "--dir", self.store, "--pool", "8 apples"],
@@ -151,7 +153,7 @@ class Refusals(ServeTest):
         for flag, address in (("--listen", "tcp://0.0.0.0:0"), ("--listen", "[::]:0"), ("--http", "0.0.0.0:0")):
             with self.subTest(address=address):
                 error = self.refuse("serve", "--dir", self.store, *SMALL, flag, address)
-                self.assertIn("no authentication yet", error)
+                self.assertIn("other machines could reach", error)
                 self.assertEqual("unix socket" in error, flag == "--listen", error)
 
     def test_a_foreign_directory_is_left_alone(self):

@@ -33,6 +33,7 @@ class Settings:
     warn_every_s: float = 30.0        # at most one warning about the depot in this time
     prefault: bool = True             # touch the engine's KV memory once at start, so that no load pays for its pages
     shared_memory: bool = True        # of a depot on this host: copy from its memory instead of receiving bytes
+    token_file: str = ""              # the token that the depot asks for is in this file, of mode 0600
     verify: bool = True               # false only in tests that prove that verification matters
     weights_id: str = ""              # identity of weights that cannot be read from files
     shared_hash_seed: bool = False    # PYTHONHASHSEED is set, to the same value, for all engines of this depot

@@ -77,7 +77,8 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         settings = self._settings
         try:
             return native.Client(settings.depot, attach_only=attach_only, breaker_probe_ms=settings.breaker_probe_ms,
-                                 verify=settings.verify, name=name, shared_memory=settings.shared_memory)
+                                 verify=settings.verify, name=name, shared_memory=settings.shared_memory,
+                                 token_file=settings.token_file)
         except native.KvdepotError as error:
             raise ConfigError(f"kvdepot cannot open {settings.depot}: {error}") from error
 

@@ -53,7 +53,8 @@ void CoreRig::start_core() {
                   .breaker_probe = Millis(1000),
                   .verify = options.verify,
                   .seed = 7,
-                  .shared_memory = options.shared_memory});
+                  .shared_memory = options.shared_memory,
+                  .token = options.token});
   core->start();
 }
 

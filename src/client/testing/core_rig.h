@@ -2,6 +2,7 @@
 // virtual time, on one thread. Records have known bytes, destinations are poisoned.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct RigOptions {
   std::size_t keys = 3;        // keys "key0", "key1", ... of the requests below
   bool shared_memory = false;  // straight to the depot, not through the proxy, which carries no descriptors
   bool tcp = false;            // the depot listens on a port
+  std::function<Result<std::string>()> token{};  // as ChannelOptions::token
 };
 
 class CoreRig {

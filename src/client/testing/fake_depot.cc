@@ -77,6 +77,7 @@ class FakeDepot::Session final : public net::MessageHandler {
   void send(wire::Buffer head, std::vector<Bytes> body = {}, std::shared_ptr<void> keep = nullptr) {
     connection_.send({.head = std::move(head), .body = std::move(body), .on_done = [keep] {}});
   }
+  void give_memory();
   void on_hello(const wire::Header& header, Bytes meta);
   void on_open(const wire::Header& header, Bytes meta);
   void on_match(const wire::Header& header, Bytes meta);
@@ -112,6 +113,16 @@ Status FakeDepot::Session::on_message(const wire::Header& header, Bytes meta) {
   if (depot_.script.hung) return {};
   switch (header.opcode) {
     case kHello: on_hello(header, meta); break;
+    case kAuth: {
+      depot_.tokens_shown.emplace_back(wire::decode<wire::Auth>(header, meta)->token);
+      if (depot_.tokens_shown.back() == depot_.script.token) {
+        send(wire::frame({.flags = wire::kFlagLast}, wire::AuthReply{}));
+        give_memory();
+      } else {
+        send(wire::error_frame(kAuthReply, 0, Code::kInvalid, "unauthorized"));
+      }
+      break;
+    }
     case kRelease: {
       const auto release = wire::decode<wire::Release>(header, meta);
       for (std::size_t i = 0; i < release->views.size(); ++i) {
@@ -157,17 +168,28 @@ void FakeDepot::Session::on_hello(const wire::Header& header, Bytes meta) {
   reply.ops_max = depot_.script.credits;
   reply.server = "fake";
   if (shares_) reply.features = wire::kFeatureSharedMemory;
+  if (!wrong.token.empty()) {
+    if ((asked & wire::kFeatureToken) == 0) {
+      return send(wire::error_frame(wire::Opcode::kHelloReply, 0, Code::kInvalid, "unauthorized"));
+    }
+    reply.features |= wire::kFeatureToken;
+  }
   send(wire::frame({.request_id = header.request_id}, reply));
+  if (wrong.token.empty()) give_memory();
+}
+
+void FakeDepot::Session::give_memory() {
   if (!shares_) return;
   if (!depot_.memory_.ok()) {
     depot_.memory_.reset(::memfd_create("fake-depot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     KVD_CHECK(::ftruncate(depot_.memory_.get(), static_cast<off_t>(kMemoryBytes)) == 0);
-    if (!wrong.unsealed) KVD_CHECK(::fcntl(depot_.memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    if (!depot_.script.unsealed)
+      KVD_CHECK(::fcntl(depot_.memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
   }
   connection_.send({.head = wire::frame({}, wire::Memory{kMemoryBytes}),
                     .body = {},
                     .on_done = {},
-                    .descriptor = wrong.no_file ? -1 : depot_.memory_.get()});
+                    .descriptor = depot_.script.no_file ? -1 : depot_.memory_.get()});
 }
 
 void FakeDepot::Session::on_open(const wire::Header& header, Bytes meta) {

@@ -36,6 +36,7 @@ struct FakeScript {
   std::set<std::pair<std::size_t, std::size_t>> corrupt;  // (key, layer): a byte of it is flipped on the way out
   bool wrong_layer_order = false;
   LeaseId lease = 0;  // in MATCH replies
+  std::string token;  // asked for; empty = everybody may come in
   // Of shared memory: whether it is agreed to, and then what is wrong with it.
   bool shares = false;
   bool unsealed = false;      // the file could be cut
@@ -74,6 +75,7 @@ class FakeDepot {
   std::vector<std::byte> checked;     // keys of CHECKs, back to back
   std::uint64_t connections = 0;
   std::vector<std::uint64_t> features_asked;  // by HELLO
+  std::vector<std::string> tokens_shown;      // by AUTH
   std::set<std::uint64_t> lent;               // views that were not given back
   std::uint64_t views = 0;                    // all of them
   std::uint64_t releases_bad = 0;             // given back and not lent

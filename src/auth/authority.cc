@@ -1,0 +1,56 @@
+#include "auth/authority.h"
+
+#include <algorithm>
+
+#include "auth/token.h"
+
+namespace kvd::auth {
+namespace {
+
+std::vector<SharedIdentity> shared(const std::vector<Identity>& identities) {
+  std::vector<SharedIdentity> out;
+  out.reserve(identities.size());
+  for (const Identity& identity : identities) out.push_back(std::make_shared<const Identity>(identity));
+  return out;
+}
+
+SharedIdentity with_digest(const std::vector<SharedIdentity>& tokens, const TokenDigest& digest) {
+  SharedIdentity found;
+  for (const SharedIdentity& token : tokens) {
+    if (same_digest(token->digest, digest)) found = token;
+  }
+  return found;
+}
+
+SharedIdentity with_subject(const std::vector<SharedIdentity>& subjects, std::string_view name) {
+  const auto at = std::ranges::find_if(subjects, [name](const SharedIdentity& s) { return s->credential == name; });
+  return at == subjects.end() ? nullptr : *at;
+}
+
+}  // namespace
+
+Authority::Authority(const Credentials& credentials)
+    : tokens_(shared(credentials.tokens)), subjects_(shared(credentials.subjects)) {}
+
+Result<SharedIdentity> Authority::identify(Bytes token, WallSeconds now) const {
+  if (!is_token(token)) return fail(Code::kInvalid, "not of a token's form");
+  SharedIdentity found = with_digest(tokens_, digest_token(token));
+  if (found == nullptr) return fail(Code::kNotFound, "unknown or revoked token");
+  if (found->expired(now)) return fail(Code::kStale, "expired token");
+  return found;
+}
+
+Result<SharedIdentity> Authority::identify_subject(const std::vector<std::string_view>& names) const {
+  for (const std::string_view name : names) {
+    if (SharedIdentity found = with_subject(subjects_, name)) return found;
+  }
+  return fail(Code::kNotFound, "unknown subject of a certificate");
+}
+
+SharedIdentity Authority::renew(const Identity& identity, WallSeconds now) const {
+  const bool subject = identity.digest == TokenDigest{};
+  SharedIdentity found = subject ? with_subject(subjects_, identity.credential) : with_digest(tokens_, identity.digest);
+  return found != nullptr && !found->expired(now) ? found : nullptr;
+}
+
+}  // namespace kvd::auth

@@ -1,0 +1,39 @@
+// Authority: turns what a client shows into who it is. Made of credentials, constant afterwards: whoever reloads makes
+// another one and asks it, with renew(), what has become of the clients that are there. Values and shared constants;
+// any thread.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "auth/credentials.h"
+#include "auth/identity.h"
+#include "base/bytes.h"
+#include "base/result.h"
+
+namespace kvd::auth {
+
+// An identity is shared by the authority and by the connections and requests that it was given to.
+using SharedIdentity = std::shared_ptr<const Identity>;
+
+class Authority {
+ public:
+  explicit Authority(const Credentials& credentials);
+
+  // Whose token this is. The error is for the depot's own log, never for who asked: kInvalid (not of a token's form),
+  // kNotFound (nobody's), kStale (expired). All digests are compared, in a time that does not depend on what is found.
+  [[nodiscard]] Result<SharedIdentity> identify(Bytes token, WallSeconds now) const;
+  // Whose certificate it is, by its names, of which the first one known counts. Whether it is genuine and current was
+  // for others to say. kNotFound: nobody's.
+  [[nodiscard]] Result<SharedIdentity> identify_subject(const std::vector<std::string_view>& names) const;
+  // The same credential's identity of today, for clients of an authority that this one replaces; null: it was taken
+  // back, or has expired. A token that was replaced under its name is another credential.
+  [[nodiscard]] SharedIdentity renew(const Identity& identity, WallSeconds now) const;
+
+ private:
+  std::vector<SharedIdentity> tokens_;
+  std::vector<SharedIdentity> subjects_;
+};
+
+}  // namespace kvd::auth

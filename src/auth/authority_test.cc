@@ -1,0 +1,65 @@
+#include "auth/authority.h"
+
+#include <gtest/gtest.h>
+
+namespace kvd::auth {
+namespace {
+
+std::string token_of(int n) {
+  TokenDigest secret{};
+  secret[0] = static_cast<std::byte>(n);
+  return show_token(secret);
+}
+
+std::string token_line(int n, const std::string& name, const std::string& rights, const std::string& expires = "") {
+  return show_token_line(name, "t-" + name, rights, digest_token(as_bytes(token_of(n))), expires) + "\n";
+}
+
+Authority authority_of(const std::string& text) { return Authority(parse_credentials(text, "c").value()); }
+
+TEST(Authority, KnowsATokensTenantRightsAndQuotas) {
+  const Authority authority =
+      authority_of("tenant t-b requests=3\n" + token_line(1, "a", "read") + token_line(2, "b", "write"));
+  const SharedIdentity b = authority.identify(as_bytes(token_of(2)), 0).value();
+  EXPECT_EQ(b->tenant, "t-b");
+  EXPECT_TRUE(b->rights.allow(Right::kWrite));
+  EXPECT_FALSE(b->rights.allow(Right::kRead));
+  EXPECT_EQ(b->quotas.requests, 3U);
+  EXPECT_EQ(authority.identify(as_bytes(token_of(1)), 0).value()->tenant, "t-a");
+}
+
+TEST(Authority, RefusesWhatIsNobodysMalformedOrExpired) {
+  const Authority authority = authority_of(token_line(1, "a", "read", "1970-01-02"));
+  EXPECT_EQ(authority.identify({}, 0).error().code, Code::kInvalid);
+  EXPECT_EQ(authority.identify(as_bytes("password"), 0).error().code, Code::kInvalid);
+  EXPECT_EQ(authority.identify(as_bytes(token_of(2)), 0).error().code, Code::kNotFound);
+  EXPECT_TRUE(authority.identify(as_bytes(token_of(1)), 86399).has_value());
+  EXPECT_EQ(authority.identify(as_bytes(token_of(1)), 86400).error().code, Code::kStale);
+}
+
+TEST(Authority, AShortSecretDoesNotWorkEvenWhereItsDigestIsListed) {
+  const Authority authority = authority_of(show_token_line("a", "t", "read", digest_token(as_bytes("password")), ""));
+  EXPECT_EQ(authority.identify(as_bytes("password"), 0).error().code, Code::kInvalid);
+}
+
+TEST(Authority, TheFirstKnownNameOfACertificateCounts) {
+  const Authority authority = authority_of("subject one tenant=t1 rights=read\nsubject two tenant=t2 rights=read");
+  EXPECT_EQ(authority.identify_subject({"none", "two", "one"}).value()->tenant, "t2");
+  EXPECT_EQ(authority.identify_subject({"On"}).error().code, Code::kNotFound);
+  EXPECT_EQ(authority.identify_subject({}).error().code, Code::kNotFound);
+}
+
+TEST(Authority, AnotherOneSaysWhatHasBecomeOfAClient) {
+  const Authority before = authority_of(token_line(1, "a", "read") + "subject s tenant=t rights=read");
+  const Identity token = *before.identify(as_bytes(token_of(1)), 0).value();
+  const Identity subject = *before.identify_subject({"s"}).value();
+  const Authority changed = authority_of(token_line(1, "a", "write") + "subject s tenant=u rights=read");
+  EXPECT_TRUE(changed.renew(token, 0)->rights.allow(Right::kWrite));
+  EXPECT_EQ(changed.renew(subject, 0)->tenant, "u");
+  EXPECT_EQ(authority_of(token_line(2, "a", "read")).renew(token, 0), nullptr) << "another token of the same name";
+  EXPECT_EQ(authority_of(token_line(1, "a", "read")).renew(subject, 0), nullptr);
+  EXPECT_EQ(authority_of(token_line(1, "a", "read", "1970-01-02")).renew(token, 86400), nullptr);
+}
+
+}  // namespace
+}  // namespace kvd::auth

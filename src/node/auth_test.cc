@@ -1,0 +1,323 @@
+// A node with credentials: who gets in, as which tenant, and what it may do.
+#include <gtest/gtest.h>
+
+#include "auth/authority.h"
+#include "node/tenants.h"
+#include "node/testing/rig.h"
+
+namespace kvd::node {
+namespace {
+
+using net::Received;
+
+std::string token_number(int n) {
+  auth::TokenDigest secret{};
+  secret[0] = static_cast<std::byte>(n);
+  return auth::show_token(secret);
+}
+
+std::string token_line(int n, const std::string& tenant, const std::string& rights, const std::string& expires = "") {
+  const auth::TokenDigest digest = auth::digest_token(as_bytes(token_number(n)));
+  return auth::show_token_line("n" + std::to_string(n), tenant, rights, digest, expires) + "\n";
+}
+
+std::shared_ptr<const auth::Authority> authority_of(const std::string& text) {
+  return std::make_shared<const auth::Authority>(auth::parse_credentials(text, "c").value());
+}
+
+class NodeAuth : public testing::Test {
+ protected:
+  // Token 1 is of tenant a, 2 of tenant b; both may read and write. 3 reads for a, 4 writes, 5 administers.
+  static std::string everybody() {
+    return "tenant a requests=2\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write") +
+           token_line(3, "a", "read") + token_line(4, "a", "write") + token_line(5, "a", "admin", "2000-01-01");
+  }
+  void start(const std::string& credentials = everybody(), NodeOptions options = test_options()) {
+    options.authority = authority_of(credentials);
+    options.wall_clock = [this] { return wall; };
+    options.limits.refusal_delay = Millis(1);
+    rig = std::make_unique<Rig>(options);
+  }
+  std::unique_ptr<RawClient> stranger(std::uint64_t features = wire::kFeatureToken) const {
+    auto client = rig->connect(false);
+    client->send(wire::frame({}, wire::Hello{.features = features, .name = "test"}));
+    return client;
+  }
+  Received show(RawClient& client, std::string_view token) const {
+    return client.call(wire::frame({}, wire::Auth{token}));
+  }
+  std::unique_ptr<RawClient> enter(int token) const {
+    auto client = stranger();
+    const Received asked = client->next();
+    const auto said = wire::decode<wire::HelloReply>(asked.header, asked.meta);
+    EXPECT_TRUE(said && said->features == wire::kFeatureToken);
+    const Received answer = show(*client, token_number(token));
+    EXPECT_EQ(answer.header.opcode, wire::Opcode::kAuthReply);
+    EXPECT_EQ(answer.header.status, Code::kOk) << wire::error_text(answer.meta);
+    return client;
+  }
+  void expect_refused(RawClient& client, const Received& answer) const {
+    EXPECT_EQ(answer.header.status, Code::kInvalid);
+    EXPECT_EQ(wire::error_text(answer.meta), "unauthorized");
+    EXPECT_TRUE(client.ended());
+  }
+  [[nodiscard]] Namespace of(const std::string& tenant) const {
+    Namespace ns = records.ns();
+    ns.tenant = tenant;
+    return ns;
+  }
+  // Whether the client's PUT of a record was taken.
+  Received put(RawClient& client, std::uint32_t ns, std::size_t key) const {
+    const std::uint64_t id = client.new_id();
+    client.send(records.put(id, ns, key, 1));
+    client.send(records.put_head(id, key, 1, 0, records.layers()), records.put_body(key, 1, 0, records.layers()));
+    return client.next();
+  }
+  // How many of these keys a GET does not find.
+  std::size_t missing(RawClient& client, std::uint32_t ns, std::size_t first, std::size_t count) const {
+    std::size_t failed = count;
+    client.send(Records::get(client.new_id(), ns, first, count));
+    for (bool last = false; !last;) {
+      const Received m = client.next();
+      last = m.header.last();
+      const auto data = wire::decode<wire::GetData>(m.header, m.meta);
+      EXPECT_TRUE(data.has_value()) << wire::error_text(m.meta);
+      if (!data) break;
+      failed = wire::count_bits(data->failed);
+    }
+    return failed;
+  }
+
+  Records records{small_namespace()};
+  auth::WallSeconds wall = 0;
+  std::unique_ptr<Rig> rig;
+};
+
+TEST_F(NodeAuth, WithoutCredentialsNobodyIsAskedForAToken) {
+  rig = std::make_unique<Rig>();
+  const auto client = stranger();
+  const Received m = client->next();
+  EXPECT_EQ(wire::decode<wire::HelloReply>(m.header, m.meta)->features, 0U);
+  client->open(records.ns());
+  client->send(wire::frame({}, wire::Auth{token_number(1)}));
+  EXPECT_TRUE(client->ended()) << "what was not asked for";
+}
+
+TEST_F(NodeAuth, WhoHasNoTokenIsRefused) {
+  start();
+  const auto client = stranger(0);
+  expect_refused(*client, client->next());
+  EXPECT_EQ(rig->log.count("refused this host: no token"), 1U);
+  EXPECT_EQ(rig->stat("node", "unauthorized"), 1U);
+}
+
+TEST_F(NodeAuth, AWrongTokenIsRefusedWithoutAReason) {
+  start();
+  for (const std::string& token : {token_number(9), std::string("password"), std::string()}) {
+    const auto client = stranger();
+    client->next();
+    expect_refused(*client, show(*client, token));
+  }
+  EXPECT_EQ(rig->log.count("refused this host: unknown or revoked token"), 1U) << "one line a period and peer";
+  EXPECT_EQ(rig->log.count("refused this host"), 1U);
+  EXPECT_EQ(rig->stat("node", "unauthorized"), 3U);
+}
+
+TEST_F(NodeAuth, NothingIsDoneForAStranger) {
+  start();
+  const auto asks = stranger();
+  asks->next();
+  asks->send(wire::frame({.request_id = 1}, wire::Ping{}));
+  EXPECT_TRUE(asks->ended());
+  const auto twice = stranger();
+  twice->next();
+  twice->send(wire::frame({}, wire::Hello{.features = wire::kFeatureToken, .name = "test"}));
+  EXPECT_TRUE(twice->ended());
+  const auto guesses = stranger();
+  guesses->next();
+  guesses->send(wire::frame({}, wire::Auth{token_number(9)}));
+  guesses->send(wire::frame({}, wire::Auth{token_number(1)}));
+  EXPECT_TRUE(guesses->ended()) << "a connection has one guess";
+}
+
+TEST_F(NodeAuth, AStrangerThatSaysNothingIsCut) {
+  NodeOptions options = test_options();
+  options.limits.handshake_limit = Millis(20);
+  start(everybody(), options);
+  const auto client = stranger();
+  client->next();
+  EXPECT_TRUE(client->ended());
+}
+
+TEST_F(NodeAuth, StrangersAreBoundedAndTheirPlacesComeBack) {
+  NodeOptions options = test_options();
+  options.limits.strangers_max = 2;
+  start(everybody(), options);
+  auto first = stranger();
+  const auto second = stranger();
+  first->next();
+  auto [near, far] = net::make_socket_pair();
+  EXPECT_EQ(rig->node->adopt(net::make_socket_stream(std::move(far))).error().code, Code::kBusy);
+  show(*first, token_number(1));  // is one no more
+  enter(2);
+}
+
+TEST_F(NodeAuth, AnExpiredTokenEndsItsConnections) {
+  start();
+  wall = 946684799;
+  const auto client = enter(5);
+  EXPECT_EQ(client->call(wire::frame({.request_id = client->new_id()}, wire::Ping{})).header.status, Code::kOk);
+  wall = 946684800;
+  client->send(wire::frame({.request_id = client->new_id()}, wire::Ping{}));
+  EXPECT_TRUE(client->ended());
+  EXPECT_EQ(rig->log.count("expired token"), 1U);
+  const auto again = stranger();
+  again->next();
+  expect_refused(*again, show(*again, token_number(5)));
+}
+
+TEST_F(NodeAuth, TheTokenSaysWhichTenantItIs) {
+  start();
+  const auto a = enter(1);
+  const auto b = enter(2);
+  const std::uint32_t of_a = a->open(of("a"));
+  const std::uint32_t of_b = b->open(of("b"));
+  EXPECT_EQ(put(*a, of_a, 1).header.status, Code::kOk);
+  EXPECT_EQ(missing(*a, of_a, 1, 1), 0U);
+  EXPECT_EQ(missing(*b, of_b, 1, 1), 1U);
+  for (const char* tenant : {"a", "default"}) {
+    const Received m = b->call(wire::frame({.request_id = b->new_id()}, wire::Open{of(tenant)}));
+    EXPECT_EQ(m.header.status, Code::kInvalid) << tenant;
+    EXPECT_EQ(wire::error_text(m.meta), "the token is of another tenant");
+  }
+  EXPECT_EQ(missing(*b, of_b, 1, 1), 1U) << "the connection goes on";
+}
+
+TEST_F(NodeAuth, AnotherTenantsRecordsAreNeitherFoundNorRemoved) {
+  start();
+  const auto a = enter(1);
+  const auto b = enter(2);
+  const std::uint32_t of_a = a->open(of("a"));
+  const std::uint32_t of_b = b->open(of("b"));
+  put(*a, of_a, 1);
+  const auto keys = Records::keys(1, 1);
+  const KeyList list{keys, sizeof(Key), true};
+  const Received removed = b->call(
+      wire::frame({.request_id = b->new_id()}, wire::Remove{.ns = of_b, .shards = {0}, .groups = {0}, .keys = list}));
+  EXPECT_EQ(wire::decode<wire::RemoveReply>(removed.header, removed.meta)->removed, 0U);
+  const Received matched = b->call(wire::frame(
+      {.request_id = b->new_id()},
+      wire::Match{
+          .ns = of_b, .promote = false, .lease_ms = 0, .blocks = 1, .shards = {0}, .groups = {0}, .keys = list}));
+  EXPECT_EQ(wire::decode<wire::MatchReply>(matched.header, matched.meta)->prefix_blocks, 0U);
+  EXPECT_EQ(missing(*a, of_a, 1, 1), 0U);
+}
+
+TEST_F(NodeAuth, RightsAreCheckedForEachRequest) {
+  start();
+  const auto writer = enter(4);
+  const std::uint32_t ns = writer->open(of("a"));
+  EXPECT_EQ(put(*writer, ns, 1).header.status, Code::kOk);
+  Received m = writer->call(Records::get(writer->new_id(), ns, 1, 1));
+  EXPECT_EQ(m.header.status, Code::kInvalid);
+  EXPECT_EQ(wire::error_text(m.meta), "the token does not allow this");
+  const auto reader = enter(3);
+  const std::uint32_t same = reader->open(of("a"));
+  EXPECT_EQ(missing(*reader, same, 1, 1), 0U);
+  EXPECT_EQ(put(*reader, same, 2).header.status, Code::kInvalid);
+  const auto keys = Records::keys(1, 1);
+  m = reader->call(
+      wire::frame({.request_id = reader->new_id()},
+                  wire::Remove{.ns = same, .shards = {0}, .groups = {0}, .keys = {keys, sizeof(Key), true}}));
+  EXPECT_EQ(m.header.status, Code::kInvalid);
+  EXPECT_EQ(reader->call(wire::frame({.request_id = reader->new_id()}, wire::Stats{})).header.status, Code::kInvalid);
+  EXPECT_EQ(missing(*reader, same, 1, 1), 0U) << "the connection goes on";
+  const auto admin = enter(5);
+  EXPECT_EQ(admin->call(wire::frame({.request_id = admin->new_id()}, wire::Stats{})).header.status, Code::kOk);
+  EXPECT_EQ(rig->stat("node", "forbidden"), 4U);
+}
+
+TEST_F(NodeAuth, ATenantsRequestsInFlightAreBoundedTogether) {
+  start();
+  const auto one = enter(1);
+  const auto other = enter(1);
+  const std::uint32_t ns = one->open(of("a"));
+  const std::uint32_t same = other->open(of("a"));
+  one->send(records.put(one->new_id(), ns, 1, 1));
+  const std::uint64_t second = one->new_id();
+  one->send(records.put(second, ns, 2, 1));
+  ASSERT_TRUE(rig->until([&] { return rig->stat("node", "ops") == 2; }));
+  EXPECT_EQ(other->call(records.put(other->new_id(), same, 3, 1)).header.status, Code::kBusy);
+  EXPECT_EQ(other->call(Records::get(other->new_id(), same, 3, 1)).header.status, Code::kBusy);
+  const auto foreign = enter(2);
+  EXPECT_EQ(missing(*foreign, foreign->open(of("b")), 1, 1), 1U) << "other tenants have their own";
+  one->call(wire::frame({.request_id = second}, wire::Cancel{}));
+  EXPECT_EQ(missing(*other, same, 3, 1), 1U);
+  one->peer().connection.reset();
+  ASSERT_TRUE(rig->until([&] { return rig->stat("node", "ops") == 0; }));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(put(*other, same, 10).header.status, Code::kOk) << "slots come back";
+}
+
+TEST_F(NodeAuth, NewCredentialsCountForThoseWhoAreIn) {
+  start();
+  const auto stays = enter(2);
+  const auto goes = enter(1);
+  const auto moves = enter(3);
+  const std::uint32_t ns = stays->open(of("b"));
+  rig->node->set_authority(authority_of(token_line(2, "b", "read") + token_line(3, "c", "read")));
+  EXPECT_TRUE(goes->ended());
+  EXPECT_TRUE(moves->ended()) << "of another tenant now";
+  EXPECT_EQ(missing(*stays, ns, 1, 1), 1U);
+  EXPECT_EQ(put(*stays, ns, 1).header.status, Code::kInvalid) << "has lost a right";
+  const auto revoked = stranger();
+  revoked->next();
+  expect_refused(*revoked, show(*revoked, token_number(1)));
+  enter(3);
+}
+
+TEST_F(NodeAuth, NobodyIsLentThePoolsMemory) {
+  NodeOptions options = test_options();
+  options.store.share_pool = true;
+  options.listen = {"tcp://127.0.0.1:0"};
+  start(everybody(), options);
+  EXPECT_EQ(rig->node->store().shared_fd(), -1);
+  const auto client = stranger(wire::kFeatureToken | wire::kFeatureSharedMemory);
+  const Received m = client->next();
+  EXPECT_EQ(wire::decode<wire::HelloReply>(m.header, m.meta)->features, wire::kFeatureToken);
+}
+
+TEST_F(NodeAuth, OtherMachinesMayComeWhereTheyNeedAToken) {
+  NodeOptions options = test_options();
+  options.listen = {"tcp://0.0.0.0:0"};
+  start(everybody(), options);
+  EXPECT_EQ(rig->node->addresses().size(), 1U);
+  options.insecure = true;
+  EXPECT_EQ(Rig(options).node->addresses().size(), 1U);
+  options.insecure = false;
+  const auto loop = *io::make_real_loop();
+  std::string why;
+  EXPECT_EQ(Node::start(*loop, rig->log, options, &why).error().code, Code::kInvalid);
+  EXPECT_NE(why.find("--credentials"), std::string::npos) << why;
+}
+
+TEST_F(NodeAuth, TenantsHaveFigures) {
+  start();
+  const auto client = enter(1);
+  missing(*client, client->open(of("a")), 1, 1);
+  EXPECT_NE(rig->node->stats_json().find(R"("tenants":{"a":{"refused":0,"requests":1}})"), std::string::npos);
+}
+
+TEST(Tenants, FiguresOfManyAreSummed) {
+  Tenants tenants;
+  for (std::size_t i = 0; i < Tenants::kShownMax + 3; ++i) {
+    tenants.get("t" + std::to_string(1000 + i), {})->accepted.add(i);
+  }
+  const auto figures = tenants.figures();
+  ASSERT_EQ(figures.size(), Tenants::kShownMax + 1);
+  EXPECT_EQ(figures[1].accepted, 1U);
+  EXPECT_EQ(figures.back().name, "(others)");
+  EXPECT_EQ(figures.back().accepted, 64U + 65 + 66);
+}
+
+}  // namespace
+}  // namespace kvd::node

@@ -1,0 +1,48 @@
+#include "node/gate.h"
+
+#include <chrono>
+#include <utility>
+
+namespace kvd::node {
+namespace {
+
+auth::WallSeconds system_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Gate::Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& options)
+    : loop_(loop),
+      log_(log),
+      counters_(counters),
+      wall_clock_(options.wall_clock ? options.wall_clock : system_seconds),
+      authority_(options.authority),
+      strangers_(options.limits.strangers_max) {}
+
+std::optional<Gate::Admission> Gate::enter(Bytes token, std::string_view peer) {
+  const Result<auth::SharedIdentity> identity = authority_->identify(token, wall_clock_());
+  if (identity) return admission_of(*identity);
+  refuse(peer, identity.error().what);
+  return std::nullopt;
+}
+
+void Gate::refuse(std::string_view peer, std::string_view why) {
+  counters_.unauthorized.add();
+  if (const auto line = audit_.refused(peer, why, loop_.now())) log_.warn(*line);
+}
+
+void Gate::replace(std::shared_ptr<const auth::Authority> authority) { authority_ = std::move(authority); }
+
+std::optional<Gate::Admission> Gate::renew(const auth::Identity& identity) {
+  auth::SharedIdentity now = authority_->renew(identity, wall_clock_());
+  if (now == nullptr || now->tenant != identity.tenant) return std::nullopt;
+  return admission_of(std::move(now));
+}
+
+Gate::Admission Gate::admission_of(auth::SharedIdentity identity) {
+  SharedTenant tenant = tenants_.get(identity->tenant, identity->quotas);
+  return {.identity = std::move(identity), .tenant = std::move(tenant)};
+}
+
+}  // namespace kvd::node

@@ -1,0 +1,60 @@
+// Gate: who may come in where there are credentials, and as whom. Keeps the authority of the day, tells the log of
+// refused attempts at a bounded rate, and bounds how many strangers may stand in front of it. Without credentials it
+// stands open and nobody has an identity. Owned by Node; one loop.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "auth/audit.h"
+#include "auth/authority.h"
+#include "base/log.h"
+#include "io/loop.h"
+#include "node/counters.h"
+#include "node/options.h"
+#include "node/tenants.h"
+
+namespace kvd::node {
+
+class Gate {
+ public:
+  // `authority` null: open. All but the authority outlives the gate.
+  Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& options);
+
+  struct Admission {
+    auth::SharedIdentity identity;
+    SharedTenant tenant;
+  };
+
+  [[nodiscard]] bool open() const noexcept { return authority_ == nullptr; }
+  // A place of somebody who has not shown a token yet. Empty: all are taken.
+  Budget::Share take_stranger() { return strangers_.take(1); }
+  // Who has this token; nullopt: nobody, which `peer` is in the log for.
+  std::optional<Admission> enter(Bytes token, std::string_view peer);
+  // Counts and logs an attempt that was refused.
+  void refuse(std::string_view peer, std::string_view why);
+
+  // Other credentials from now on; not null. Clients that are in have to be asked for with renew().
+  void replace(std::shared_ptr<const auth::Authority> authority);
+  // What has become of somebody who is in; nullopt: has to go. Also when its tenant is another one now.
+  std::optional<Admission> renew(const auth::Identity& identity);
+  [[nodiscard]] bool expired(const auth::Identity& identity) const { return identity.expired(wall_clock_()); }
+
+  [[nodiscard]] const Tenants& tenants() const noexcept { return tenants_; }
+
+ private:
+  Admission admission_of(auth::SharedIdentity identity);
+
+  io::Loop& loop_;
+  Log& log_;
+  NodeCounters& counters_;
+  std::function<auth::WallSeconds()> wall_clock_;
+  std::shared_ptr<const auth::Authority> authority_;  // with whoever made it
+  auth::Audit audit_;
+  Budget strangers_;
+  Tenants tenants_;
+};
+
+}  // namespace kvd::node

@@ -1,0 +1,88 @@
+// Who the client of a connection is, where there are credentials: its token, what it may do, and its tenant's bounds.
+#include <utility>
+
+#include "node/session.h"
+
+namespace kvd::node {
+namespace {
+
+// All that a stranger is told. The reason is in the depot's log.
+constexpr Error kUnauthorized{Code::kInvalid, 0, "unauthorized"};
+
+}  // namespace
+
+// A client that has no token, or does not know what one is, is refused at once; the others are asked for it.
+Status Session::on_stranger(const wire::Header& hello, const wire::Hello& said) {
+  if ((said.features & wire::kFeatureToken) == 0) {
+    context_.gate.refuse(peer_host_, "no token");
+    say_unauthorized(wire::Opcode::kHelloReply);
+    return {};
+  }
+  awaits_token_ = true;
+  let_in(hello, wire::kFeatureToken);
+  return {};
+}
+
+// A wrong token is answered after a moment, so that guesses take their time and one of the few places for strangers.
+Status Session::on_auth(const wire::Header& header, Bytes meta) {
+  const Result<wire::Auth> auth = wire::decode<wire::Auth>(header, meta);
+  if (!auth) return fail(auth.error());
+  if (!awaits_token_) return fail(Code::kCorrupt, "AUTH where it was not asked for");
+  awaits_token_ = false;
+  handshake_timer_.disarm();
+  std::optional<Gate::Admission> admission = context_.gate.enter(as_bytes(auth->token), peer_host_);
+  if (!admission) {
+    refusal_timer_.arm_in(context_.limits.refusal_delay);
+    return {};
+  }
+  identity_ = std::move(admission->identity);
+  tenant_ = std::move(admission->tenant);
+  stranger_.release();
+  greeted_ = true;
+  connection_->set_meta_bytes_max(wire::kMetaBytesMax);
+  const wire::Header answer{.flags = wire::kFlagLast, .request_id = header.request_id};
+  connection_->send({.head = wire::frame(answer, wire::AuthReply{}), .body = {}, .on_done = {}});
+  return {};
+}
+
+void Session::say_unauthorized(wire::Opcode opcode) {
+  static_cast<void>(refuse(opcode, 0, kUnauthorized));
+  connection_->close_after_flush({Code::kUnavailable, 0, kUnauthorized.what});
+}
+
+void Session::renew_identity() {
+  if (identity_ == nullptr) return;  // has not shown anything yet
+  std::optional<Gate::Admission> admission = context_.gate.renew(*identity_);
+  if (!admission) {
+    context_.gate.refuse(peer_host_, "its token was revoked");
+    return close({Code::kUnavailable, 0, "the client's token was revoked"});
+  }
+  identity_ = std::move(admission->identity);
+  tenant_ = std::move(admission->tenant);
+}
+
+bool Session::may(wire::Opcode opcode) const noexcept {
+  using auth::Right;
+  switch (opcode) {
+    case wire::Opcode::kMatch:
+    case wire::Opcode::kGet:
+    case wire::Opcode::kCheck: return identity_->rights.allow(Right::kRead);
+    case wire::Opcode::kPut:
+    case wire::Opcode::kRemove: return identity_->rights.allow(Right::kWrite);
+    case wire::Opcode::kStats: return identity_->rights.allow(Right::kAdmin);  // the figures are of all tenants
+    default: return true;  // of the connection itself, or of requests that were allowed
+  }
+}
+
+// One of the requests that the tenant may have in flight.
+Result<TenantSlot> Session::take_slot() {
+  if (tenant_ == nullptr) return TenantSlot{};
+  TenantSlot slot{.tenant = tenant_, .share = tenant_->requests.take(1)};
+  if (!slot.share) {
+    tenant_->refused.add();
+    return fail(Code::kBusy, "the tenant has as many requests in flight as it may");
+  }
+  return slot;
+}
+
+}  // namespace kvd::node

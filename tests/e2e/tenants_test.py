@@ -1,0 +1,127 @@
+"""Two tenants on one depot, over real sockets: tokens made by `kvdepot token`, rights, revocation by SIGHUP.
+
+    python -m unittest tests.e2e.tenants_test        # kvdepot is taken from PATH
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import kvdepot
+from tests.e2e.depot_process import DepotProcess
+
+SLAB = 4096
+LAYERS = 2
+WAIT_SECONDS_MAX = 20
+KEY = b"k" * 16
+GROUPS = [{"group": 0, "layers": LAYERS, "slab_bytes": SLAB, "parts": 2, "block_tokens": 16, "order": "LBHNC"}]
+
+
+class Peer:
+    """A client with one namespace and memory for one record."""
+
+    def __init__(self, test, address, token_file, tenant):
+        self.client = kvdepot.Client(address, token_file=token_file, require_connection=True,
+                                     connect_timeout_ms=WAIT_SECONDS_MAX * 1000)
+        test.addCleanup(self.client.close)
+        self.memory = bytearray(SLAB * LAYERS)
+        self.region = self.client.register(self.memory)
+        self.ns = self.client.open_namespace(tenant, b"weights", GROUPS)
+
+    def _done(self, op):
+        done = self.client.wait(op, timeout_ms=WAIT_SECONDS_MAX * 1000)
+        self.client.release(op)
+        return done
+
+    def put(self, fill):
+        self.memory[:] = bytes([fill]) * len(self.memory)
+        return self._done(self.client.multiput(self.ns, KEY, len(KEY), self.region, [0, SLAB], [0], total_ms=10_000))
+
+    def get(self):
+        """What came, as the first byte; None: nothing."""
+        self.memory[:] = bytes(len(self.memory))
+        done = self._done(self.client.multiget(self.ns, KEY, len(KEY), self.region, [0, SLAB], [0], total_ms=10_000,
+                                               progress_ms=0))
+        return done, None if done.failed_keys or done.code != "ok" else self.memory[0]
+
+
+class TenantsTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="kvd-tenants-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.credentials = os.path.join(self.folder, "credentials")
+
+    def token(self, name, tenant, rights="read,write"):
+        """Makes a token; returns its file and its line."""
+        path = os.path.join(self.folder, name)
+        made = subprocess.run(["kvdepot", "token", "--tenant", tenant, "--rights", rights, "--out", path],
+                              capture_output=True, text=True, check=True)
+        return path, made.stdout
+
+    def write(self, *lines):
+        with open(self.credentials, "w", encoding="ascii") as file:
+            file.writelines(lines)
+
+    def test_two_tenants_on_one_depot(self):
+        a_file, a_line = self.token("a.token", "a")
+        b_file, b_line = self.token("b.token", "b")
+        reader_file, reader_line = self.token("reader.token", "a", "read")
+        self.write("tenant a requests=64\n", a_line, b_line, reader_line)
+        with DepotProcess(pool="64MiB", flash="80MiB", extra=["--credentials", self.credentials],
+                          listen="tcp://0.0.0.0:0") as depot:
+            address = depot.address.replace("0.0.0.0", "127.0.0.1")
+            a, b, reader = (Peer(self, address, *who) for who in ((a_file, "a"), (b_file, "b"), (reader_file, "a")))
+            stored = a.put(1)
+            self.assertEqual((stored.code, stored.failed_keys, stored.why), ("ok", 0, ""))
+            self.assertEqual(a.get()[1], 1)
+            self.assertEqual(reader.get()[1], 1)
+            self.assertIsNone(b.get()[1], "another tenant's record")
+            self.assertEqual(b.put(2).failed_keys, 0)
+            self.assertEqual((a.get()[1], b.get()[1]), (1, 2))
+            refused = reader.put(3)
+            self.assertEqual((refused.code, refused.why), ("invalid", "the token does not allow this"))
+            self.assertEqual(a.client.stats()["bytes_shared"], 0, "nobody is lent the pool")
+
+            self.assertEqual(Peer(self, address, b_file, "a").get()[0].why, "the token is of another tenant")
+            with self.assertRaises(kvdepot.KvdepotError):
+                kvdepot.Client(address, require_connection=True, connect_timeout_ms=500)
+            self.assertIn("refused 127.0.0.1: no token", depot.output)
+
+            self.write(a_line)      # b and the reader are revoked
+            os.kill(depot.pid, signal.SIGHUP)
+            self.until(lambda: not b.client.stats()["connected"])
+            self.until(lambda: "unauthorized" in b.client.stats()["last_refusal"])
+            self.assertEqual(a.get()[1], 1)
+            self.write("nonsense\n")
+            os.kill(depot.pid, signal.SIGHUP)
+            self.until(lambda: "the credentials stay as they were" in depot.output)
+            self.assertEqual(a.get()[1], 1)
+            self.write(a_line, b_line)
+            os.kill(depot.pid, signal.SIGHUP)
+            self.until(lambda: b.client.stats()["connected"])
+            self.assertEqual(b.get()[1], 2)
+            self.assertGreater(depot.metrics()["kvdepot_unauthorized_total"], 0)
+            self.assertGreater(depot.metrics()['kvdepot_tenant_requests_total{tenant="a"}'], 0)
+            for path in (a_file, b_file, reader_file):
+                with open(path, encoding="ascii") as file:
+                    self.assertNotIn(file.read().strip(), depot.output, "no token is ever logged")
+
+    def until(self, holds):
+        end = time.monotonic() + WAIT_SECONDS_MAX
+        while not holds():
+            self.assertLess(time.monotonic(), end, "it did not come about")
+            time.sleep(0.01)
+
+    def test_a_token_file_that_others_can_read_is_refused(self):
+        path, _ = self.token("a.token", "a")
+        os.chmod(path, 0o644)
+        with self.assertRaisesRegex(kvdepot.KvdepotError, "chmod 600"):
+            kvdepot.Client("tcp://127.0.0.1:1", token_file=path)
+
+
+if __name__ == "__main__":
+    unittest.main()
