@@ -249,7 +249,7 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
         tombstones_.push_back({key, d.put_seq, d.offset, d.checksum, use.segment, use.generation});
     } else if (!use.refused) {
       seqs.emplace_back(d.offset, d.put_seq);
-      room = room && insert(use, d, key.hash);
+      room = room && insert(use, d, key);
       if (!room) ++report_.dropped;
     }
   }
@@ -257,12 +257,18 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
   return room;
 }
 
-bool Recovery::insert(const Use& use, const Descriptor& d, std::uint64_t hash) {
+// Of two copies in different segments the newer is a tombstone of the older: it must not end before that does.
+bool Recovery::insert(const Use& use, const Descriptor& d, const RecordKey& key) {
+  const std::uint64_t hash = key.hash;
   if (const auto other = flash_.index.find(hash)) {
     const bool same_segment = other->segment == use.segment;
     const std::uint64_t seq = same_segment ? 0 : seq_at(other->segment, other->offset);
+    const std::uint64_t generation = flash_.segments.at(other->segment).generation;
     // Within a segment later is newer: records are appended in the order of their puts.
+    if (!same_segment && seq > d.put_seq)
+      tombstones_.push_back({key, seq, use.segment, use.generation, other->segment, generation});
     if (!same_segment && seq >= d.put_seq) return true;
+    if (!same_segment) tombstones_.push_back({key, d.put_seq, other->segment, generation, use.segment, use.generation});
   } else if (flash_.index.size() >= flash_.index.records_max()) {
     return false;
   }

@@ -56,7 +56,7 @@ class Recovery {
   bool record_verifies(const Use& use, const Descriptor& d, const SegmentContent& content);
   void write_footer(const Use& use, Footer& footer);
   bool absorb(const Use& use, const Footer& footer);
-  bool insert(const Use& use, const Descriptor& d, std::uint64_t hash);
+  bool insert(const Use& use, const Descriptor& d, const RecordKey& key);
   [[nodiscard]] std::optional<std::uint32_t> segment_of_copies() const;
   void apply_tombstones();
   [[nodiscard]] std::uint64_t seq_at(std::uint32_t segment, std::uint32_t offset) const;
