@@ -18,8 +18,9 @@
 namespace kvd::cmd {
 namespace {
 
-constexpr std::array kNames{"dir",        "pool",      "flash",         "listen",   "http",  "segment", "demote-after",
-                            "shape-read", "log-level", "shared-memory", "eviction", "scrub", "dwpd"};
+constexpr std::array kNames{"dir",      "pool",         "flash",      "listen",    "http",
+                            "segment",  "demote-after", "shape-read", "log-level", "shared-memory",
+                            "eviction", "scrub",        "dwpd",       "resp",      "resp-ack"};
 
 // A scalar as it would be typed on the command line.
 std::string as_typed(const toml::node& node) {
@@ -78,6 +79,13 @@ Result<policy::Eviction> parse_eviction(std::string_view text) {
   if (text == "lru") return policy::Eviction::kLru;
   if (text == "fifo") return policy::Eviction::kFifo;
   return fail(Code::kInvalid, "not lru or fifo");
+}
+
+Result<AckLevel> parse_ack(std::string_view text) {
+  if (text == "pooled") return AckLevel::kPooled;
+  if (text == "written") return AckLevel::kWritten;
+  if (text == "synced") return AckLevel::kSynced;
+  return fail(Code::kInvalid, "not pooled, written or synced");
 }
 
 // Drive writes a day.
@@ -153,6 +161,12 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
        listen == settings.end() ? std::vector<std::string>{"127.0.0.1:7070"} : listen->second) {
     options.node.listen.push_back(full_address(address));
   }
+  if (const auto resp = settings.find("resp"); resp != settings.end()) {
+    for (const std::string& address : resp->second) options.node.resp.push_back(full_address(address));
+  }
+  options.node.resp_ack = read.converted("resp-ack", "pooled", parse_ack);
+  if (options.node.resp_ack != AckLevel::kPooled && store.flash_bytes == 0)
+    read.complain("resp-ack", "asks for flash, and with --flash 0 there is none: leave one of them out");
   if (store.dir.empty() && store.flash_bytes > 0) {
     read.complain("dir",
                   "is missing: name a directory on a local disk, or use --flash 0 to keep records in memory only");
