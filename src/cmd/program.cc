@@ -47,6 +47,7 @@ constexpr const char* kServeFooter =
 struct ServeFlags {
   std::map<std::string, std::string> single;
   std::vector<std::string> listen;
+  std::vector<std::string> resp;
   std::string config;
   bool insecure = false;
   bool json = false;
@@ -64,6 +65,11 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
                   "tcp://HOST:PORT or unix:///PATH; repeatable; port 0: any [tcp://127.0.0.1:7070]")
       ->type_name("ADDRESS")
       ->allow_extra_args(false);
+  serve
+      .add_option("--resp", flags.resp, "Where Redis clients are served, as tcp://127.0.0.1:6379; repeatable [nowhere]")
+      ->type_name("ADDRESS")
+      ->allow_extra_args(false);
+  add("resp-ack", "LEVEL", "What a SET waits for: pooled (in memory), written (survives a kill), synced [pooled]");
   add("http", "HOST:PORT", "Metrics and health over HTTP, or off [127.0.0.1:7071]");
   serve.add_option("--config", flags.config, "TOML file with the same settings; flags win")
       ->type_name("FILE")
@@ -97,6 +103,7 @@ int run_serve(const CLI::App& app, const ServeFlags& flags) {
   }
   if (flags.insecure) settings["insecure"] = {"on"};
   if (!flags.listen.empty()) settings["listen"] = flags.listen;
+  if (!flags.resp.empty()) settings["resp"] = flags.resp;
   const auto options = make_options(settings);
   if (!options) return complain(options.error());
   return serve(*options, flags.json);

@@ -64,6 +64,7 @@ void announce(const node::Node& node, const ServeOptions& options, std::uint64_t
   if (json) {
     nlohmann::json out{{"event", "ready"},
                        {"listening", node.addresses()},
+                       {"resp", node.resp_addresses()},
                        {"http", node.http_address()},
                        {"dir", options.node.store.dir},
                        {"pool_bytes", options.node.store.pool_bytes},
@@ -72,6 +73,7 @@ void announce(const node::Node& node, const ServeOptions& options, std::uint64_t
     fmt::print("{}\n", out.dump());
   } else {
     for (const std::string& address : node.addresses()) fmt::print("listening on {}\n", address);
+    for (const std::string& address : node.resp_addresses()) fmt::print("Redis clients on {}\n", address);
     if (!node.http_address().empty()) fmt::print("metrics on http://{}/metrics\n", node.http_address());
   }
   std::fflush(stdout);

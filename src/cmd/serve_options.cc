@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::array kNames{"connections-max", "credentials", "insecure", "dir",          "pool",       "flash",
                             "listen",          "http",        "segment",  "demote-after", "shape-read", "log-level",
-                            "shared-memory",   "eviction",    "scrub",    "dwpd"};
+                            "shared-memory",   "eviction",    "scrub",    "dwpd",         "resp",       "resp-ack"};
 
 // A scalar as it would be typed on the command line.
 std::string as_typed(const toml::node& node) {
@@ -88,6 +88,13 @@ Result<std::uint32_t> parse_connections(std::string_view text) {
   if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > 1'000'000)
     return fail(Code::kInvalid, "not a number from 1 to 1000000");
   return value;
+}
+
+Result<AckLevel> parse_ack(std::string_view text) {
+  if (text == "pooled") return AckLevel::kPooled;
+  if (text == "written") return AckLevel::kWritten;
+  if (text == "synced") return AckLevel::kSynced;
+  return fail(Code::kInvalid, "not pooled, written or synced");
 }
 
 // Drive writes a day.
@@ -166,6 +173,12 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
        listen == settings.end() ? std::vector<std::string>{"127.0.0.1:7070"} : listen->second) {
     options.node.listen.push_back(full_address(address));
   }
+  if (const auto resp = settings.find("resp"); resp != settings.end()) {
+    for (const std::string& address : resp->second) options.node.resp.push_back(full_address(address));
+  }
+  options.node.resp_ack = read.converted("resp-ack", "pooled", parse_ack);
+  if (options.node.resp_ack != AckLevel::kPooled && store.flash_bytes == 0)
+    read.complain("resp-ack", "asks for flash, and with --flash 0 there is none: leave one of them out");
   if (store.dir.empty() && store.flash_bytes > 0) {
     read.complain("dir",
                   "is missing: name a directory on a local disk, or use --flash 0 to keep records in memory only");

@@ -43,6 +43,8 @@ TEST(ServeOptions, TakeWhatIsSaid) {
                                      {"eviction", {"fifo"}},
                                      {"scrub", {"0"}},
                                      {"dwpd", {"1.5"}},
+                                     {"resp", {"127.0.0.1:6379", "unix:///run/r"}},
+                                     {"resp-ack", {"written"}},
                                      {"verify", {"off"}},
                                      {"shared-memory", {"off"}},
                                      {"connections-max", {"12000"}},
@@ -62,6 +64,8 @@ TEST(ServeOptions, TakeWhatIsSaid) {
   EXPECT_EQ(options->node.store.drive_writes_per_day, 1.5);
   EXPECT_FALSE(options->node.store.verify);
   EXPECT_FALSE(options->node.shared_memory);
+  EXPECT_EQ(options->node.resp, (std::vector<std::string>{"tcp://127.0.0.1:6379", "unix:///run/r"}));
+  EXPECT_EQ(options->node.resp_ack, AckLevel::kWritten);
   EXPECT_EQ(options->log_level, Level::kDebug);
 }
 
@@ -83,6 +87,9 @@ TEST(ServeOptions, ComplaintsNameTheFlagAndTheValue) {
     EXPECT_EQ(complaint({{"dir", {"/d"}}, {"dwpd", {bad}}}).find("--dwpd: '" + std::string(bad) + "' is not a number"),
               0U);
   EXPECT_EQ(complaint({{"flash", {"0"}}, {"dwpd", {"1"}}}).find("--dwpd: bounds what is written to flash"), 0U);
+  EXPECT_EQ(complaint({{"dir", {"/d"}}, {"resp-ack", {"soon"}}}),
+            "--resp-ack: 'soon' is not pooled, written or synced");
+  EXPECT_EQ(complaint({{"flash", {"0"}}, {"resp-ack", {"written"}}}).find("--resp-ack: asks for flash"), 0U);
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"verify", {"maybe"}}}), "--verify: 'maybe' is not on or off");
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"log-level", {"loud"}}}).find("--log-level: 'loud' is "), 0U);
   EXPECT_EQ(complaint({{"dir", {"/d", "/e"}}}), "--dir: takes one value");

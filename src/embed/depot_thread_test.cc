@@ -27,8 +27,10 @@ class ScriptedNode final : public node::Node {
     script_->gone.count_down();
   }
   [[nodiscard]] std::vector<std::string> addresses() const override { return {}; }
+  [[nodiscard]] std::vector<std::string> resp_addresses() const override { return {}; }
   [[nodiscard]] std::string http_address() const override { return {}; }
   Status adopt(std::unique_ptr<io::Stream>) override { return fail(Code::kUnavailable, "it takes no clients"); }
+  Status adopt_resp(std::unique_ptr<io::Stream>) override { return fail(Code::kUnavailable, "it takes no clients"); }
   void set_authority(std::shared_ptr<const auth::Authority>) override {}
   void drain(Duration, io::Callback on_done) override {
     if (script_->drains) return on_done();

@@ -3,6 +3,7 @@
 
 #include "auth/authority.h"
 #include "node/tenants.h"
+#include "node/testing/resp_client.h"
 #include "node/testing/rig.h"
 
 namespace kvd::node {
@@ -317,6 +318,50 @@ TEST(Tenants, FiguresOfManyAreSummed) {
   EXPECT_EQ(figures[1].accepted, 1U);
   EXPECT_EQ(figures.back().name, "(others)");
   EXPECT_EQ(figures.back().accepted, 64U + 65 + 66);
+}
+
+// Redis clients are let in by the same credentials.
+class RespByCredential : public NodeAuth {
+ protected:
+  static std::string said(RespClient& client, const std::vector<std::string>& words) {
+    client.send(resp_command(words));
+    return client.line();
+  }
+};
+
+TEST_F(RespByCredential, ATokenIsATenantWithItsRights) {
+  start();
+  wall = 946684800;  // 2000-01-01
+  RespClient a(*rig), b(*rig), reader(*rig), expired(*rig), stranger(*rig);
+  EXPECT_EQ(said(a, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(said(b, {"AUTH", "b", token_number(2)}), "+OK\r\n");
+  EXPECT_EQ(said(reader, {"AUTH", token_number(3)}), "+OK\r\n");
+  EXPECT_TRUE(said(expired, {"AUTH", token_number(5)}).starts_with("-WRONGPASS"));
+  EXPECT_TRUE(said(stranger, {"GET", "k"}).starts_with("-NOAUTH"));
+  EXPECT_EQ(said(a, {"SET", "k", "of a"}), "+OK\r\n");
+  EXPECT_EQ(said(b, {"EXISTS", "k"}), ":0\r\n");
+  EXPECT_EQ(said(reader, {"EXISTS", "k"}), ":1\r\n");
+  EXPECT_TRUE(said(reader, {"SET", "k", "x"}).starts_with("-NOPERM"));
+}
+
+TEST_F(RespByCredential, OtherCredentialsEndItsConnections) {
+  start();
+  RespClient a(*rig);
+  EXPECT_EQ(said(a, {"AUTH", token_number(1)}), "+OK\r\n");
+  rig->node->set_authority(authority_of(token_line(2, "b", "read,write")));
+  EXPECT_TRUE(a.ended());
+  RespClient again(*rig);
+  EXPECT_TRUE(said(again, {"AUTH", token_number(1)}).starts_with("-WRONGPASS"));
+}
+
+TEST_F(RespByCredential, ATokenThatExpiresIsGoodNoMore) {
+  start(token_line(1, "a", "read,write", "2000-01-02"));
+  RespClient a(*rig);
+  EXPECT_EQ(said(a, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(said(a, {"EXISTS", "k"}), ":0\r\n");
+  wall = auth::kNoExpiry - 1;
+  EXPECT_TRUE(said(a, {"EXISTS", "k"}).starts_with("-NOAUTH"));
+  EXPECT_TRUE(a.ended());
 }
 
 }  // namespace

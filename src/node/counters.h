@@ -22,6 +22,8 @@ struct NodeCounters {
   Counter gets_lent;      // GETs answered so
   Counter gets_not_lent;  // GETs that would have been, but for a bound of what views may hold
   Counter views_expired;  // views that ended by their time
+  Counter resp_commands, resp_hits, resp_misses, resp_bytes_sent, resp_bytes_received;  // of Redis clients
+  Gauge resp_connections;
   Gauge connections, ops, leases, op_keys;
   Gauge pinned_bytes;                         // of the pool, by GETs
   Gauge unfinished_bytes;                     // of the pool, by PUTs

@@ -56,6 +56,10 @@ class HalfOnFlash final : public store::Store {
   Result<store::PutHandle> begin_put(store::NamespaceHandle ns, const block::RecordId& id, Bytes foreign) override {
     return pool_.begin_put(ns, id, foreign);
   }
+  Result<store::PutHandle> begin_replacement(store::NamespaceHandle ns, const block::RecordId& id,
+                                             Bytes foreign) override {
+    return pool_.begin_replacement(ns, id, foreign);
+  }
   void complete_put(store::PutHandle put, std::span<const std::uint64_t> checksums, AckLevel level,
                     std::move_only_function<void(Status)> on_ack) override {
     pool_.complete_put(std::move(put), checksums, level, std::move(on_ack));

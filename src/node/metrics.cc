@@ -29,6 +29,7 @@ constexpr std::array kStoreCounters{
     Field{"misses", &StoreStats::misses, "Gets of records that are not here."},
     Field{"puts", &StoreStats::puts, "Records published."},
     Field{"puts_duplicate", &StoreStats::puts_duplicate, "Puts of records that were here already."},
+    Field{"puts_replacing", &StoreStats::puts_replacing, "Puts that took the place of an older record."},
     Field{"puts_refused", &StoreStats::puts_refused, "Puts for which there was no room."},
     Field{"removes", &StoreStats::removes, "Records removed on request."},
     Field{"corrupt", &StoreStats::corrupt, "Records dropped because they failed verification."},
@@ -88,9 +89,15 @@ constexpr std::array kNodeCounters{
     Field{"bytes_lent", &NodeCounters::bytes_lent, "Bytes of records that clients were lent in shared memory."},
     Field{"gets_lent", &NodeCounters::gets_lent, "GETs answered through shared memory."},
     Field{"gets_not_lent", &NodeCounters::gets_not_lent, "GETs sent as bytes because views held their share."},
-    Field{"views_expired", &NodeCounters::views_expired, "Views of shared memory that ended by their time."}};
+    Field{"views_expired", &NodeCounters::views_expired, "Views of shared memory that ended by their time."},
+    Field{"resp_commands", &NodeCounters::resp_commands, "Commands of Redis clients."},
+    Field{"resp_hits", &NodeCounters::resp_hits, "Keys that Redis clients asked for and that were found."},
+    Field{"resp_misses", &NodeCounters::resp_misses, "Keys that Redis clients asked for and that were not."},
+    Field{"resp_bytes_sent", &NodeCounters::resp_bytes_sent, "Bytes of values sent to Redis clients."},
+    Field{"resp_bytes_received", &NodeCounters::resp_bytes_received, "Bytes of values that Redis clients stored."}};
 constexpr std::array kNodeGauges{
     Field{"connections", &NodeCounters::connections, "Open client connections."},
+    Field{"resp_connections", &NodeCounters::resp_connections, "Of these, of Redis clients."},
     Field{"ops", &NodeCounters::ops, "Unfinished GETs and PUTs."},
     Field{"op_keys", &NodeCounters::op_keys, "Keys of unfinished GETs and PUTs."},
     Field{"leases", &NodeCounters::leases, "Leases held."},

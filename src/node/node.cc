@@ -17,6 +17,7 @@
 #include "net/socket_stream.h"
 #include "node/context.h"
 #include "node/metrics.h"
+#include "node/resp_server.h"
 #include "node/session.h"
 
 namespace kvd::node {
@@ -51,9 +52,11 @@ class NodeImpl final : public Node {
 
   Status open(std::string& why);
   [[nodiscard]] std::vector<std::string> addresses() const override;
+  [[nodiscard]] std::vector<std::string> resp_addresses() const override;
   [[nodiscard]] std::string http_address() const override { return http_ ? http_->address() : std::string(); }
   Status adopt(std::unique_ptr<io::Stream> stream) override;
   void set_authority(std::shared_ptr<const auth::Authority> authority) override;
+  Status adopt_resp(std::unique_ptr<io::Stream> stream) override;
   void drain(Duration limit, io::Callback on_done) override;
   [[nodiscard]] std::string stats_json() const override { return node::stats_json(figures()); }
   [[nodiscard]] store::Store& store() noexcept override { return *store_; }
@@ -66,12 +69,18 @@ class NodeImpl final : public Node {
   [[nodiscard]] store::StoreOptions store_options() const;
   [[nodiscard]] bool lends() const;
   Status bind(std::string& why);
+  Status bind_one(const std::string& text, net::Reach reach, std::vector<std::unique_ptr<net::Listener>>& listeners,
+                  std::string& why);
   void bind_local_socket(const net::Listener& port);
+  std::optional<RespAccess> resp_access(std::string_view token);
   Status listen(std::string& why);
   void make_context();
   void on_accept(io::UniqueFd socket);
   bool make_room();
+  void refused(const Status& adopted);
+  [[nodiscard]] std::size_t connections() const { return sessions_.size() + resp_->sessions(); }
   void on_closed(Session& session, const Error& why);
+  void ended(const std::string& peer, const Error& why);
   void tell_room();
   void check_drain();
   void on_drain_timer();
@@ -89,6 +98,7 @@ class NodeImpl final : public Node {
   RateLimited bad_peers_{kLogPeriod};
   RateLimited crowded_{kLogPeriod};
   std::vector<std::unique_ptr<net::Listener>> listeners_;
+  std::vector<std::unique_ptr<net::Listener>> resp_listeners_;
   std::vector<std::string> addresses_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<net::Shaper> shaper_;
@@ -104,6 +114,7 @@ class NodeImpl final : public Node {
   std::unordered_map<std::uint64_t, std::unique_ptr<Session>> sessions_;
   std::deque<std::uint64_t> newcomers_;  // by age; those that have said HELLO leave it with the ones before them
   std::uint64_t next_session_ = 1;
+  std::unique_ptr<RespServer> resp_;
   io::Timer room_timer_;
 
   io::Timer drain_timer_;
@@ -135,7 +146,9 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
 NodeImpl::~NodeImpl() {
   http_.reset();
   listeners_.clear();
+  resp_listeners_.clear();
   sessions_.clear();
+  resp_.reset();
   leases_.reset();
 }
 
@@ -186,20 +199,29 @@ void NodeImpl::bind_local_socket(const net::Listener& port) {
   }
 }
 
+Status NodeImpl::bind_one(const std::string& text, net::Reach reach,
+                          std::vector<std::unique_ptr<net::Listener>>& listeners, std::string& why) {
+  const Result<net::Address> address = net::parse_address(text);
+  if (!address) return explain(text, address.error(), why);
+  Result<std::unique_ptr<net::Listener>> listener = net::Listener::bind(loop_, *address, reach);
+  if (!listener) return explain(text, listener.error(), why);
+  listeners.push_back(std::move(*listener));
+  return {};
+}
+
 // Takes every address before the store is opened: what is in use is known at once, and health is answered during
 // recovery.
 Status NodeImpl::bind(std::string& why) {
   const net::Reach reach =
       options_.authority != nullptr || options_.insecure ? net::Reach::kAnyHost : net::Reach::kThisHost;
   for (const std::string& text : options_.listen) {
-    const Result<net::Address> address = net::parse_address(text);
-    if (!address) return explain(text, address.error(), why);
-    Result<std::unique_ptr<net::Listener>> listener = net::Listener::bind(loop_, *address, reach);
-    if (!listener) return explain(text, listener.error(), why);
-    addresses_.push_back((*listener)->address().text());
-    const net::Listener& bound = *listeners_.emplace_back(std::move(*listener));
+    if (Status bound = bind_one(text, reach, listeners_, why); !bound) return bound;
+    addresses_.push_back(listeners_.back()->address().text());
+    const net::Listener& bound = *listeners_.back();
     if (lends() && !bound.is_unix()) bind_local_socket(bound);
   }
+  for (const std::string& text : options_.resp)
+    if (Status bound = bind_one(text, reach, resp_listeners_, why); !bound) return bound;
   if (options_.http.empty()) return {};
   auto http = http::HttpServer::start(options_.http, [this](std::string_view path) { return answer(path); });
   if (!http) return explain(std::string(kHttpScheme) + options_.http, http.error(), why);
@@ -234,7 +256,29 @@ void NodeImpl::make_context() {
                                  .stats_json = [this] { return stats_json(); }});
 }
 
+// Who a Redis client is by the credentials of the day.
+std::optional<RespAccess> NodeImpl::resp_access(std::string_view token) {
+  auto admission = gate_.enter(std::as_bytes(std::span(token)), "a RESP client");
+  if (!admission) return std::nullopt;
+  const auth::Rights rights = admission->identity->rights;
+  return RespAccess{.tenant = admission->identity->tenant,
+                    .reads = rights.allow(auth::Right::kRead),
+                    .writes = rights.allow(auth::Right::kWrite),
+                    .identity = std::move(admission->identity)};
+}
+
 Status NodeImpl::listen(std::string& why) {
+  auto identify = options_.resp_identify;
+  if (!identify && !gate_.open()) identify = [this](std::string_view token) { return resp_access(token); };
+  resp_ = std::make_unique<RespServer>(*context_, options_.resp_ack, std::move(identify), [this](const Error& error) {
+    counters_.resp_connections.set(resp_->sessions());
+    ended("a RESP client", error);
+  });
+  for (const auto& listener : resp_listeners_) {
+    const Status started = listener->start(
+        [this](io::UniqueFd socket) { refused(adopt_resp(net::make_socket_stream(std::move(socket)))); });
+    if (!started) return explain(listener->address().text(), started.error(), why);
+  }
   for (const auto& listener : listeners_) {
     const Status started = listener->start([this](io::UniqueFd socket) { on_accept(std::move(socket)); });
     if (!started) return explain(listener->address().text(), started.error(), why);
@@ -243,6 +287,12 @@ Status NodeImpl::listen(std::string& why) {
 }
 
 std::vector<std::string> NodeImpl::addresses() const { return addresses_; }
+
+std::vector<std::string> NodeImpl::resp_addresses() const {
+  std::vector<std::string> addresses;
+  for (const auto& listener : resp_listeners_) addresses.push_back(listener->address().text());
+  return addresses;
+}
 
 Figures NodeImpl::figures() const {
   const std::chrono::duration<double> uptime = loop_.now() - started_;
@@ -268,11 +318,12 @@ http::Response NodeImpl::answer(std::string_view path) const {
   return {.status = 200, .body = "ready\n"};
 }
 
-void NodeImpl::on_accept(io::UniqueFd socket) {
-  if (const Status adopted = adopt(net::make_socket_stream(std::move(socket))); !adopted) {
-    counters_.connections_refused.add();
-    crowded_.warn(log_, loop_.now(), "a connection was refused: there are too many");
-  }
+void NodeImpl::on_accept(io::UniqueFd socket) { refused(adopt(net::make_socket_stream(std::move(socket)))); }
+
+void NodeImpl::refused(const Status& adopted) {
+  if (adopted) return;
+  counters_.connections_refused.add();
+  crowded_.warn(log_, loop_.now(), "a connection was refused: there are too many");
 }
 
 // Whether one more connection may come. Those that say nothing keep nobody out: the one that has been silent for
@@ -281,13 +332,13 @@ bool NodeImpl::make_room() {
   while (!newcomers_.empty()) {
     const auto oldest = sessions_.find(newcomers_.front());
     const bool silent = oldest != sessions_.end() && !oldest->second->greeted();
-    if (silent && sessions_.size() < options_.limits.connections_max) break;
+    if (silent && connections() < options_.limits.connections_max) break;
     newcomers_.pop_front();
     if (!silent) continue;
     counters_.connections_silent.add();
     sessions_.erase(oldest);
   }
-  return sessions_.size() < options_.limits.connections_max;
+  return connections() < options_.limits.connections_max;
 }
 
 Status NodeImpl::adopt(std::unique_ptr<io::Stream> stream) {
@@ -304,13 +355,27 @@ Status NodeImpl::adopt(std::unique_ptr<io::Stream> stream) {
   return {};
 }
 
-void NodeImpl::on_closed(Session& session, const Error& why) {
+Status NodeImpl::adopt_resp(std::unique_ptr<io::Stream> stream) {
+  if (context_->draining) return fail(kShuttingDown);
+  if (!make_room()) return fail(Code::kBusy, "too many connections");
+  if (Status adopted = resp_->adopt(std::move(stream)); !adopted) return adopted;
+  counters_.connections_accepted.add();
+  counters_.resp_connections.set(resp_->sessions());
+  return {};
+}
+
+// Of its session nothing is left.
+void NodeImpl::ended(const std::string& peer, const Error& why) {
   const bool bad = why.code == Code::kInvalid || why.code == Code::kStale || why.code == Code::kCorrupt ||
                    why.code == Code::kTimeout || why.code == Code::kNoSpace;
-  if (bad) bad_peers_.warn(log_, loop_.now(), "closed the connection of " + session.peer_name() + ": " + why.what);
-  sessions_.erase(session.number());
-  counters_.connections.set(sessions_.size());
+  if (bad) bad_peers_.warn(log_, loop_.now(), "closed the connection of " + peer + ": " + why.what);
   if (context_->draining) check_drain();
+}
+
+void NodeImpl::on_closed(Session& session, const Error& why) {
+  const auto gone = sessions_.extract(session.number());  // until the end: it owns `why`
+  counters_.connections.set(sessions_.size());
+  ended(session.peer_name(), why);
 }
 
 // Whose GET was refused first is told first.
@@ -327,6 +392,8 @@ void NodeImpl::set_authority(std::shared_ptr<const auth::Authority> authority) {
   KVD_CHECK(authority != nullptr && !gate_.open());
   gate_.replace(std::move(authority));
   for (const auto& [number, session] : sessions_) session->renew_identity();
+  // Redis clients come back by themselves, and say again who they are.
+  resp_->close_all(Error{Code::kUnavailable, 0, "the credentials have changed"});
 }
 
 void NodeImpl::drain(Duration limit, io::Callback on_done) {
@@ -335,6 +402,7 @@ void NodeImpl::drain(Duration limit, io::Callback on_done) {
   context_->draining = true;
   on_drained_ = std::move(on_done);
   listeners_.clear();
+  resp_listeners_.clear();
   drain_until_ = after(loop_.now(), limit);
   drain_timer_.arm_in(limit / 2);
   drain_poll_.arm(loop_.now());
@@ -347,7 +415,8 @@ void NodeImpl::check_drain() {
   for (const auto& [number, session] : sessions_) {
     if (session->idle()) session->close(kShuttingDown);
   }
-  if (!sessions_.empty()) return drain_poll_.arm_in(kPoll);
+  resp_->close_idle(kShuttingDown);
+  if (!sessions_.empty() || resp_->sessions() > 0) return drain_poll_.arm_in(kPoll);
   drain_timer_.disarm();
   drain_poll_.disarm();
   store_draining_ = true;
@@ -359,6 +428,7 @@ void NodeImpl::check_drain() {
 // The requests have had their half of the time.
 void NodeImpl::on_drain_timer() {
   for (const auto& [number, session] : sessions_) session->close(kShuttingDown);
+  resp_->close_all(kShuttingDown);
 }
 
 }  // namespace kvd::node

@@ -30,12 +30,16 @@ class Node {
 
   // Where it listens, with the ports that the system chose, in the order of the options.
   [[nodiscard]] virtual std::vector<std::string> addresses() const = 0;
+  // The same of the RESP front door.
+  [[nodiscard]] virtual std::vector<std::string> resp_addresses() const = 0;
   // "HOST:PORT" of metrics and health; empty when off.
   [[nodiscard]] virtual std::string http_address() const = 0;
 
   // Serves the client at the other end of a connected stream, as if it had come through a listener. kUnavailable:
   // shutting down; kBusy: too many connections; kIo.
   virtual Status adopt(std::unique_ptr<io::Stream> stream) = 0;
+  // The same of a Redis client.
+  virtual Status adopt_resp(std::unique_ptr<io::Stream> stream) = 0;
 
   // Who may come in from now on; not null, and only where there were credentials from the start. Clients whose token is
   // not among them, or now of another tenant, lose their connection. Loop thread.

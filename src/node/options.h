@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "auth/authority.h"
@@ -46,9 +48,22 @@ struct Limits {
                                                   // than stall_limit
 };
 
+// What a Redis client may do, and in whose name.
+struct RespAccess {
+  std::string tenant = "default";
+  bool reads = true;
+  bool writes = true;
+  auth::SharedIdentity identity = nullptr;  // of a credential, which may expire
+};
+
 struct NodeOptions {
   store::StoreOptions store;
-  std::vector<std::string> listen;           // tcp://HOST:PORT, unix:///PATH; may be empty (embedded: adopt())
+  std::vector<std::string> listen;        // tcp://HOST:PORT, unix:///PATH; may be empty (embedded: adopt())
+  std::vector<std::string> resp;          // addresses like these where Redis clients are served; mostly none
+  AckLevel resp_ack = AckLevel::kPooled;  // what their SETs wait for; beyond kPooled a flash tier is needed
+  // Who a Redis client is, by the token that it says with AUTH; nothing: nobody. Empty = as the credentials say, and
+  // without any nobody has to say it.
+  std::function<std::optional<RespAccess>(std::string_view token)> resp_identify;
   std::string http;                          // HOST:PORT of /metrics and /healthz; empty = off
   std::uint64_t shape_read_bytes_per_s = 0;  // slows GET payload down to this on purpose; 0 = off
   // Clients of this host and user may read the pool. Not when reads are slowed down, and not where there are

@@ -34,7 +34,7 @@ void Demoter::add(PoolRecord& record) {
   dirty_bytes_ += record.bytes();
   flash_.stats.dirty_bytes.add(record.bytes());
   flash_.stats.dirty_records.add(1);
-  waiting_.push_back(record);
+  (record.acks.empty() ? waiting_ : urgent_).push_back(record);
   kick();
 }
 
@@ -45,12 +45,22 @@ void Demoter::uncount(const PoolRecord& record) {
   if (dirty_bytes_ < pool_.bytes() / 4) pressure_ = false;
 }
 
-void Demoter::forget(PoolRecord& record, const Status& why) {
-  if (record.state != PoolRecord::State::kDirty) return;
+void Demoter::unqueue(PoolRecord& record) {
   if (urgent_.holds(record)) urgent_.erase(record);
   if (waiting_.holds(record)) waiting_.erase(record);
   uncount(record);
+}
+
+void Demoter::forget(PoolRecord& record, const Status& why) {
+  if (record.state != PoolRecord::State::kDirty) return;
+  unqueue(record);
   take_acks(record, why);
+}
+
+void Demoter::replace(PoolRecord& record, PoolRecord& by) {
+  if (record.state != PoolRecord::State::kDirty) return;
+  unqueue(record);
+  by.acks = std::exchange(record.acks, {});
 }
 
 void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack) {
@@ -276,6 +286,7 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
     return give_up(record, not_written());
   }
   record.place = place;
+  flash_.replaced_by(record, place);
   uncount(record);
   pool_.clean(record);
   take_acks(record, {});
@@ -295,6 +306,7 @@ void Demoter::record_failed(PoolRecord& record, const FlashPlace& place) {
 // The record will not be on flash; it stays in the pool as long as there is room.
 void Demoter::give_up(PoolRecord& record, const Status& why) {
   record.place = {};
+  flash_.bury_replaced(record);
   uncount(record);
   pool_.clean(record);
   take_acks(record, why);

@@ -45,6 +45,8 @@ class Demoter {
   void add(PoolRecord& record);
   // It was removed before it was written: its waiting puts end with `why`.
   void forget(PoolRecord& record, const Status& why);
+  // It leaves the pool for `by`, which takes over who waits for it.
+  void replace(PoolRecord& record, PoolRecord& by);
   // Calls `on_ack` when `record`, which is published, has reached `level`, or never can; from inside when it has.
   void acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack);
 
@@ -85,6 +87,7 @@ class Demoter {
   void flushed(bool ok);
   void tell_acks();
   void uncount(const PoolRecord& record);
+  void unqueue(PoolRecord& record);
 
   Flash& flash_;
   Pool& pool_;

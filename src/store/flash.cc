@@ -57,4 +57,25 @@ void Flash::bury(const RecordKey& key, std::uint32_t segment, std::uint64_t gene
   tombstones.add({key, put_seq_next++, segment, generation});
 }
 
+void Flash::replaced_by(PoolRecord& record, const FlashPlace& place) {
+  for (const ReplacedPlace& old : std::exchange(record.replaced, {})) {
+    if (old.segment == place.segment && old.generation == place.generation) continue;  // they go together
+    if (segments.at(old.segment).generation != old.generation) continue;
+    hold_namespace(old.segment, record.key.ns);
+    const Tombstone tombstone{record.key, record.put_seq, old.segment, old.generation};
+    // Where a flush has failed a scan may not come as far as the record.
+    if (segments.at(place.segment).unflushed) {
+      tombstones.add(tombstone);
+    } else {
+      tombstones.imply(tombstone, place.segment, place.generation);
+    }
+  }
+}
+
+void Flash::bury_replaced(PoolRecord& record) {
+  for (const ReplacedPlace& old : std::exchange(record.replaced, {}))
+    if (health.on() && segments.at(old.segment).generation == old.generation)
+      bury(record.key, old.segment, old.generation);
+}
+
 }  // namespace kvd::store

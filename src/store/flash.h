@@ -74,6 +74,11 @@ struct Flash {
   void release_namespaces(std::uint32_t segment);
   // Notes that the record of this key in a segment of this generation is removed, for as long as that lives.
   void bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation);
+  // `record`, which replaces others, is on flash at `place`: as long as it is there nothing older of its key is found,
+  // so it counts as their tombstone.
+  void replaced_by(PoolRecord& record, const FlashPlace& place);
+  // The same record will not be on flash: what it replaces is removed.
+  void bury_replaced(PoolRecord& record);
   // Submits `op`; its on_done comes from the loop in every case, also when the disk refuses it. Watches over its time,
   // counts its errors and bytes.
   void submit(io::DiskOp& op);

@@ -50,6 +50,12 @@ struct FlashPlace {
   std::uint32_t checksum = 0;    // low half of the descriptor's
 };
 
+// A segment, in one of its uses, that holds an older record of a key that was put again.
+struct ReplacedPlace {
+  std::uint32_t segment = 0;
+  std::uint64_t generation = 0;
+};
+
 using LayerSet = std::bitset<kLayersMax>;
 
 class PoolRecord {
@@ -88,6 +94,7 @@ class PoolRecord {
   State state = State::kFree;
   bool in_frame = false;  // its image is being written to flash
   bool urgent = false;    // somebody waits for it to be written
+  bool replaces = false;  // its put takes the place of what is stored under its key
   std::uint8_t write_failures = 0;
   std::uint32_t pins = 0;     // outside references
   std::uint32_t leases = 0;   // of these, leases
@@ -101,6 +108,8 @@ class PoolRecord {
   Bytes foreign;  // the foreign key, in the table page; empty for a native key
   std::unique_ptr<Load> load;
   std::vector<Ack> acks;
+  // Of a record that replaces others and is not on flash yet: where those are. They must not come back instead of it.
+  std::vector<ReplacedPlace> replaced;
 
   Pool* pool = nullptr;
   PoolRecord* hash_next = nullptr;

@@ -26,10 +26,15 @@ bool PutSeqs::newer(std::uint64_t put_seq, std::uint32_t segment, std::uint32_t 
   const Range& range = ranges_[segment];
   if (put_seq > range.highest) return true;
   if (put_seq <= range.lowest) return false;
+  const auto other = at(segment, offset);
+  return other ? put_seq > *other : unknown;
+}
+
+std::optional<std::uint64_t> PutSeqs::at(std::uint32_t segment, std::uint32_t offset) {
   const Table* table = find(segment);
-  if (table == nullptr) return unknown;
-  const auto at = std::ranges::lower_bound(*table, offset, {}, &std::pair<std::uint32_t, std::uint64_t>::first);
-  return at != table->end() && at->first == offset ? put_seq > at->second : unknown;
+  if (table == nullptr) return std::nullopt;
+  const auto found = std::ranges::lower_bound(*table, offset, {}, &std::pair<std::uint32_t, std::uint64_t>::first);
+  return found != table->end() && found->first == offset ? std::optional(found->second) : std::nullopt;
 }
 
 const PutSeqs::Table* PutSeqs::find(std::uint32_t segment) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -30,6 +31,8 @@ class PutSeqs {
   void note(std::uint32_t segment, std::span<const Descriptor> descriptors, bool has_footer);
   // Whether `put_seq` is higher than that of the record at this place; `unknown` where that cannot be read any more.
   [[nodiscard]] bool newer(std::uint64_t put_seq, std::uint32_t segment, std::uint32_t offset, bool unknown);
+  // put_seq of the record at this place; nothing where that cannot be read any more.
+  [[nodiscard]] std::optional<std::uint64_t> at(std::uint32_t segment, std::uint32_t offset);
 
  private:
   using Table = std::vector<std::pair<std::uint32_t, std::uint64_t>>;  // offset and put_seq, sorted

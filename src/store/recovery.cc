@@ -265,7 +265,7 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
         tombstones_.push_back({key, d.put_seq, d.offset, d.checksum, use.segment, use.generation});
     } else if (!use.refused) {
       flash_.index.prefetch(key.hash);
-      entering.push_back({&d, key.hash});
+      entering.push_back({&d, key});
       if (entering.size() == kEnteredAtOnce) room = enter(use, entering) && room;
     }
   }
@@ -275,19 +275,29 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
 // False when there was no room for one.
 bool Recovery::enter(const Use& use, std::vector<Entering>& entering) {
   std::uint64_t entered = 0;
-  for (const Entering& record : entering) entered += insert(use, *record.descriptor, record.hash) ? 1 : 0;
+  for (const Entering& record : entering) entered += insert(use, *record.descriptor, record.key) ? 1 : 0;
   const bool all = entered == entering.size();
   report_.dropped += entering.size() - entered;
   entering.clear();
   return all;
 }
 
-bool Recovery::insert(const Use& use, const Descriptor& d, std::uint64_t hash) {
-  if (const auto other = flash_.index.find(hash)) {
-    // Within a segment later is newer: records are appended in the order of their puts. Where it cannot be told any
-    // more, the one in the segment that was begun later stays.
-    if (other->segment != use.segment && !seqs_.newer(d.put_seq, other->segment, other->offset, false)) return true;
-  } else if (flash_.index.size() >= flash_.index.records_max()) {
+// Of two copies in different segments the newer is a tombstone of the older: it must not end before that does. Within a
+// segment later is newer: records are appended in the order of their puts.
+bool Recovery::insert(const Use& use, const Descriptor& d, const RecordKey& key) {
+  const std::uint64_t hash = key.hash;
+  const auto other = flash_.index.find(hash);
+  if (other && other->segment != use.segment) {
+    const std::uint64_t generation = flash_.segments.at(other->segment).generation;
+    // Where it cannot be told any more, the one in the segment that was begun later stays.
+    if (!seqs_.newer(d.put_seq, other->segment, other->offset, false)) {
+      const auto seq = seqs_.at(other->segment, other->offset);
+      if (seq && *seq > d.put_seq)
+        tombstones_.push_back({key, *seq, use.segment, use.generation, other->segment, generation});
+      return true;
+    }
+    tombstones_.push_back({key, d.put_seq, other->segment, generation, use.segment, use.generation});
+  } else if (!other && flash_.index.size() >= flash_.index.records_max()) {
     return false;
   }
   return flash_.index.insert(hash, {use.segment, d.offset, d.length / 4096, 0, static_cast<std::uint32_t>(d.checksum)});

@@ -49,7 +49,7 @@ class Recovery {
   // A record on its way into the index.
   struct Entering {
     const Descriptor* descriptor = nullptr;
-    std::uint64_t hash = 0;
+    RecordKey key{};
   };
 
   Status read_headers(std::vector<Use>& uses);
@@ -66,7 +66,7 @@ class Recovery {
   bool write_footer(const Use& use, Footer& footer);
   bool absorb(const Use& use, const Footer& footer);
   bool enter(const Use& use, std::vector<Entering>& entering);
-  bool insert(const Use& use, const Descriptor& d, std::uint64_t hash);
+  bool insert(const Use& use, const Descriptor& d, const RecordKey& key);
   [[nodiscard]] std::optional<std::uint32_t> segment_of_copies() const;
   void apply_tombstones();
 

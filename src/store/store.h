@@ -123,7 +123,8 @@ class PutHandle {
 };
 
 struct StoreStats {
-  Counter pool_hits, flash_hits, misses, puts, puts_duplicate, puts_refused, removes, corrupt, io_errors, busy;
+  Counter pool_hits, flash_hits, misses, puts, puts_duplicate, puts_replacing, puts_refused, removes, corrupt;
+  Counter io_errors, busy;
   Counter bytes_put, bytes_got, flash_bytes_written, flash_bytes_read, segments_evicted, pool_evictions, tombstones;
   Counter scrubbed_bytes, scrub_passes, writes_dropped;
   Gauge pool_bytes_used, pool_bytes_pinned, pool_records, flash_records, segments_free, dirty_bytes, dirty_records;
@@ -180,6 +181,12 @@ class Store {
 
   // Starts a put. Empty handle = the record is present already (nothing to do). kBusy = no room now, kInvalid.
   virtual Result<PutHandle> begin_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) = 0;
+  // The same for a record that changes: complete_put() of this handle takes the place of what is stored under the id
+  // then, present or not. Until then readers find the old record, afterwards the new one; pins keep what they pin, and
+  // gets that wait for the old one end with kNotFound. After a crash the newest record that was written is found, and
+  // no older one in its place. Acknowledgements that the old record still owed come with those of the new one. All
+  // records of such an id must be put this way, with one geometry.
+  virtual Result<PutHandle> begin_replacement(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) = 0;
   // All slabs are in place with these checksums (one per layer, verified by the caller): publishes the record.
   // on_ack comes when `level` is reached (from inside for kPooled), with kIo when it cannot be, kBusy when the write
   // budget is spent, kCancelled when the record is removed before.
@@ -219,6 +226,7 @@ class Store {
   friend class PutHandle;
   PutHandle handle_of(PoolRecord& record) noexcept { return {this, &record}; }
   static PoolRecord* take_record(PutHandle& put) noexcept;
+  static PoolRecord& record_of(const PutHandle& put) noexcept { return *put.record_; }
   // An unfinished put was dropped.
   virtual void drop_put(PoolRecord& record) noexcept = 0;
 };

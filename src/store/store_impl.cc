@@ -251,10 +251,16 @@ void StoreImpl::unpin_lease(Pin pin) {
 
 // ---- Puts ----
 
-Result<PutHandle> StoreImpl::begin_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) {
+Result<const GroupInfo*> StoreImpl::check_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) const {
   const GroupInfo* group = group_of(ns, id.group);
   if (group == nullptr) return fail(Code::kInvalid, "the namespace has no such group");
   if (foreign.size() > kForeignKeyBytesMax) return fail(Code::kInvalid, "the foreign key is longer than 256 bytes");
+  return group;
+}
+
+Result<PutHandle> StoreImpl::begin_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) {
+  const auto group = check_put(ns, id, foreign);
+  if (!group) return fail(group.error());
   if (tier_ != nullptr) tier_->demoter.activity();
   const RecordKey key = namespaces_->key_of(ns, id);
   if (PoolRecord* present = find_usable(key)) {
@@ -267,7 +273,20 @@ Result<PutHandle> StoreImpl::begin_put(NamespaceHandle ns, const block::RecordId
     tier_->flash.segments.touch(found->place.segment);
     return PutHandle();
   }
-  const block::RecordShape& shape = foreign.empty() ? group->native : group->foreign;
+  return start_put(key, **group, foreign);
+}
+
+Result<PutHandle> StoreImpl::begin_replacement(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) {
+  const auto group = check_put(ns, id, foreign);
+  if (!group) return fail(group.error());
+  if (tier_ != nullptr) tier_->demoter.activity();
+  auto put = start_put(namespaces_->key_of(ns, id), **group, foreign);
+  if (put) record_of(*put).replaces = true;
+  return put;
+}
+
+Result<PutHandle> StoreImpl::start_put(const RecordKey& key, const GroupInfo& group, Bytes foreign) {
+  const block::RecordShape& shape = foreign.empty() ? group.native : group.foreign;
   const bool crowded = unfinished_bytes_ + shape.record_bytes() > pool_->bytes() / 100 * kUnfinishedPercentMax;
   PoolRecord* record = crowded || drain_ != nullptr ? nullptr : pool_->allocate(key, shape);
   if (record == nullptr) {
@@ -296,8 +315,9 @@ void StoreImpl::complete_put(PutHandle put, std::span<const std::uint64_t> check
   PoolRecord* record = take_record(put);
   KVD_CHECK(record != nullptr && checksums.size() == record->shape->layers);
   const RecordKey key = record->key;
-  PoolRecord* present = find_usable(key);
-  if (present != nullptr || find_on_flash(key)) {
+  if (record->replaces) {
+    supersede(*record);
+  } else if (find_usable(key) != nullptr || find_on_flash(key)) {
     stats_.puts_duplicate.add();
     drop_put(*record);
     return await(key.ns, key.id, level, std::move(on_ack));
@@ -327,6 +347,33 @@ void StoreImpl::complete_put(PutHandle put, std::span<const std::uint64_t> check
   pool_->publish(*record, flash_on ? PoolRecord::State::kDirty : PoolRecord::State::kClean);
   if (flash_on) tier_->demoter.add(*record);
   await(key.ns, key.id, level, std::move(on_ack));
+}
+
+void StoreImpl::supersede(PoolRecord& record) {
+  PoolRecord* old = pool_->find(record.key);
+  if (old != nullptr) stats_.puts_replacing.add();
+  if (tier_ != nullptr) {
+    Flash& flash = tier_->flash;
+    const auto note = [&record](std::uint32_t segment, std::uint64_t generation) {
+      const auto same = [&](const ReplacedPlace& p) { return p.segment == segment && p.generation == generation; };
+      if (std::ranges::none_of(record.replaced, same)) record.replaced.push_back({segment, generation});
+    };
+    if (old != nullptr) {
+      record.replaced = std::exchange(old->replaced, {});
+      if (old->in_frame || flash.backs(old->place)) note(old->place.segment, old->place.generation);
+      tier_->demoter.replace(*old, record);
+      tier_->loader.abandon(*old, fail(Code::kNotFound, "the record was replaced"));
+    }
+    if (const auto found = flash.find(record.key.hash)) {
+      if (old == nullptr) stats_.puts_replacing.add();
+      note(found->place.segment, found->place.generation);
+      flash.index.erase(record.key.hash, found->place.segment, found->place.offset);
+    }
+    // What a segment that is being given up still holds could come back, too.
+    for (const std::uint32_t segment : tier_->evictor.removed_from(record.key.hash))
+      note(segment, flash.segments.at(segment).generation);
+  }
+  if (old != nullptr) pool_->detach(*old);
 }
 
 void StoreImpl::await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
@@ -366,6 +413,7 @@ bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
   if (tier_ != nullptr) {
     const Status why = fail(Code::kCorrupt, "the record went bad in the pool");
     if (record->in_frame) bury(record->key, record->place);  // what is being written is no better
+    tier_->flash.bury_replaced(*record);
     tier_->demoter.forget(*record, why);
     tier_->loader.abandon(*record, why);
   }
@@ -397,6 +445,7 @@ void StoreImpl::forget_record(PoolRecord& record) {
   if (tier_ != nullptr) {
     if (record.in_frame || (record.state == PoolRecord::State::kClean && tier_->flash.backs(record.place)))
       bury(record.key, record.place);
+    tier_->flash.bury_replaced(record);
     tier_->demoter.forget(record, fail(Code::kCancelled, "the record was removed"));
     tier_->loader.abandon(record, fail(Code::kNotFound, "the record was removed"));
   }

@@ -65,6 +65,7 @@ class StoreImpl final : public Store {
   Pin pin_for_lease(NamespaceHandle ns, const block::RecordId& id) override;
   void unpin_lease(Pin pin) override;
   Result<PutHandle> begin_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) override;
+  Result<PutHandle> begin_replacement(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) override;
   void complete_put(PutHandle put, std::span<const std::uint64_t> checksums, AckLevel level,
                     std::move_only_function<void(Status)> on_ack) override;
   void await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
@@ -115,6 +116,12 @@ class StoreImpl final : public Store {
   // A record on flash that failed verification while it was passing.
   void forget_passing(const PoolRecord& image);
   void used(PoolRecord& record);
+  // The group of a put, when one may begin.
+  Result<const GroupInfo*> check_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) const;
+  Result<PutHandle> start_put(const RecordKey& key, const GroupInfo& group, Bytes foreign);
+  // `record` is about to be published: what is stored under its key leaves pool and index, and its places on flash are
+  // remembered with `record`.
+  void supersede(PoolRecord& record);
   void finish_get(Get& get, Result<RecordView> result);
   void forget_record(PoolRecord& record);
   void bury(const RecordKey& key, const FlashPlace& place);

@@ -18,6 +18,12 @@ void Tombstones::add(const Tombstone& tombstone) {
   unwritten_.insert(tombstone.put_seq);
 }
 
+void Tombstones::imply(const Tombstone& tombstone, std::uint32_t holder, std::uint64_t holder_generation) {
+  if (obsolete(tombstone)) return;
+  ++segments_.at(tombstone.segment).removed;
+  written(tombstone, holder, holder_generation);
+}
+
 void Tombstones::await_end(std::uint32_t segment, std::uint64_t put_seq) {
   if (ends_.emplace(segment, put_seq).second) unwritten_.insert(put_seq);
 }

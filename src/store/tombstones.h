@@ -39,6 +39,9 @@ class Tombstones {
 
   // A record of a live (or just being given up) segment was removed. Written with the next frame.
   void add(const Tombstone& tombstone);
+  // One that needs no writing, because a record that lies in `holder` says the same: it replaces the record that the
+  // tombstone names. When `holder` is given up it is carried like any other.
+  void imply(const Tombstone& tombstone, std::uint32_t holder, std::uint64_t holder_generation);
   // A removal with this put_seq gets no tombstone: it holds when `segment`, which is being given up, is forgotten.
   void await_end(std::uint32_t segment, std::uint64_t put_seq);
   [[nodiscard]] bool awaits_end(std::uint32_t segment) const { return ends_.contains(segment); }

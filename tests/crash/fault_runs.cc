@@ -154,7 +154,8 @@ class FaultRun {
   }
 
   void put(std::size_t n) {
-    auto put = kit_.store->begin_put(kit_.ns, store::id_of(n), store::foreign_of(n));
+    auto put = random_.chance(1, 4) ? kit_.store->begin_replacement(kit_.ns, store::id_of(n), store::foreign_of(n))
+                                    : kit_.store->begin_put(kit_.ns, store::id_of(n), store::foreign_of(n));
     const auto level = static_cast<AckLevel>(random_.below(3));
     auto pending = std::make_unique<PendingPut>();
     pending->latest = after(loop().now(), kAnswerMax);

@@ -197,12 +197,14 @@ class Workload {
 
   void put(std::size_t record) {
     const auto level = static_cast<AckLevel>(random_.below(3));
-    if (session_.opened->lookup(session_.ns, id_of(record)) != Tier::kNone) {
+    const bool replaces = random_.chance(1, 3);
+    if (!replaces && session_.opened->lookup(session_.ns, id_of(record)) != Tier::kNone) {
       if (current_[record] == 0 || !random_.chance(1, 3)) return;
       return session_.opened->await(session_.ns, id_of(record), level, acknowledge(record, current_[record], level));
     }
     const auto foreign = foreign_of(record);
-    auto put = session_.opened->begin_put(session_.ns, id_of(record), foreign);
+    auto put = replaces ? session_.opened->begin_replacement(session_.ns, id_of(record), foreign)
+                        : session_.opened->begin_put(session_.ns, id_of(record), foreign);
     if (!put || !*put) return;  // no room
     const std::uint8_t version = journal_.put(record);
     if (version == 0) return;

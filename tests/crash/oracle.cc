@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace kvd::crash {
 namespace {
@@ -20,8 +21,15 @@ void Oracle::acknowledged(std::size_t record, std::uint8_t version, AckLevel lev
   Version& v = records_[record].versions[version];
   if (v.taken_out || v.given_up) return;  // meanwhile; the acknowledgement was on its way
   v.promised_in |= v.copies;
-  if (level >= AckLevel::kWritten) v.acknowledged[at(Crash::kKill)] = true;
-  if (level >= AckLevel::kSynced) v.acknowledged[at(Crash::kPowerLoss)] = true;
+  for (const auto& [enough, how] :
+       {std::pair(AckLevel::kWritten, Crash::kKill), {AckLevel::kSynced, Crash::kPowerLoss}}) {
+    if (level < enough) continue;
+    v.acknowledged[at(how)] = true;
+    for (std::uint8_t older = 1; older < version; ++older) {
+      records_[record].versions[older].acknowledged[at(how)] = false;
+      records_[record].versions[older].removed[at(how)] = true;
+    }
+  }
 }
 
 std::size_t Oracle::removed(std::size_t record) {
@@ -54,7 +62,11 @@ void Oracle::copied(std::size_t record, std::uint8_t version, std::uint8_t segme
 
 void Oracle::given_up(std::uint8_t segment) {
   const std::uint32_t bit = std::uint32_t{1} << segment;
-  for (Record& record : records_)
+  for (Record& record : records_) {
+    // What replaced others goes, and they do not come back for it.
+    std::size_t newest = record.versions.size() - 1;
+    while (newest > 0 && (record.versions[newest].copies & bit) == 0) --newest;
+    for (std::size_t older = 1; older < newest; ++older) record.versions[older].acknowledged = {};
     for (Version& v : record.versions) {
       if (v.segment == segment) v.given_up = true;
       if ((v.copies & bit) != 0) v.lost_copy = true;
@@ -62,6 +74,7 @@ void Oracle::given_up(std::uint8_t segment) {
       v.acknowledged = {};
       v.promised_in = 0;
     }
+  }
 }
 
 void Oracle::reused(std::uint8_t segment) {

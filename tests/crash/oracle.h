@@ -2,9 +2,12 @@
 //
 // Follows a workload: puts, removals, acknowledgements, and where the log holds what. A version of a record is
 //   promised  after a kill: acknowledged at least as `written`; after a power loss: as `synced`; and not removed since,
-//             and no header has been submitted for a segment that held a copy when it was acknowledged;
-//   allowed   a frame with it was submitted, its removal is not durable, and the reuse of its segment has not begun.
-// A promised version must be found. Of one that is not promised either an allowed version or nothing must be found.
+//             no newer version (put in its place) acknowledged as much, and no header has been submitted for a segment
+//             that held a copy when it was acknowledged, or a copy of a newer version;
+//   allowed   a frame with it was submitted, its removal is not durable, no newer version was acknowledged as much, and
+//             the reuse of its segment has not begun.
+// A promised version must be found, or an allowed newer one. Where none is promised either an allowed version or
+// nothing must be found.
 // A removal is durable against kills when await_removals() was answered, against power loss when a flush that was
 // submitted after that has completed. A value; one thread each.
 #pragma once

@@ -128,7 +128,14 @@ void StoreKit::start_put(std::uint64_t number, std::optional<Code>& code, AckLev
 }
 
 Status StoreKit::put(std::uint64_t number, std::uint64_t version, AckLevel level) {
-  auto put = store->begin_put(ns, id_of(number), foreign_of(number));
+  return finish(store->begin_put(ns, id_of(number), foreign_of(number)), number, version, level);
+}
+
+Status StoreKit::replace(std::uint64_t number, std::uint64_t version, AckLevel level) {
+  return finish(store->begin_replacement(ns, id_of(number), foreign_of(number)), number, version, level);
+}
+
+Status StoreKit::finish(Result<PutHandle> put, std::uint64_t number, std::uint64_t version, AckLevel level) {
   if (!put) return fail(put.error());
   Status result = fail(Code::kTimeout, "never acknowledged");
   bool done = false;

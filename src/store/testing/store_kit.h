@@ -62,6 +62,8 @@ class StoreKit {
   Status put(std::uint64_t number, std::uint64_t version = 1, AckLevel level = AckLevel::kPooled);
   // Begins to store record `number`; its acknowledgement goes into `code`, which must outlive it.
   void start_put(std::uint64_t number, std::optional<Code>& code, AckLevel level = AckLevel::kWritten);
+  // Stores it as `version` in the place of what is there.
+  Status replace(std::uint64_t number, std::uint64_t version, AckLevel level = AckLevel::kPooled);
   // The version of the record's layers [first, first + count), 0 for a miss (`why_missed` tells which); aborts on wrong
   // bytes unless `wrong` is given, which then counts them. Runs the loop until it is there.
   std::uint64_t get(std::uint64_t number, std::uint16_t first = 0, std::uint16_t count = 0);
@@ -93,6 +95,7 @@ class StoreKit {
   std::uint64_t* wrong = nullptr;  // counts gets with bytes that nobody put
 
  private:
+  Status finish(Result<PutHandle> put, std::uint64_t number, std::uint64_t version, AckLevel level);
   void complete(PutHandle put, std::uint64_t number, std::uint64_t version, AckLevel level,
                 std::move_only_function<void(Status)> on_ack);
   std::uint64_t version_of(const RecordView& view, std::uint64_t number, std::uint16_t first, std::uint16_t count);

@@ -1,0 +1,253 @@
+#include "net/byte_connection.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvd::net {
+namespace {
+
+constexpr std::size_t kBytePiecesMax = 256;
+constexpr std::size_t kByteReceiveMax = std::size_t{4} << 20;  // per call, as in connection_read.cc
+constexpr std::size_t kByteSendMax = std::size_t{4} << 20;
+constexpr std::size_t kByteTurnBytesMax = std::size_t{16} << 20;
+constexpr Duration kByteTurnMax = std::chrono::milliseconds(1);
+constexpr Duration kByteFarewellLimit = std::chrono::seconds(1);
+constexpr int kByteFarewellReadsMax = 64;  // 256 KiB
+
+}  // namespace
+
+ByteConnection::ByteConnection(io::Loop& loop, ByteHandler& handler, NetCounters& counters,
+                               std::unique_ptr<io::Stream> stream, const Options& options)
+    : loop_(loop),
+      handler_(handler),
+      counters_(counters),
+      options_(options),
+      stream_(std::move(stream)),
+      stall_timer_(loop, [this] { on_stall_timer(); }),
+      closed_timer_(loop, [this] { on_closed_timer(); }),
+      resume_timer_(loop, [this] { on_ready(io::Watch::kRead); }) {
+  KVD_CHECK(stream_ != nullptr);
+}
+
+ByteConnection::~ByteConnection() {
+  told_closed_ = true;
+  close(Error{Code::kCancelled, 0, "the connection was destroyed"});
+  drop_queue();
+}
+
+Status ByteConnection::start() {
+  last_received_ = last_sent_ = loop_.now();
+  return stream_->start(loop_, [this](std::uint32_t ready) { on_ready(ready); });
+}
+
+void ByteConnection::on_ready(std::uint32_t ready) {
+  if ((ready & io::Watch::kWrite) != 0) full_ = false;
+  if ((ready & io::Watch::kRead) != 0) read_some();
+  flush();
+}
+
+// ---- Receiving ----
+
+void ByteConnection::read_some() {
+  const Time turn_end = after(loop_.now(), kByteTurnMax);
+  std::size_t budget = kByteTurnBytesMax;
+  bool more = true;
+  while (more && state_ == State::kOpen && !held_) {
+    const std::size_t got = receive();
+    more = got > 0;
+    budget -= std::min(budget, got);
+    if (more && (budget == 0 || loop_.now() >= turn_end)) {
+      resume_timer_.arm(loop_.now());  // others have their turn
+      break;
+    }
+  }
+}
+
+// One system call. Returns the bytes received when there may be more, else 0.
+std::size_t ByteConnection::receive() {
+  std::array<iovec, kBytePiecesMax> pieces;
+  const std::size_t count = handler_.places(pieces);
+  KVD_CHECK(count > 0 && count <= pieces.size());
+  std::size_t wanted = 0;
+  std::size_t used = 0;
+  while (used < count && wanted < kByteReceiveMax) {
+    pieces[used].iov_len = std::min(pieces[used].iov_len, kByteReceiveMax - wanted);
+    wanted += pieces[used++].iov_len;
+  }
+  const Result<std::size_t> received = stream_->receive(std::span(pieces).first(used), nullptr);
+  counters_.recv_calls.add();
+  if (!received && received.error().code == Code::kBusy) return 0;
+  if (!received || *received == 0) {
+    close(received ? Error{Code::kUnavailable, 0, "the peer closed the connection"} : received.error());
+    return 0;
+  }
+  const std::size_t got = *received;
+  counters_.bytes_in.add(got);
+  last_received_ = loop_.now();
+  if (const Status taken = handler_.landed(got); !taken) close(taken.error());
+  return got == wanted ? got : 0;
+}
+
+void ByteConnection::resume() {
+  if (!std::exchange(held_, false) || state_ != State::kOpen) return;
+  last_received_ = loop_.now();  // the peer was not waited for
+  update_interest();
+}
+
+// ---- Sending ----
+
+void ByteConnection::send(Outgoing message) {
+  queued_bytes_ += message.head.size();
+  for (const Bytes piece : message.body) {
+    KVD_CHECK(!piece.empty());
+    queued_bytes_ += piece.size();
+  }
+  queue_.push_back({std::move(message)});
+  counters_.messages_out.add();
+  if (congested()) was_congested_ = true;
+  if (state_ == State::kClosed && !closed_timer_.armed()) closed_timer_.arm(loop_.now());
+}
+
+void ByteConnection::flush() {
+  if (flushing_ || state_ == State::kClosed) return;
+  flushing_ = true;
+  std::size_t budget = kByteTurnBytesMax;
+  const Time turn_end = after(loop_.now(), kByteTurnMax);
+  while (send_some(budget)) {
+    if (loop_.now() >= turn_end) budget = 0;
+  }
+  flushing_ = false;
+  if (state_ == State::kClosed) return;
+  if (state_ == State::kFlushing && queue_.empty()) {
+    // The peer sees the last reply and then the end, and not a reset because of bytes that nobody read.
+    stream_->end_sending();
+    std::array<std::byte, 4096> rest;
+    const iovec place{rest.data(), rest.size()};
+    for (int i = 0; i < kByteFarewellReadsMax && stream_->receive({&place, 1}, nullptr).value_or(0) > 0; ++i) {
+    }
+    return close(why_closed_);
+  }
+  update_interest();
+  if (was_congested_ && queued_bytes_ <= options_.queue_bytes_high / 2 && state_ == State::kOpen) {
+    was_congested_ = false;
+    handler_.on_drained();
+  }
+}
+
+// One system call. Returns whether another one makes sense now.
+bool ByteConnection::send_some(std::size_t& budget) {
+  if (state_ == State::kClosed || queue_.empty() || full_) return false;
+  if (budget == 0) {
+    full_ = true;  // as good as: the loop comes back at once
+    return false;
+  }
+  std::array<iovec, kBytePiecesMax> pieces;
+  std::size_t count = 0, wanted = 0;
+  const std::size_t bytes_max = std::min(budget, kByteSendMax);
+  for (auto queued = queue_.begin(); queued != queue_.end() && count < pieces.size() && wanted < bytes_max; ++queued) {
+    for (std::size_t i = queued->piece; i < queued->pieces() && count < pieces.size() && wanted < bytes_max; ++i) {
+      Bytes piece = queued->at(i);
+      if (i == queued->piece) piece = piece.subspan(queued->offset);
+      const std::size_t n = std::min(piece.size(), bytes_max - wanted);
+      if (n == 0) continue;
+      pieces[count++] = {const_cast<std::byte*>(piece.data()), n};  // sendmsg only reads
+      wanted += n;
+    }
+  }
+  const Result<std::size_t> sent = stream_->send(std::span(pieces).first(count), -1);
+  counters_.send_calls.add();
+  if (!sent) {
+    full_ = sent.error().code == Code::kBusy;
+    if (!full_) close(sent.error());
+    return false;
+  }
+  const std::size_t bytes = *sent;
+  budget -= std::min(budget, bytes);
+  counters_.bytes_out.add(bytes);
+  last_sent_ = loop_.now();
+  full_ = bytes < wanted;
+  advance(bytes);
+  return !full_;
+}
+
+void ByteConnection::advance(std::size_t bytes) {
+  queued_bytes_ -= bytes;
+  while (!queue_.empty()) {
+    Queued& front = queue_.front();
+    while (front.piece < front.pieces()) {
+      const std::size_t left = front.at(front.piece).size() - front.offset;
+      if (bytes < left) {
+        front.offset += bytes;
+        return;
+      }
+      bytes -= left;
+      front.offset = 0;
+      ++front.piece;
+    }
+    io::Callback on_done = std::move(front.message.on_done);
+    queue_.pop_front();
+    if (on_done) on_done();
+  }
+}
+
+void ByteConnection::drop_queue() {
+  while (!queue_.empty()) {
+    std::deque<Queued> dropped = std::exchange(queue_, {});
+    queued_bytes_ = 0;
+    for (Queued& queued : dropped)
+      if (queued.message.on_done) queued.message.on_done();
+  }
+}
+
+// ---- Life ----
+
+void ByteConnection::close(const Error& why) {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  why_closed_ = why;
+  stall_timer_.disarm();
+  resume_timer_.disarm();
+  stream_->close();
+  if (!told_closed_) closed_timer_.arm(loop_.now());
+}
+
+void ByteConnection::close_after_flush(const Error& why) {
+  if (state_ != State::kOpen) return;
+  state_ = State::kFlushing;
+  why_closed_ = why;
+  stall_timer_.arm_in(kByteFarewellLimit);
+  update_interest();
+  if (!flushing_) flush();
+}
+
+void ByteConnection::on_closed_timer() {
+  drop_queue();
+  if (std::exchange(told_closed_, true)) return;
+  handler_.on_closed(why_closed_);  // may destroy this
+}
+
+void ByteConnection::update_interest() {
+  if (state_ == State::kClosed) return;
+  std::uint32_t interest = io::Watch::kNone;
+  if (state_ == State::kOpen && !held_) interest |= io::Watch::kRead;
+  if (full_ && !queue_.empty()) interest |= io::Watch::kWrite;
+  if (const Status set = stream_->want(interest); !set) return close(set.error());
+  if (state_ != State::kOpen || stall_timer_.armed() || options_.stall_limit == Duration::max()) return;
+  if (full_ || (!held_ && handler_.within())) stall_timer_.arm_in(options_.stall_limit);
+}
+
+void ByteConnection::on_stall_timer() {
+  if (state_ == State::kFlushing) return close(why_closed_);
+  Time next = kNever;
+  if (full_) next = after(last_sent_, options_.stall_limit);
+  if (!held_ && handler_.within()) next = std::min(next, after(last_received_, options_.stall_limit));
+  if (next == kNever) return;
+  if (next > loop_.now()) return stall_timer_.arm(next);
+  counters_.stalled.add();
+  close(Error{Code::kTimeout, 0, "the peer made no progress"});
+}
+
+}  // namespace kvd::net

@@ -1,0 +1,111 @@
+// ByteConnection: a stream for protocols that frame themselves (RESP): receives into places that its handler
+// names, sends queued pieces of memory. What Connection is to the native protocol; nothing here knows a format.
+//
+// Belongs to one loop and is used on its thread only; nothing here blocks. Before every system call the handler is
+// asked where bytes go, and told at once how many came, so payload lands where it belongs. Turns, stalls and the end
+// are as in connection.h: a millisecond a turn; a peer that owes bytes (ByteHandler::within) or does not read for
+// options.stall_limit is cut; on_closed() comes once, from the loop, and may destroy the connection. Bounds: the
+// handler holds (hold()) while more than options.queue_bytes_high wait to be sent; see congested().
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+#include "io/loop.h"
+#include "io/stream.h"
+#include "net/connection.h"
+#include "net/counters.h"
+
+namespace kvd::net {
+
+class ByteHandler {
+ public:
+  virtual ~ByteHandler() = default;
+  // Where the next bytes go, in order; at least one place. Used for the next system call only.
+  virtual std::size_t places(std::span<iovec> out) = 0;
+  // So many bytes have come there. An error ends the connection with it.
+  virtual Status landed(std::size_t bytes) = 0;
+  // The peer has begun something that it has not finished.
+  [[nodiscard]] virtual bool within() const = 0;
+  // congested() was true, and half of it has gone out.
+  virtual void on_drained() = 0;
+  virtual void on_closed(const Error& why) = 0;
+};
+
+class ByteConnection {
+ public:
+  struct Options {
+    std::size_t queue_bytes_high = std::size_t{8} << 20;
+    Duration stall_limit = std::chrono::seconds(30);
+  };
+
+  ByteConnection(io::Loop& loop, ByteHandler& handler, NetCounters& counters, std::unique_ptr<io::Stream> stream,
+                 const Options& options);
+  ~ByteConnection();
+  ByteConnection(const ByteConnection&) = delete;
+  ByteConnection& operator=(const ByteConnection&) = delete;
+
+  Status start();
+  // Queues; flush() hands to the kernel, and the rest follows by itself. A message's body stays unchanged until its
+  // on_done, which comes exactly once. Descriptors are not sent.
+  void send(Outgoing message);
+  void flush();
+  [[nodiscard]] bool congested() const noexcept { return queued_bytes_ >= options_.queue_bytes_high; }
+  [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_; }
+  // Receives nothing from now on until resume(); also from inside landed().
+  void hold() noexcept { held_ = true; }
+  void resume();
+  [[nodiscard]] bool held() const noexcept { return held_; }
+
+  void close(const Error& why);
+  void close_after_flush(const Error& why);
+  // Neither closed nor about to be.
+  [[nodiscard]] bool open() const noexcept { return state_ == State::kOpen; }
+
+ private:
+  enum class State : std::uint8_t { kOpen, kFlushing, kClosed };
+  struct Queued {
+    Outgoing message;
+    std::size_t piece = 0;  // next to send: 0 = head, i = body[i - 1]
+    std::size_t offset = 0;
+    [[nodiscard]] Bytes at(std::size_t i) const noexcept { return i == 0 ? Bytes(message.head) : message.body[i - 1]; }
+    [[nodiscard]] std::size_t pieces() const noexcept { return 1 + message.body.size(); }
+  };
+
+  void on_ready(std::uint32_t ready);
+  void read_some();
+  std::size_t receive();
+  bool send_some(std::size_t& budget);
+  void advance(std::size_t bytes);
+  void drop_queue();
+  void update_interest();
+  void on_stall_timer();
+  void on_closed_timer();
+
+  io::Loop& loop_;
+  ByteHandler& handler_;
+  NetCounters& counters_;
+  const Options options_;
+  const std::unique_ptr<io::Stream> stream_;
+  io::Timer stall_timer_;
+  io::Timer closed_timer_;
+  io::Timer resume_timer_;
+  State state_ = State::kOpen;
+  Error why_closed_{};
+  bool told_closed_ = false;
+  bool held_ = false;
+  bool flushing_ = false;
+  bool full_ = false;
+  bool was_congested_ = false;
+  std::deque<Queued> queue_;
+  std::size_t queued_bytes_ = 0;
+  Time last_received_{};
+  Time last_sent_{};
+};
+
+}  // namespace kvd::net

@@ -1,0 +1,59 @@
+#include "node/resp_server.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace kvd::node {
+
+RespServer::RespServer(NodeContext& context, AckLevel ack, Identify identify,
+                       std::function<void(const Error&)> on_closed)
+    : context_(context),
+      on_closed_(std::move(on_closed)),
+      shared_{context, ack, std::move(identify), [this](const std::string& tenant) { return keyspace_of(tenant); },
+              [this] { return info(); }} {}
+
+Status RespServer::adopt(std::unique_ptr<io::Stream> stream) {
+  const std::uint64_t number = next_session_++;
+  auto session = std::make_unique<RespSession>(
+      shared_, number, std::move(stream), [this](RespSession& session_ended, const Error& why) {
+        const auto gone = sessions_.extract(session_ended.number());  // until the end: it owns `why`, and this function
+        on_closed_(why);
+      });
+  if (Status started = session->start(); !started) return started;
+  sessions_.emplace(number, std::move(session));
+  return {};
+}
+
+void RespServer::close_idle(const Error& why) {
+  for (const auto& [number, session] : sessions_)
+    if (session->idle()) session->close(why);
+}
+
+void RespServer::close_all(const Error& why) {
+  for (const auto& [number, session] : sessions_) session->close(why);
+}
+
+Result<std::shared_ptr<RespKeyspace>> RespServer::keyspace_of(const std::string& tenant) {
+  if (const auto at = keyspaces_.find(tenant); at != keyspaces_.end()) return at->second;
+  auto opened = RespKeyspace::open(context_.store, tenant);
+  if (!opened) return fail(opened.error());
+  keyspaces_.emplace(tenant, *opened);
+  return *opened;
+}
+
+// What clients and monitoring look for; everything else is on the metrics port.
+std::string RespServer::info() const {
+  const store::StoreStats& store = context_.store.stats();
+  return fmt::format(
+      "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\nserver_name:kvdepot\r\n\r\n"
+      "# Clients\r\nconnected_clients:{}\r\n\r\n"
+      "# Memory\r\nused_memory:{}\r\nmaxmemory:{}\r\nmaxmemory_policy:allkeys-lru\r\n\r\n"
+      "# Stats\r\ntotal_commands_processed:{}\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n\r\n"
+      "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n",
+      sessions_.size(), store.pool_bytes_used.value(), context_.store.pool_bytes(),
+      context_.counters.resp_commands.value(), context_.counters.resp_hits.value(),
+      context_.counters.resp_misses.value());
+}
+
+}  // namespace kvd::node

@@ -1,0 +1,43 @@
+// RespServer: a node's door for Redis clients: their sessions and the keyspaces of their tenants. Owned by Node, on its
+// loop; the node's context outlives it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "io/stream.h"
+#include "node/resp_session.h"
+
+namespace kvd::node {
+
+class RespServer {
+ public:
+  using Identify = std::function<std::optional<RespAccess>(std::string_view token)>;
+
+  // `ack` and `identify` as in NodeOptions. `on_closed` comes from the loop when a session has ended and is gone: with
+  // why, for the log.
+  RespServer(NodeContext& context, AckLevel ack, Identify identify, std::function<void(const Error&)> on_closed);
+
+  // Serves the client at the other end. kNoSpace: the store has too many namespaces open.
+  Status adopt(std::unique_ptr<io::Stream> stream);
+  [[nodiscard]] std::size_t sessions() const noexcept { return sessions_.size(); }
+  // Ends the sessions that have nothing under way, or all.
+  void close_idle(const Error& why);
+  void close_all(const Error& why);
+
+ private:
+  Result<std::shared_ptr<RespKeyspace>> keyspace_of(const std::string& tenant);
+  [[nodiscard]] std::string info() const;
+
+  NodeContext& context_;
+  std::function<void(const Error&)> on_closed_;
+  RespContext shared_;
+  std::map<std::string, std::shared_ptr<RespKeyspace>> keyspaces_;  // by tenant; as many as there are tenants
+  std::unordered_map<std::uint64_t, std::unique_ptr<RespSession>> sessions_;
+  std::uint64_t next_session_ = 1;
+};
+
+}  // namespace kvd::node

@@ -1,0 +1,365 @@
+#include "node/resp_session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "node/resp_commands.h"
+
+namespace kvd::node {
+namespace {
+
+using wire::RespParser;
+
+constexpr std::size_t kReadAheadBytes = std::size_t{16} << 10;
+constexpr std::size_t kArgumentBytesMax = std::size_t{64} << 10;
+constexpr std::size_t kWindow = 16;  // keys of one MGET that are looked for at a time
+constexpr std::string_view kEndOfLine = "\r\n";
+
+net::ByteConnection::Options resp_connection_options(const NodeContext& context) {
+  return {.stall_limit = context.limits.stall_limit};
+}
+
+std::string_view why_not_read(Code code) {
+  if (code == Code::kBusy) return "BUSY the depot has no room in memory for this value now, try again";
+  if (code == Code::kTimeout) return "BUSY the depot's drive did not answer in time, try again";
+  return "ERR the value could not be read";
+}
+
+}  // namespace
+
+RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique_ptr<io::Stream> stream,
+                         OnClosed on_closed)
+    : context_(context),
+      number_(number),
+      on_closed_(std::move(on_closed)),
+      auth_timer_(context.node.loop, [this] { close(Error{Code::kTimeout, 0, "no AUTH came"}); }),
+      pins_(context.node.pinned.bytes_max() / 100 * context.node.limits.connection_percent_max),
+      unfinished_(context.node.unfinished.bytes_max() / 100 * context.node.limits.connection_percent_max),
+      ahead_(std::make_unique<std::byte[]>(kReadAheadBytes)),
+      pump_timer_(context.node.loop, [this] { pump(); }),
+      connection_(std::make_unique<net::ByteConnection>(context.node.loop, static_cast<net::ByteHandler&>(*this),
+                                                        context.node.net, std::move(stream),
+                                                        resp_connection_options(context.node))) {}
+
+RespSession::~RespSession() {
+  connection_.reset();  // its queue gives values back to the budgets
+  *self_ = nullptr;
+  for (const auto& put : puts_) put->abort();
+  for (Reply& reply : replies_)
+    for (const auto& read : reply.reads) read->abort();
+}
+
+Status RespSession::start() {
+  if (context_.identify) {
+    auth_timer_.arm_in(context_.node.limits.handshake_limit);
+    return connection_->start();
+  }
+  auto keyspace = context_.keyspace_of(access_.tenant);
+  if (!keyspace) return fail(keyspace.error());
+  keyspace_ = std::move(*keyspace);
+  return connection_->start();
+}
+
+// ---- Bytes in ----
+
+// A value that is coming goes to its place; behind its end, and otherwise, to the read-ahead.
+std::size_t RespSession::places(std::span<iovec> out) {
+  std::size_t count = 0;
+  direct_ = 0;
+  if (ahead_at_ > 0) {
+    std::memmove(ahead_.get(), ahead_.get() + ahead_at_, ahead_end_ - ahead_at_);
+    ahead_end_ -= ahead_at_;
+    ahead_at_ = 0;
+  }
+  if (parser_.passing() && ahead_end_ == 0) {
+    const MutableBytes place = puts_.back()->place();
+    direct_ = static_cast<std::size_t>(std::min<std::uint64_t>(place.size(), parser_.body_left()));
+    out[count++] = {place.data(), direct_};
+    if (direct_ < parser_.body_left()) return count;
+  }
+  KVD_CHECK(ahead_end_ < kReadAheadBytes);
+  out[count++] = {ahead_.get() + ahead_end_, kReadAheadBytes - ahead_end_};
+  return count;
+}
+
+Status RespSession::landed(std::size_t bytes) {
+  const std::size_t direct = std::min(bytes, direct_);
+  if (direct > 0) {
+    puts_.back()->landed(direct);
+    parser_.landed(direct);
+  }
+  ahead_end_ += bytes - direct;
+  parse();
+  pump();
+  return {};
+}
+
+bool RespSession::takes_commands() const {
+  return connection_->open() && !quits_ && !command_waits_ && !writing_ && replies_.size() < kRepliesMax &&
+         !connection_->congested();
+}
+
+// Until the bytes are used up, or no command may be taken now: then nothing more is received either.
+void RespSession::parse() {
+  while (takes_commands()) {
+    const Bytes rest(ahead_.get() + ahead_at_, ahead_end_ - ahead_at_);
+    if (parser_.passing()) {
+      if (rest.empty()) return;
+      const MutableBytes place = puts_.back()->place();
+      const auto n =
+          static_cast<std::size_t>(std::min<std::uint64_t>(std::min(place.size(), rest.size()), parser_.body_left()));
+      std::memcpy(place.data(), rest.data(), n);
+      puts_.back()->landed(n);
+      parser_.landed(n);
+      ahead_at_ += n;
+      continue;
+    }
+    std::size_t used = 0;
+    const RespParser::Event event = parser_.next(rest, used);
+    ahead_at_ += used;
+    switch (event) {
+      case RespParser::Event::kArgument: on_argument(); break;
+      case RespParser::Event::kCommand: on_command(); break;
+      case RespParser::Event::kBroken:
+        context_.node.net.protocol_errors.add();
+        answer_error("ERR " + parser_.problem());
+        quits_ = true;
+        break;
+      case RespParser::Event::kMore:
+        if (!parser_.passing()) return;
+        break;
+    }
+  }
+  connection_->hold();
+}
+
+// An argument is announced: a value goes into the pool, what no command takes is not kept.
+void RespSession::on_argument() {
+  const std::size_t i = parser_.arguments().size() - 1;
+  const bool is_value = i >= 2 && RespCommands::is_value(parser_.text(0), i);
+  if (is_value) return begin_value(i);
+  if (parser_.body_left() > kArgumentBytesMax) parser_.drop();
+}
+
+void RespSession::begin_value(std::size_t i) {
+  const std::uint64_t bytes = parser_.body_left();
+  const RespParser::Argument& key = parser_.arguments()[i - 1];
+  if (refusal_.empty() && keyspace_ != nullptr && access_.writes) {
+    if (key.taken != RespParser::Taken::kKept || key.bytes > kRespKeyBytesMax) {
+      refusal_ = "ERR the key is longer than 1024 bytes";
+    } else if (bytes > kRespValueBytesMax) {
+      refusal_ = "ERR string exceeds maximum allowed size (64 MiB)";
+    } else if (context_.node.draining) {
+      refusal_ = "LOADING the depot is shutting down";
+    } else {
+      auto put = std::make_shared<RespPut>(context_.node, keyspace_, parser_.text(i - 1), bytes);
+      if (put->begin(unfinished_)) {
+        puts_.push_back(std::move(put));
+        return parser_.pass();
+      }
+      refusal_ = "OOM command not allowed when used memory > 'maxmemory'.";
+      context_.node.counters.answered_busy.add();
+    }
+  }
+  parser_.drop();
+}
+
+void RespSession::on_command() {
+  const auto looks = [](const Reply& reply) { return reply.answer != Answer::kText; };
+  if (RespCommands::is_write(parser_.text(0)) && std::ranges::any_of(replies_, looks)) {
+    command_waits_ = true;
+    return;
+  }
+  run_command();
+}
+
+void RespSession::run_command() {
+  context_.node.counters.resp_commands.add();
+  Words words;
+  for (std::size_t i = 0; i < parser_.arguments().size(); ++i) words.push_back(parser_.text(i));
+  RespCommands::run(*this, words);
+  if (!writing_) forget_puts();
+}
+
+void RespSession::forget_puts() {
+  for (const auto& put : std::exchange(puts_, {})) put->abort();
+  refusal_.clear();
+}
+
+// ---- Answers, in order ----
+
+void RespSession::pump() {
+  if (std::exchange(in_pump_, true)) return;
+  for (bool more = true; more && connection_->open();) {
+    start_reads();
+    more = send_replies();
+    if (command_waits_ && replies_.empty()) {
+      command_waits_ = false;
+      run_command();
+      more = true;
+    }
+    if (connection_->held() && takes_commands()) {
+      connection_->resume();
+      parse();
+      more = true;
+    }
+  }
+  in_pump_ = false;
+  if (quits_ && replies_.empty() && connection_->open()) {
+    const bool broken = !parser_.problem().empty();
+    return connection_->close_after_flush(broken ? Error{Code::kCorrupt, 0, "a RESP client broke the protocol"}
+                                                 : Error{Code::kUnavailable, 0, "a RESP client said QUIT"});
+  }
+  connection_->flush();
+}
+
+// As long as little is pinned, for values that are looked for, wait behind others or are being sent.
+void RespSession::start_reads() {
+  for (Reply& reply : replies_) {
+    if (reply.answer == Answer::kText) continue;
+    if (starved(reply)) return;
+    while (reply.reads.size() < kWindow && reply.sent + reply.reads.size() < reply.keys.size()) {
+      if (pins_.used() > 0 && (pins_.used() >= kAheadBytes || connection_->congested())) return;
+      reply.reads.push_back(new_read(reply, reply.sent + reply.reads.size()));
+      reply.reads.back()->begin([this] { schedule(); });
+    }
+  }
+}
+
+std::shared_ptr<RespRead> RespSession::new_read(const Reply& reply, std::size_t key) {
+  const bool size_only = reply.answer == Answer::kCount || reply.answer == Answer::kLength;
+  return std::make_shared<RespRead>(context_.node, keyspace_, pins_, reply.keys[key],
+                                    size_only ? RespRead::Want::kSize : RespRead::Want::kValue);
+}
+
+// Its next value had no room beside those of the same connection, and has not been tried alone.
+bool RespSession::starved(const Reply& reply) {
+  return !reply.tried_alone && !reply.reads.empty() && reply.reads.front()->done() &&
+         reply.reads.front()->code() == Code::kBusy;
+}
+
+// Looks for a starved value of the first reply again when nothing else of this connection is pinned: what waits behind
+// it gives way. Whether it was begun.
+bool RespSession::try_alone(Reply& reply) {
+  reply.reads.resize(1);
+  for (Reply& other : replies_)
+    if (&other != &reply) other.reads.clear();
+  if (pins_.used() > 0) return false;  // of what is being sent; its end calls again
+  reply.tried_alone = true;
+  reply.reads.front() = new_read(reply, reply.sent);
+  reply.reads.front()->begin([this] { schedule(); });
+  return true;
+}
+
+// Queues what is known of the first replies. Whether it got further.
+bool RespSession::send_replies() {
+  bool progress = false;
+  while (!replies_.empty() && connection_->open()) {
+    Reply& reply = replies_.front();
+    if (reply.answer == Answer::kText) {
+      send_text(std::move(reply.text));
+    } else {
+      progress = send_keys(reply) || progress;
+      if (reply.sent < reply.keys.size()) return progress;
+    }
+    replies_.pop_front();
+    progress = true;
+  }
+  return progress;
+}
+
+bool RespSession::send_keys(Reply& reply) {
+  bool progress = false;
+  if (reply.answer == Answer::kValues && !std::exchange(reply.begun, true)) {
+    wire::Buffer head;
+    wire::resp::array(head, reply.keys.size());
+    send_text(std::move(head));
+  }
+  while (!reply.reads.empty() && reply.reads.front()->done()) {
+    if (reply.answer == Answer::kValues && connection_->congested()) break;  // what waits is pinned
+    if (starved(reply)) {
+      if (!try_alone(reply)) break;
+      continue;
+    }
+    const std::shared_ptr<RespRead> read = std::move(reply.reads.front());
+    reply.reads.pop_front();
+    reply.tried_alone = false;
+    ++reply.sent;
+    progress = true;
+    send_one(reply, read);
+  }
+  return progress;
+}
+
+void RespSession::send_one(Reply& reply, const std::shared_ptr<RespRead>& read) {
+  NodeCounters& counters = context_.node.counters;
+  const bool found = read->code() == Code::kOk;
+  const bool missed = read->code() == Code::kNotFound;
+  const auto size = static_cast<std::int64_t>(read->value_bytes());
+  (found ? counters.resp_hits : counters.resp_misses).add();
+  if (!found && !missed) counters.answered_busy.add();
+  wire::Buffer text;
+  switch (reply.answer) {
+    case Answer::kText: return;
+    case Answer::kCount:
+      reply.count += found ? 1 : 0;
+      if (reply.sent == reply.keys.size()) wire::resp::integer(text, reply.count);
+      break;
+    case Answer::kLength: wire::resp::integer(text, found ? size : 0); break;
+    case Answer::kRange: {
+      if (!found && !missed) break;
+      std::int64_t first = reply.first < 0 ? std::max<std::int64_t>(reply.first + size, 0) : reply.first;
+      std::int64_t last = reply.last < 0 ? std::max<std::int64_t>(reply.last + size, 0) : reply.last;
+      last = std::min(last, size - 1);
+      const bool backwards = reply.first < 0 && reply.last < 0 && reply.first > reply.last;
+      if (!found || size == 0 || backwards || first > last) {
+        wire::resp::bulk(text, "");
+        break;
+      }
+      return send_value(read, static_cast<std::uint64_t>(first), static_cast<std::uint64_t>(last - first + 1));
+    }
+    case Answer::kValue:
+    case Answer::kValues:
+      if (found) return send_value(read, 0, read->value_bytes());
+      if (missed || reply.answer == Answer::kValues) wire::resp::nil(text, version_);
+      break;
+  }
+  const bool fails = !found && !missed && (reply.answer == Answer::kValue || reply.answer == Answer::kRange);
+  if (fails) wire::resp::error(text, why_not_read(read->code()));
+  if (!text.empty()) send_text(std::move(text));
+}
+
+// Straight from the pool, pinned until the kernel has it.
+void RespSession::send_value(const std::shared_ptr<RespRead>& read, std::uint64_t first, std::uint64_t bytes) {
+  net::Outgoing message;
+  wire::resp::bulk_head(message.head, bytes);
+  message.body = read->pieces(first, bytes);
+  message.body.push_back(as_bytes(kEndOfLine));
+  message.on_done = [this, read] {
+    read->give_up_pins();
+    if (!replies_.empty()) schedule();
+  };
+  context_.node.counters.resp_bytes_sent.add(bytes);
+  connection_->send(std::move(message));
+}
+
+void RespSession::send_text(wire::Buffer text) {
+  connection_->send({.head = std::move(text), .body = {}, .on_done = {}});
+}
+
+// Texts that follow each other share one.
+wire::Buffer& RespSession::answer() {
+  if (replies_.empty() || replies_.back().answer != Answer::kText || replies_.back().text.size() > kReadAheadBytes)
+    replies_.emplace_back();
+  return replies_.back().text;
+}
+
+void RespSession::answer_error(std::string_view text) { wire::resp::error(answer(), text); }
+void RespSession::answer_simple(std::string_view text) { wire::resp::simple(answer(), text); }
+void RespSession::answer_nil() { wire::resp::nil(answer(), version_); }
+void RespSession::answer_integer(std::int64_t value) { wire::resp::integer(answer(), value); }
+void RespSession::answer_bulk(std::string_view text) { wire::resp::bulk(answer(), text); }
+
+}  // namespace kvd::node

@@ -1,0 +1,172 @@
+// RespSession: one Redis client's connection (docs/resp.md). Parses its commands, runs them, answers in order.
+//
+// Reads run beside each other: up to kRepliesMax commands are under way, and values are looked for as long as less than
+// kAheadBytes are pinned for this connection. A write runs alone, behind everything before it and before everything
+// behind it, so a pipeline sees what it wrote. Bounds: arguments (wire/resp.h), the pool's budgets for gets and puts,
+// replies queued (congested(): no command is taken until the client has read), a client that stops within a command or
+// does not read is cut. Owned by RespServer; belongs to its loop.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/stream.h"
+#include "net/byte_connection.h"
+#include "node/context.h"
+#include "node/resp_put.h"
+#include "node/resp_read.h"
+#include "wire/resp.h"
+
+namespace kvd::node {
+
+// What the RESP sessions of a node share. Owned by RespServer.
+struct RespContext {
+  NodeContext& node;
+  AckLevel ack;                                                               // that a SET waits for
+  std::function<std::optional<RespAccess>(std::string_view token)> identify;  // empty = nobody has to say who he is
+  // The tenant's keyspace; kNoSpace when it cannot be opened.
+  std::function<Result<std::shared_ptr<RespKeyspace>>(const std::string& tenant)> keyspace_of;
+  std::function<std::string()> info;  // INFO's text
+};
+
+class RespCommands;  // the table of commands (resp_commands.h)
+
+class RespSession final : private net::ByteHandler {
+ public:
+  static constexpr std::size_t kRepliesMax = 64;
+  static constexpr std::uint64_t kAheadBytes = std::uint64_t{16} << 20;
+  using OnClosed = std::function<void(RespSession&, const Error&)>;
+
+  // `on_closed` comes once, from the loop; it may destroy the session.
+  RespSession(RespContext& context, std::uint64_t number, std::unique_ptr<io::Stream> stream, OnClosed on_closed);
+  ~RespSession() override;
+
+  Status start();
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+  // Nothing is under way and nothing waits to be sent.
+  [[nodiscard]] bool idle() const noexcept {
+    return replies_.empty() && !writing_ && puts_.empty() && connection_->queued_bytes() == 0;
+  }
+  void close(const Error& why) { connection_->close(why); }
+
+ private:
+  friend class RespCommands;
+  enum class Answer : std::uint8_t { kText, kValue, kValues, kCount, kLength, kRange };
+  // What one command answers, in its place.
+  struct Reply {
+    Answer answer = Answer::kText;
+    wire::Buffer text;  // of kText; of others nothing
+    std::vector<std::string> keys;
+    std::deque<std::shared_ptr<RespRead>> reads;  // of keys [sent, sent + reads.size())
+    std::size_t sent = 0;                         // keys whose part of the answer is queued or counted
+    std::int64_t count = 0;                       // of kCount
+    std::int64_t first = 0, last = 0;             // of kRange
+    bool begun = false;                           // its head is queued
+    bool tried_alone = false;                     // its next value, with nothing else pinned
+  };
+  enum class Condition : std::uint8_t { kAlways, kAbsent, kPresent };
+  using Words = std::vector<std::string_view>;
+
+  // net::ByteHandler
+  std::size_t places(std::span<iovec> out) override;
+  Status landed(std::size_t bytes) override;
+  [[nodiscard]] bool within() const override { return parser_.within_command() && !command_waits_ && !writing_; }
+  void on_drained() override { schedule(); }
+  void on_closed(const Error& why) override { on_closed_(*this, why); }
+
+  // resp_session.cc: bytes, order, values
+  void parse();
+  [[nodiscard]] bool takes_commands() const;
+  void on_argument();
+  void begin_value(std::size_t i);
+  void on_command();
+  void run_command();
+  void schedule() { pump_timer_.arm(context_.node.loop.now()); }
+  void pump();
+  void start_reads();
+  [[nodiscard]] std::shared_ptr<RespRead> new_read(const Reply& reply, std::size_t key);
+  [[nodiscard]] static bool starved(const Reply& reply);
+  bool try_alone(Reply& reply);
+  bool send_replies();
+  bool send_keys(Reply& reply);
+  void send_value(const std::shared_ptr<RespRead>& read, std::uint64_t first, std::uint64_t bytes);
+  void send_one(Reply& reply, const std::shared_ptr<RespRead>& read);
+  void send_text(wire::Buffer text);
+  void forget_puts();
+
+  // Answers.
+  wire::Buffer& answer();  // where its text goes
+  void answer_error(std::string_view text);
+  void answer_ok() { answer_simple("OK"); }
+  void answer_simple(std::string_view text);
+  void answer_nil();
+  void answer_integer(std::int64_t value);
+  void answer_bulk(std::string_view text);
+
+  // resp_commands.cc: what may be a pointer in its table
+  void ping(const Words& words);
+  void echo(const Words& words);
+  void quit(const Words& words);
+  void auth(const Words& words);
+  bool log_in(std::string_view user, std::string_view token);
+  void hello(const Words& words);
+  void select(const Words& words);
+  void client(const Words& words);
+  void command(const Words& words);
+  void info(const Words& words);
+  void get(const Words& words);
+  void mget(const Words& words);
+  void exists(const Words& words);
+  void strlen(const Words& words);
+  void getrange(const Words& words);
+  void set(const Words& words);
+  void mset(const Words& words);
+  void del(const Words& words);
+  void begin_read(Answer kind, std::vector<std::string> keys);
+
+  // resp_write.cc
+  void store_all(Condition condition);
+  void parts_stored(Condition condition, const Status& status);
+  void published(const Status& status);
+  void write_done();
+
+  RespContext& context_;
+  const std::uint64_t number_;
+  OnClosed on_closed_;
+  std::shared_ptr<RespKeyspace> keyspace_;  // null until the client has said who it is
+  RespAccess access_;
+  int attempts_ = 0;  // to say it, that failed
+  io::Timer auth_timer_;
+  int version_ = 2;
+  std::string name_;
+
+  Budget pins_;        // of the node's `pinned`
+  Budget unfinished_;  // of the node's `unfinished`
+  wire::RespParser parser_;
+  std::unique_ptr<std::byte[]> ahead_;  // what came and is not parsed yet
+  std::size_t ahead_at_ = 0, ahead_end_ = 0;
+  std::size_t direct_ = 0;                             // bytes that the next receive puts in the value's place first
+  std::string refusal_;                                // why the current command's value was not taken
+  std::vector<std::shared_ptr<RespPut>> puts_;         // of the current command, in order
+  std::vector<std::shared_ptr<RespPut>> inline_puts_;  // the same of an inline command, while they are made
+  std::deque<Reply> replies_;
+  bool command_waits_ = false;  // a write, for the replies before it
+  bool writing_ = false;        // a write waits for the store
+  bool quits_ = false;          // the connection ends behind the last reply
+  std::size_t writes_left_ = 0;
+  Status write_status_;
+  bool single_ = false;  // the write is a SET, which answers differently
+  bool in_pump_ = false;
+  io::Timer pump_timer_;
+  // What the store calls back finds it gone.
+  std::shared_ptr<RespSession*> self_ = std::make_shared<RespSession*>(this);
+  std::unique_ptr<net::ByteConnection> connection_;  // last: its end gives values back
+};
+
+}  // namespace kvd::node

@@ -1,0 +1,95 @@
+// How a RESP session stores what SET and MSET brought: all parts first, then all heads in one turn of the loop.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "node/resp_session.h"
+
+namespace kvd::node {
+namespace {
+
+std::string_view why_not_stored(Code code) {
+  if (code == Code::kBusy) return "ERR the write budget of the drive is spent: the value is not on flash";
+  return "ERR the flash tier cannot take the value: it is not on flash";
+}
+
+}  // namespace
+
+void RespSession::store_all(Condition condition) {
+  const auto& arguments = parser_.arguments();
+  // Typed in one line, values are words like others.
+  for (std::size_t i = 2; puts_.empty() && i < arguments.size() && refusal_.empty();
+       i += single_ ? arguments.size() : 2) {
+    if (arguments[i].taken != wire::RespParser::Taken::kKept) break;
+    const std::string_view key = parser_.text(i - 1), value = parser_.text(i);
+    if (key.size() > kRespKeyBytesMax) {
+      refusal_ = "ERR the key is longer than 1024 bytes";
+      break;
+    }
+    inline_puts_.push_back(std::make_shared<RespPut>(context_.node, keyspace_, key, value.size()));
+    RespPut& put = *inline_puts_.back();
+    if (!put.begin(unfinished_)) {
+      refusal_ = "OOM command not allowed when used memory > 'maxmemory'.";
+      break;
+    }
+    for (std::size_t at = 0; at < value.size();) {
+      const MutableBytes place = put.place();
+      const std::size_t n = std::min(place.size(), value.size() - at);
+      std::memcpy(place.data(), value.data() + at, n);
+      put.landed(n);
+      at += n;
+    }
+  }
+  for (auto& put : std::exchange(inline_puts_, {})) puts_.push_back(std::move(put));
+  if (!refusal_.empty()) return answer_error(refusal_);
+  writing_ = true;
+  write_status_ = {};
+  writes_left_ = puts_.size() + 1;  // one for this loop
+  for (const auto& put : puts_) {
+    put->store_parts(context_.ack, [self = self_, condition](const Status& status) {
+      if (*self != nullptr) (*self)->parts_stored(condition, status);
+    });
+  }
+  parts_stored(condition, {});
+}
+
+void RespSession::parts_stored(Condition condition, const Status& status) {
+  if (!status && write_status_) write_status_ = status;
+  if (--writes_left_ > 0) return;
+  if (!write_status_) {
+    answer_error(why_not_stored(write_status_.error().code));
+    return write_done();
+  }
+  // In the turn in which it is published: of two at once one is too late.
+  if (condition != Condition::kAlways && keyspace_->present(puts_[0]->key()) != (condition == Condition::kPresent)) {
+    answer_nil();
+    return write_done();
+  }
+  writes_left_ = puts_.size() + 1;
+  for (const auto& put : puts_) {
+    context_.node.counters.resp_bytes_received.add(put->value_bytes());
+    put->publish(context_.ack, [self = self_](const Status& done) {
+      if (*self != nullptr) (*self)->published(done);
+    });
+  }
+  published({});
+}
+
+void RespSession::published(const Status& status) {
+  if (!status && write_status_) write_status_ = status;
+  if (--writes_left_ > 0) return;
+  if (write_status_) {
+    answer_simple("OK");
+  } else {
+    answer_error(why_not_stored(write_status_.error().code));
+  }
+  write_done();
+}
+
+void RespSession::write_done() {
+  writing_ = false;
+  forget_puts();
+  schedule();
+}
+
+}  // namespace kvd::node
