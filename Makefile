@@ -83,7 +83,7 @@ bench-store:  ## A store against its drive (fio), RocksDB BlobDB and memcpy; ARG
 
 bench-net:  ## A depot over loopback TCP against iperf3, Redis, memcached and Mooncake; ARGS="--quick", ARGS="--check"
 	@tools/setup.sh --bench
-	@$(MAKE) build PRESET=release TARGETS="kvdepot kvd_net_bench"
+	@$(MAKE) build PRESET=release TARGETS="kvdepot kvd_net_bench kvd_connection_driver"
 	@PYTHONPATH="$(CURDIR)" python3 -m bench.net $(ARGS)
 
 gpu-roofline:  ## Measure this GPU and write a catalogue entry for kvdepot plan (needs nvcc; runs where a GPU is)

@@ -14,7 +14,7 @@ import sys
 
 from bench import harness
 from bench.net_lab import NetLab
-from bench.net_rows import limits, lookups, mooncake, peers, shm
+from bench.net_rows import connections, limits, lookups, mooncake, peers, shm
 
 QUICK_LIMIT_S = 115.0
 
@@ -27,6 +27,7 @@ def run(bench: harness.Bench) -> None:
         shm.run(lab, bench)
         mooncake.run(lab, bench)
         peers.run(lab, bench)
+        connections.run(bench)
     finally:
         lab.close()
 

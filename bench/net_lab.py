@@ -108,13 +108,14 @@ class Cpu:
 class Iperf:
     """The same of iperf3, one stream from server to client."""
 
-    def __init__(self, lab: NetLab) -> None:
+    def __init__(self, lab: NetLab, congestion: str | None = None) -> None:
         self.lab = lab
+        self.congestion = congestion
         self.client: list[float] = []
         self.server: list[float] = []
 
     def __call__(self, _index: int) -> float:
-        rate, client, server = self.lab.iperf()
+        rate, client, server = self.lab.iperf(self.congestion)
         self.client.append(round(client, 4))
         self.server.append(round(server, 4))
         return rate
@@ -175,8 +176,9 @@ class NetLab:
     def iperf_version(self) -> str:
         return version_of(["iperf3", "--version"], "iperf3")
 
-    def iperf(self) -> tuple[float, float, float]:
-        """GB/s, and processor seconds per GB of the receiving and the sending process. -R: the server sends."""
+    def iperf(self, congestion: str | None = None) -> tuple[float, float, float]:
+        """GB/s, and processor seconds per GB of the receiving and the sending process. -R: the server sends. With the
+        system's congestion control, or another one."""
         self.iperf_version()
         port = free_port()
         server = Service("iperf3", ["iperf3", "-s", "-1", "--forceflush", "-p", str(port)],
@@ -184,8 +186,9 @@ class NetLab:
         try:
             # Not by connecting: a server of one test would take that for it.
             server.wait_for_line("Server listening")
-            done = subprocess.run(["iperf3", "-c", "127.0.0.1", "-p", str(port), "-R", "-l", "1M", "-t",
-                                   str(IPERF_SECONDS), "-J"], capture_output=True, text=True, timeout=PROGRAM_S_MAX)
+            command = ["iperf3", "-c", "127.0.0.1", "-p", str(port), "-R", "-l", "1M", "-t", str(IPERF_SECONDS), "-J"]
+            command += ["-C", congestion] if congestion else []
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S_MAX)
         finally:
             server.kill()
         return parse_iperf(done.stdout)

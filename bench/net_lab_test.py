@@ -105,7 +105,8 @@ class Rows(Folder):
         lab = net_lab.NetLab(self.bench)
         depot = FakeDepot()
         for name, fake in (("depot", lambda *_: depot), ("drop_depot", lambda *_: None),
-                           ("iperf_version", lambda: "iperf 3"), ("iperf", lambda: (4.0, 0.1, 0.2)),
+                           ("iperf_version", lambda: "iperf 3"),
+                           ("iperf", lambda congestion=None: (8.0 if congestion else 4.0, 0.1, 0.2)),
                            ("_redis_server", lambda: (1, 0)), ("_start_memcached", lambda: self.fake("memcached")),
                            ("_start_mooncake", lambda: self.fake("mooncake"))):
             setattr(lab, name, fake)
@@ -132,6 +133,7 @@ class Rows(Folder):
                                         for name in module.NAMES})
         self.assertTrue(all(result["value"] is not None for result in results.values()))
         self.assertAlmostEqual(results["tcp_get_1MiB_over_iperf3"]["value"], 0.5)
+        self.assertAlmostEqual(results["tcp_get_1MiB_over_iperf3_reno"]["value"], 0.25)
         self.assertAlmostEqual(results["tcp_get_1MiB_over_rawloop"]["value"], 2.0)
         self.assertAlmostEqual(results["tcp_put_4MiB_over_redis"]["value"], 2.0)
         self.assertAlmostEqual(results["tcp_get_64KiB_server_cpu_over_memcached"]["value"], 0.5)
