@@ -49,6 +49,7 @@ struct Region {
   std::uint64_t offset = 0, bytes = 0;
   RecordSet lost = 0;       // records that may be missing then
   bool tombstones = false;  // removals may be undone: the segment holds tombstones
+  RecordSet older = 0;      // records of which an older version may come back: nothing tells of this one any more
 };
 
 struct Map {
@@ -105,16 +106,16 @@ class Surveyor {
       for (std::size_t i = first; i < content.descriptors.size(); ++i) {
         const store::Descriptor& d = content.descriptors[i];
         tombstones = tombstones || d.tombstone();
-        if (!d.tombstone()) all |= frames.back().records |= survey(begin, d);
+        if (!d.tombstone()) all |= frames.back().records |= survey(begin, d, trailer.has_value());
       }
       at += head->descriptor_bytes + std::uint64_t{head->payload_pages} * kPageBytes;
     }
-    map_.add(Class::kHeader, {begin, kPageBytes, all, tombstones});
+    map_.add(Class::kHeader, {begin, kPageBytes, all, tombstones, all});
     // With a footer nobody reads the frames' heads; without one a scan ends at the first that is damaged.
     RecordSet rest = all;
     for (const Frame& frame : frames) {
       map_.add(trailer ? Class::kFrameSealed : Class::kFrameOpen,
-               {frame.offset, frame.bytes, trailer ? 0 : rest, !trailer && tombstones});
+               {frame.offset, frame.bytes, trailer ? 0 : rest, !trailer && tombstones, trailer ? 0 : rest});
       rest &= ~frame.records;
     }
     if (trailer) map_.add(Class::kFooter, {end, trailer->footer_bytes});
@@ -122,20 +123,22 @@ class Surveyor {
   }
 
   // One record's image. A record that has been written elsewhere since may not be missing for damage here, but who can
-  // tell the copies apart gains nothing: it is allowed.
-  RecordSet survey(std::uint64_t segment_begin, const store::Descriptor& d) {
+  // tell the copies apart gains nothing: it is allowed. A segment without a footer is scanned, and what does not verify
+  // then is as if it had never been written.
+  RecordSet survey(std::uint64_t segment_begin, const store::Descriptor& d, bool sealed) {
     const auto record = record_of(d.key_lo);
     KVD_CHECK(record.has_value());
     const RecordSet self = RecordSet{1} << *record;
+    const RecordSet older = sealed ? 0 : self;
     std::uint64_t at = segment_begin + std::uint64_t{d.offset} * kPageBytes;
     const std::uint64_t end = at + d.length;
     if (*record >= kSmall) {
-      map_.add(Class::kTable, {at, kPageBytes, self});
+      map_.add(Class::kTable, {at, kPageBytes, self, false, older});
       at += kPageBytes;
     }
     for (; at < end; at += kPageBytes) {
       const std::uint64_t used = slab_bytes_of(*record);
-      map_.add(Class::kPayload, {at, used, self});
+      map_.add(Class::kPayload, {at, used, self, false, older});
       map_.add(Class::kPadding, {at + used, kPageBytes - used});
     }
     return self;
@@ -242,7 +245,8 @@ class Flipper {
           wrong.push_back(fmt::format("record {} is lost by a bit in {}", n, kClassNames[static_cast<std::size_t>(c)]));
       } else {
         ++tally.undone;
-        if (!found.before.allowed(n, is, Crash::kKill) && !region.tombstones)
+        const bool replaced = was != 0 && is < was && (region.older >> n & 1) != 0;
+        if (!found.before.allowed(n, is, Crash::kKill) && !region.tombstones && !replaced)
           wrong.push_back(fmt::format("record {} came back as version {} by a bit in {}", n, is,
                                       kClassNames[static_cast<std::size_t>(c)]));
       }
