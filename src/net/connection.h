@@ -136,8 +136,11 @@ class Connection final : private ShaperUser {
   // the peer (returns false). When it returns the body is not read any more and on_done was called.
   bool abandon(SendId id);
 
-  // Bytes queued and not yet in the kernel: at least options.queue_bytes_high = stop producing, wait for on_drained().
-  [[nodiscard]] bool congested() const noexcept { return queued_bytes_ >= options_.queue_bytes_high; }
+  // Bytes queued and not yet in the kernel: at least options.queue_bytes_high, or half of options.owned_bytes_max of
+  // heads = stop producing, wait for on_drained().
+  [[nodiscard]] bool congested() const noexcept {
+    return queued_bytes_ >= options_.queue_bytes_high || owned_bytes_ >= options_.owned_bytes_max / 2;
+  }
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_; }
   // Memory held for messages on their way in; none while nothing comes.
   [[nodiscard]] std::size_t inbound_bytes_held() const noexcept;

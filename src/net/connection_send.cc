@@ -221,7 +221,8 @@ std::size_t Connection::owned_bytes_allowed() const noexcept {
 
 // Returns whether the handler was told and has queued more.
 bool Connection::tell_drained() {
-  if (!was_congested_ || queued_bytes_ > options_.queue_bytes_high / 2 || state_ != State::kOpen) return false;
+  const bool drained = queued_bytes_ <= options_.queue_bytes_high / 2 && owned_bytes_ <= options_.owned_bytes_max / 4;
+  if (!was_congested_ || !drained || state_ != State::kOpen) return false;
   was_congested_ = false;
   ++in_callback_;
   handler_.on_drained();

@@ -581,6 +581,30 @@ TEST_F(SendTest, RepliesToAllPeersAreBoundedTogether) {
   EXPECT_EQ(peer_->counters.owned_bytes.value(), 0U);
 }
 
+// Messages of heads only, as a GET through shared memory has: who stops when told is not cut.
+TEST_F(SendTest, ManyHeadsAreCongestionBeforeTheyAreTooMany) {
+  constexpr std::size_t kHead = std::size_t{64} << 10;
+  constexpr std::size_t kHeads = 100;
+  open({.owned_bytes_max = 8 * kHead, .stall_limit = Duration::max()});
+  std::size_t sent = 0;
+  const auto produce = [&] {
+    for (; sent < kHeads && !peer_->connection->congested(); ++sent)
+      peer_->connection->send({.head = Buffer(kHead), .body = {}, .on_done = {}});
+    peer_->connection->flush();
+  };
+  peer_->on_drain = produce;
+  produce();
+  EXPECT_LT(sent, kHeads);
+  std::size_t got = 0;
+  Buffer sink(std::size_t{1} << 20);
+  EXPECT_TRUE(until([&] {
+    for (ssize_t n = 1; n > 0; got += n > 0 ? static_cast<std::size_t>(n) : 0)
+      n = ::recv(far_.get(), sink.data(), sink.size(), MSG_DONTWAIT);
+    return got == kHeads * kHead;
+  }));
+  EXPECT_FALSE(peer_->closed);
+}
+
 TEST_F(SendTest, UnreadRepliesAreBounded) {
   open({.owned_bytes_max = 100'000});
   std::size_t most = 0;

@@ -139,6 +139,16 @@ TEST_F(NodeAuth, NothingIsDoneForAStranger) {
   guesses->send(wire::frame({}, wire::Auth{token_number(9)}));
   guesses->send(wire::frame({}, wire::Auth{token_number(1)}));
   EXPECT_TRUE(guesses->ended()) << "a connection has one guess";
+  const std::uint64_t refused = rig->stat("node", "unauthorized");
+  const auto again = stranger();
+  again->next();
+  for (int guess = 0; guess < 3; ++guess) {
+    again->send(wire::frame({}, wire::Auth{token_number(9)}));
+    again->send(wire::frame({}, wire::Hello{.features = wire::kFeatureToken, .name = "test"}));
+  }
+  again->send(wire::frame({}, wire::Auth{token_number(1)}));
+  EXPECT_TRUE(again->ended()) << "nor after another HELLO";
+  EXPECT_EQ(rig->stat("node", "unauthorized"), refused + 1);
 }
 
 TEST_F(NodeAuth, AStrangerThatSaysNothingIsCut) {

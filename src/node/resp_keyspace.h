@@ -17,6 +17,8 @@ namespace kvd::node {
 
 class RespKeyspace {
  public:
+  static constexpr std::string_view kReserved = "kvdepot.resp.";  // begins the fingerprints of all its namespaces
+
   // A record: where it is, how large, and the seed of its checksum.
   struct Place {
     store::NamespaceHandle ns = 0;

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "block/schema.h"
 #include "net/address.h"
+#include "node/resp_keyspace.h"
 
 namespace kvd::node {
 namespace {
@@ -149,7 +150,7 @@ Status Session::dispatch(const wire::Header& header, Bytes meta) {
 Status Session::on_hello(const wire::Header& header, Bytes meta) {
   const Result<wire::Hello> hello = wire::decode<wire::Hello>(header, meta);
   if (!hello) return fail(hello.error());
-  if (greeted_ || awaits_token_) return fail(Code::kCorrupt, "HELLO came twice");
+  if (greeted_ || awaits_token_ || refusal_timer_.armed()) return fail(Code::kCorrupt, "HELLO came twice");
   peer_name_ = printable(hello->name);
   if (hello->version_min > wire::kVersion || hello->version_max < wire::kVersion) {
     const Error why{Code::kStale, 0, "this depot speaks version 1 of the protocol"};
@@ -186,6 +187,9 @@ Status Session::on_open(const wire::Header& header, Bytes meta) {
   if (identity_ != nullptr && open->ns.tenant != identity_->tenant) {
     context_.counters.forbidden.add();
     return refuse(header, {Code::kInvalid, 0, "the token is of another tenant"});
+  }
+  if (open->ns.fingerprint.starts_with(RespKeyspace::kReserved)) {
+    return refuse(header, {Code::kInvalid, 0, "a fingerprint that is kept for Redis clients"});
   }
   if (const Status checked = block::check_namespace(open->ns); !checked) return refuse(header, checked.error());
   const Result<store::NamespaceHandle> handle = context_.store.open_namespace(open->ns);

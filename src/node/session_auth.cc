@@ -32,6 +32,7 @@ Status Session::on_auth(const wire::Header& header, Bytes meta) {
   handshake_timer_.disarm();
   std::optional<Gate::Admission> admission = context_.gate.enter(as_bytes(auth->token), peer_host_);
   if (!admission) {
+    connection_->hold();  // one guess: nothing more is taken from it
     refusal_timer_.arm_in(context_.limits.refusal_delay);
     return {};
   }

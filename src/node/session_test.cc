@@ -331,5 +331,13 @@ TEST(Session, APeerThatDoesNotReadItsRepliesIsCut) {
   }));
 }
 
+TEST(Session, NamespacesOfRedisClientsAreNotForOthers) {
+  Rig rig(test_options());
+  const auto client = rig.connect();
+  Namespace ns = small_namespace(1, 512);
+  ns.fingerprint = "kvdepot.resp.1.parts.0";
+  EXPECT_EQ(client->call(wire::frame({.request_id = client->new_id()}, wire::Open{ns})).header.status, Code::kInvalid);
+}
+
 }  // namespace
 }  // namespace kvd::node

@@ -28,7 +28,10 @@ class Peer : public MessageHandler {
   std::size_t payload_places(std::span<iovec> out) override;
   void payload_landed(std::size_t bytes) override;
   Status on_payload_end() override;
-  void on_drained() override { ++drained; }
+  void on_drained() override {
+    ++drained;
+    if (on_drain) on_drain();
+  }
   wire::Buffer farewell(const Error& why, Bytes first_bytes) override;
   void on_closed(const Error& why) override { closed = why; }
 
@@ -40,6 +43,7 @@ class Peer : public MessageHandler {
   wire::Buffer farewell_text;
   Status answer;  // what on_message() and on_payload_end() return
   std::function<void()> on_landed;
+  std::function<void()> on_drain;
   std::function<void()> on_request;  // called for each message that begins
   NetCounters counters;
   std::unique_ptr<Connection> connection;
