@@ -60,6 +60,8 @@ void Demoter::forget(PoolRecord& record, const Status& why) {
 void Demoter::replace(PoolRecord& record, PoolRecord& by) {
   if (record.state != PoolRecord::State::kDirty) return;
   unqueue(record);
+  if (!flash_.health.on())
+    return take_acks(record, tier_is_off());  // `by` will not be queued, so nobody would tell them
   by.acks = std::exchange(record.acks, {});
 }
 

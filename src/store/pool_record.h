@@ -48,6 +48,9 @@ struct FlashPlace {
   std::uint32_t offset = 0;      // pages from the segment's start
   std::uint64_t generation = 0;  // 0 = not on flash
   std::uint32_t checksum = 0;    // low half of the descriptor's
+  friend bool operator==(const FlashPlace& a, const FlashPlace& b) noexcept {
+    return a.segment == b.segment && a.offset == b.offset && a.generation == b.generation;
+  }
 };
 
 // A segment, in one of its uses, that holds an older record of a key that was put again.

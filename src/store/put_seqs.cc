@@ -39,13 +39,20 @@ std::optional<std::uint64_t> PutSeqs::at(std::uint32_t segment, std::uint32_t of
 
 const PutSeqs::Table* PutSeqs::find(std::uint32_t segment) {
   if (const auto kept = kept_.find(segment); kept != kept_.end()) return &kept->second;
-  if (cache_[0].segment == segment) return &cache_[0].table;
-  std::swap(cache_[0], cache_[1]);
-  if (cache_[0].segment == segment) return &cache_[0].table;
+  if (const auto known = cache_.find(segment); known != cache_.end()) {
+    known->second.used = ++uses_;
+    return &known->second.table;
+  }
   const auto footer = read_(segment);
   if (!footer) return nullptr;
-  cache_[0] = {segment, table_of(footer->content.descriptors)};
-  return &cache_[0].table;
+  Table table = table_of(footer->content.descriptors);
+  while (!cache_.empty() && cached_ + table.size() > cached_max_) {
+    const auto oldest = std::ranges::min_element(cache_, {}, [](const auto& entry) { return entry.second.used; });
+    cached_ -= oldest->second.table.size();
+    cache_.erase(oldest);
+  }
+  cached_ += table.size();
+  return &cache_.insert_or_assign(segment, Cached{++uses_, std::move(table)}).first->second.table;
 }
 
 }  // namespace kvd::store

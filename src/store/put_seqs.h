@@ -1,12 +1,13 @@
 // PutSeqs: which of two copies of a record is the newer one, while a store recovers.
 //
 // Of each segment it knows from where to where its records' put_seq go, which tells nearly always: the segments of two
-// copies were mostly filled at different times. Where the range does not tell, the segment's footer is read again; what
-// two such footers say is kept. So it takes 16 bytes a segment instead of 16 bytes a record, and is exact.
-// Blocks where it reads. One owner, no locking.
+// copies were mostly filled at different times. Where the range does not tell, or the number itself is wanted (of a
+// record that replaced another), the segment's footer is read again; what such footers say is kept for as many records
+// as `cached_max`, 16 bytes each, those used last. So it takes 16 bytes a segment instead of 16 bytes a record, and is
+// exact. Blocks where it reads. One owner, no locking.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -25,7 +26,8 @@ class PutSeqs {
   // Reads the footer of a segment once more.
   using Read = std::function<Result<Footer>(std::uint32_t segment)>;
 
-  PutSeqs(std::uint32_t segments, Read read) : ranges_(segments), read_(std::move(read)) {}
+  PutSeqs(std::uint32_t segments, Read read, std::size_t cached_max = 512 * 1024)
+      : ranges_(segments), read_(std::move(read)), cached_max_(cached_max) {}
 
   // What a segment holds. `has_footer`: it can be read again; otherwise it is kept whole.
   void note(std::uint32_t segment, std::span<const Descriptor> descriptors, bool has_footer);
@@ -41,7 +43,7 @@ class PutSeqs {
     std::uint64_t highest = 0;
   };
   struct Cached {
-    std::uint32_t segment = UINT32_MAX;
+    std::uint64_t used = 0;  // when
     Table table;
   };
 
@@ -51,7 +53,10 @@ class PutSeqs {
   std::vector<Range> ranges_;
   Read read_;
   std::map<std::uint32_t, Table> kept_;
-  std::array<Cached, 2> cache_;  // the one used last first
+  const std::size_t cached_max_;
+  std::map<std::uint32_t, Cached> cache_;
+  std::size_t cached_ = 0;  // records in them
+  std::uint64_t uses_ = 0;
 };
 
 }  // namespace kvd::store

@@ -28,11 +28,13 @@ class PutSeqsTest : public ::testing::Test {
 
   std::map<std::uint32_t, Footer> footers;
   std::vector<std::uint32_t> reads;
-  PutSeqs seqs{8, [this](std::uint32_t segment) -> Result<Footer> {
+  PutSeqs seqs{8,
+               [this](std::uint32_t segment) -> Result<Footer> {
                  reads.push_back(segment);
                  if (!footers.contains(segment)) return fail(Code::kIo, "gone");
                  return footers[segment];
-               }};
+               },
+               4};
 };
 
 TEST_F(PutSeqsTest, RangeOfASegmentTellsWithoutReading) {
@@ -51,7 +53,7 @@ TEST_F(PutSeqsTest, FooterIsReadWhereTheRangeDoesNotTell) {
   EXPECT_EQ(reads, std::vector<std::uint32_t>{3}) << "read once";
 }
 
-TEST_F(PutSeqsTest, TwoFootersAreKept) {
+TEST_F(PutSeqsTest, FootersAreKeptUpToABoundOnTheirRecords) {
   for (std::uint32_t segment = 0; segment < 3; ++segment) add(segment, {record(1, 10 + segment), record(2, 30)});
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(seqs.newer(20, 0, 1, false));
@@ -61,6 +63,15 @@ TEST_F(PutSeqsTest, TwoFootersAreKept) {
   EXPECT_FALSE(seqs.newer(20, 2, 2, true));
   EXPECT_FALSE(seqs.newer(11, 0, 2, true));
   EXPECT_EQ(reads, (std::vector<std::uint32_t>{0, 1, 2, 0}));
+}
+
+TEST_F(PutSeqsTest, TheNumberItselfIsRead) {
+  add(3, {record(9, 10), record(1, 20)});
+  EXPECT_EQ(seqs.at(3, 1), 20U);
+  EXPECT_EQ(seqs.at(3, 2), std::nullopt);
+  footers.clear();
+  EXPECT_EQ(seqs.at(3, 9), 10U) << "kept";
+  EXPECT_EQ(seqs.at(4, 9), std::nullopt);
 }
 
 TEST_F(PutSeqsTest, WhatHasNoFooterIsKeptWhole) {

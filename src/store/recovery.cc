@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <tuple>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -78,6 +79,8 @@ Result<RecoveryReport> Recovery::run() {
   }
   // Above all of earlier openings, also of headers that are damaged now: their footers must not count for a new use.
   flash_.generation_next = std::max(flash_.generation_next, flash_.volume.boot_epoch() << 32);
+  // And a put of this opening is newer than what lies in a segment that only a later opening can read again.
+  flash_.put_seq_next = std::max(flash_.put_seq_next, flash_.volume.boot_epoch() << 40);
   std::vector<std::pair<Use, bool>> sealed;
   std::vector<SegmentUse> wanted;
   for (const Use& use : uses) wanted.push_back(whole(use));
@@ -245,7 +248,7 @@ bool Recovery::write_footer(const Use& use, Footer& footer) {
 bool Recovery::absorb(const Use& use, const Footer& footer) {
   const SegmentContent& content = footer.content;
   bool room = true;
-  std::vector<NamespaceHandle> handles(content.namespaces.size() * content.schemas.size(), Namespaces::kNone);
+  std::unordered_map<std::uint32_t, NamespaceHandle> handles;  // of a namespace with a schema: few, or one a record
   std::vector<Entering> entering;
   entering.reserve(kEnteredAtOnce);
   for (const Descriptor& d : content.descriptors) {
@@ -254,11 +257,12 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
       ++report_.dropped;
       continue;
     }
-    NamespaceHandle& ns = handles[d.name_space * content.schemas.size() + d.schema];
-    if (ns == Namespaces::kNone) {
-      ns = flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]);
-      flash_.hold_namespace(use.segment, ns);
+    const auto [known, is_new] = handles.try_emplace(std::uint32_t{d.name_space} << 16 | d.schema);
+    if (is_new) {
+      known->second = flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]);
+      flash_.hold_namespace(use.segment, known->second);
     }
+    const NamespaceHandle ns = known->second;
     const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
     if (d.tombstone()) {
       if (d.offset < flash_.segments.count())
@@ -321,10 +325,15 @@ std::optional<std::uint32_t> Recovery::segment_of_copies() const {
 }
 
 void Recovery::apply_tombstones() {
-  for (const Tombstone& tombstone : tombstones_) {
-    const auto entry = flash_.index.find(tombstone.key.hash);
-    if (entry && seqs_.newer(tombstone.put_seq, entry->segment, entry->offset, true))
-      flash_.index.erase(tombstone.key.hash, entry->segment, entry->offset);
+  for (std::size_t i = 0, end = tombstones_.size(); i < end; ++i) {
+    const Tombstone t = tombstones_[i];
+    const auto entry = flash_.index.find(t.key.hash);
+    if (!entry || !seqs_.newer(t.put_seq, entry->segment, entry->offset, true)) continue;
+    // What it hides in another segment than the one that it names may outlive that one.
+    if (entry->segment != t.segment)
+      tombstones_.push_back({t.key, t.put_seq, entry->segment, flash_.segments.at(entry->segment).generation, t.holder,
+                             t.holder_generation});
+    flash_.index.erase(t.key.hash, entry->segment, entry->offset);
   }
   // A crash while tombstones were carried over leaves two copies. One is enough, and not the one in a segment of which
   // all are elsewhere, too: that may be all that is free to be given up, so it must have nothing to carry.

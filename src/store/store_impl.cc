@@ -434,9 +434,18 @@ void StoreImpl::bury(const RecordKey& key, const FlashPlace& place) {
 // Its place may have been given to another record since; then there is nothing to forget.
 void StoreImpl::forget_passing(const PoolRecord& image) {
   const auto found = find_on_flash(image.key);
-  if (found && found->place.segment == image.place.segment && found->place.offset == image.place.offset &&
-      found->place.generation == image.place.generation)
-    bury(image.key, image.place);
+  if (found && found->place == image.place) forget_copy(image.key, image.place);
+}
+
+// What flash holds of a record is damaged. An image in the pool that was not read from there is sound: it stays, and
+// who wants it on flash gets another copy.
+void StoreImpl::forget_copy(const RecordKey& key, const FlashPlace& place) {
+  PoolRecord* const record = pool_->find(key);
+  if (record != nullptr && record->state == PoolRecord::State::kClean && record->place == place) {
+    if (record->load != nullptr && !record->load->passing) return forget_record(*record);
+    record->place = {};
+  }
+  bury(key, place);
 }
 
 // Takes a published record out of pool and index.

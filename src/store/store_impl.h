@@ -125,6 +125,7 @@ class StoreImpl final : public Store {
   void finish_get(Get& get, Result<RecordView> result);
   void forget_record(PoolRecord& record);
   void bury(const RecordKey& key, const FlashPlace& place);
+  void forget_copy(const RecordKey& key, const FlashPlace& place);
   void check_drain();
   void tell_losses();
   void tier_off();

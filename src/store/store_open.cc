@@ -200,7 +200,7 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   } else {
     tier_->evictor.maintain();
   }
-  tier_->scrubber.start([this](const RecordKey& key, const FlashPlace& place) { bury(key, place); });
+  tier_->scrubber.start([this](const RecordKey& key, const FlashPlace& place) { forget_copy(key, place); });
   return {};
 }
 

@@ -26,13 +26,13 @@ MUTATIONS = [
     ("answers of requests that were given up stay owed", "src/client/core_replies.cc",
      "header.last()) side.draining.erase(found);", "header.last()) return {};"),
     ("operations have no deadline", "src/client/core.cc",
-     "    running.timer->arm(at);", ""),
+     "  running.timer->arm(at);\n", ""),
     ("a lost connection is not made again", "src/client/channel.cc",
      "  timer_.arm_in(backoff_.next());", ""),
     ("a region is in use until its operation is released", "src/client/core.cc",
      "  op.request.region.drop();", ""),
     ("a session that has ended stays", "src/node/node.cc",
-     "  sessions_.erase(session.number());", ""),
+     "  const auto gone = sessions_.extract(session.number());  // until the end: it owns `why`", ""),
 ]
 
 
