@@ -75,6 +75,22 @@ TEST_F(ScrubberTest, DropsWhatIsDamagedForGoodAndNothingElse) {
   EXPECT_EQ(kit_.lookup(8), Tier::kNone) << "its tombstone was written";
 }
 
+TEST_F(ScrubberTest, ASoundImageInThePoolIsWrittenAnewForWhoWantsIt) {
+  fill(kRate);
+  open();
+  const std::uint64_t place = place_of(7, 2);
+  ASSERT_EQ(kit_.get(7), 1U);
+  kit_.drive().flip_bit(place + 1234, 5);
+  one_pass();
+  EXPECT_EQ(kit_.stats().corrupt.value(), 1U);
+  EXPECT_EQ(kit_.get(7), 1U) << "from the pool";
+  ASSERT_TRUE(kit_.put(7, 1, AckLevel::kWritten));
+  kit_.kill();
+  kit_.options.scrub_bytes_per_s = 0;
+  open();
+  EXPECT_EQ(kit_.get(7), 1U);
+}
+
 TEST_F(ScrubberTest, WhatIsRightAtTheSecondReadStays) {
   fill(kRate);
   open();
