@@ -46,11 +46,8 @@ MUTATIONS = [
     ("recovery does not apply tombstones", "src/store/recovery.cc",
      "    if (!entry || !seqs_.newer(t.put_seq, entry->segment, entry->offset, true)) continue;",
      "    if (!entry || seqs_.newer(t.put_seq, entry->segment, entry->offset, true)) continue;"),
-    ("a record that replaces others is not their tombstone", "src/store/flash.cc",
-     "      tombstones.imply(tombstone, place.segment, place.generation);", ""),
     ("recovery does not see that a record replaces another", "src/store/recovery.cc",
-     "      if (seq && *seq > d.put_seq)\n"
-     "        tombstones_.push_back({key, *seq, use.segment, use.generation, other->segment, generation});", ""),
+     "      if (seq && *seq > d.put_seq)", "      if (seq && *seq < d.put_seq)"),
     ("what a replaced record held is removed before the new one is written", "src/store/store_impl.cc",
      "  if (old != nullptr) pool_->detach(*old);\n}",
      "  if (old != nullptr) pool_->detach(*old);\n  if (tier_ != nullptr) tier_->flash.bury_replaced(record);\n}"),
