@@ -69,13 +69,37 @@ void send_all(const Connection& connection, Bytes bytes) {
   }
 }
 
+constexpr std::uint64_t kFirstGet = 10;  // request ids below it are not gets
+
+[[noreturn]] void die_of_answer(const char* what) {
+  errno = 0;
+  die(what);
+}
+
+// A reply that brings less than was asked for would make a good figure.
+void check(const wire::Header& header, Bytes body) {
+  const Bytes meta = body.first(header.meta_bytes), payload = body.subspan(header.meta_bytes);
+  if (header.opcode == wire::Opcode::kPutReply) {
+    const auto reply = wire::decode<wire::PutReply>(header, meta);
+    if (!reply || wire::count_bits(reply->failed) != 0) die_of_answer("a record was not kept");
+  }
+  if (header.opcode != wire::Opcode::kGetData) return;
+  const auto data = wire::decode<wire::GetData>(header, meta);
+  if (!data || wire::count_bits(data->failed) != 0) die_of_answer("a record is missing");
+  const auto fill = static_cast<std::byte>((header.request_id - kFirstGet) % kRecords);
+  const bool right = payload.size() == kSlabBytes && payload[0] == fill &&
+                     std::memcmp(payload.data(), payload.data() + 1, payload.size() - 1) == 0;
+  if (!right) die_of_answer("a record is not what was put");
+}
+
 // Takes a whole message out of what has come; none yet: no value.
 std::optional<wire::Header> take(Connection& connection) {
   if (connection.in.size() < wire::kHeaderBytes) return std::nullopt;
   const Result<wire::Header> header = wire::decode_header(connection.in);
-  if (!header || header->status != Code::kOk) die("a reply");
+  if (!header || header->status != Code::kOk) die_of_answer("a reply");
   const std::size_t bytes = wire::kHeaderBytes + header->body_bytes;
   if (connection.in.size() < bytes) return std::nullopt;
+  check(*header, Bytes(connection.in).first(bytes).subspan(wire::kHeaderBytes));
   connection.in.erase(connection.in.begin(), connection.in.begin() + static_cast<std::ptrdiff_t>(bytes));
   return *header;
 }
@@ -136,8 +160,8 @@ void put_records(Connection& connection) {
 // The next get of one connection; its reply is one message, as the record has one layer.
 void ask(Connection& connection, std::uint64_t number, Clock::time_point due) {
   const Key key = key_number(number % kRecords);
-  send_all(connection,
-           wire::frame({.request_id = number + 10}, wire::Get{.keys = {std::as_bytes(std::span(&key, 1)), 16, true}}));
+  send_all(connection, wire::frame({.request_id = number + kFirstGet},
+                                   wire::Get{.keys = {std::as_bytes(std::span(&key, 1)), 16, true}}));
   connection.due.push_back(due);
 }
 
@@ -163,7 +187,8 @@ std::vector<double> run(std::vector<Connection>& busy, const Wanted& wanted) {
       if (polled[i].revents == 0) continue;
       while (receive(busy[i], MSG_DONTWAIT)) {
       }
-      while (take(busy[i])) {
+      while (const auto reply = take(busy[i])) {
+        if (reply->opcode != wire::Opcode::kGetData) die_of_answer("another answer than a get's");
         took.push_back(std::chrono::duration<double, std::micro>(Clock::now() - busy[i].due.front()).count());
         busy[i].due.pop_front();
       }

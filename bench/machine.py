@@ -25,6 +25,7 @@ def facts(data_dir: Path) -> dict:
         "vector": vector_extensions(_read("/proc/cpuinfo")),
         "memory_gib": memory_gib(_read("/proc/meminfo")),
         "kernel": os.uname().release,
+        "tcp_congestion_control": _read("/proc/sys/net/ipv4/tcp_congestion_control").strip() or UNKNOWN,
         "disk": disk(data_dir),
     }
 

@@ -191,7 +191,7 @@ class NetLab:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S_MAX)
         finally:
             server.kill()
-        return parse_iperf(done.stdout)
+        return parse_iperf(done.stdout, congestion)
 
     def _start_raw(self) -> Side:
         server = Service("raw-server", [self.programs / "kvd_net_driver", "raw-server"], self.bench.work / "raw.log")
@@ -279,8 +279,9 @@ def version_of(command: list[str], package: str) -> str:
     return (done.stdout or done.stderr).strip().splitlines()[0]
 
 
-def parse_iperf(text: str) -> tuple[float, float, float]:
-    """From iperf3's JSON of a client that receives: GB/s, processor seconds per GB of client and server."""
+def parse_iperf(text: str, congestion: str | None = None) -> tuple[float, float, float]:
+    """From iperf3's JSON of a client that receives: GB/s, processor seconds per GB of client and server. `congestion`:
+    what the sender must have had."""
     try:
         report = json.loads(text)
     except json.JSONDecodeError:
@@ -288,6 +289,8 @@ def parse_iperf(text: str) -> tuple[float, float, float]:
     if "error" in report:
         raise BenchError(f"iperf3: {report['error']}")
     end = report["end"]
+    if congestion and end.get("sender_tcp_congestion") != congestion:
+        raise BenchError(f"iperf3 sent with {end.get('sender_tcp_congestion', 'nobody knows what')}, not {congestion}")
     rate = end["sum_received"]["bits_per_second"] / 8e9
     if rate == 0:
         raise BenchError("iperf3 transferred nothing")

@@ -26,6 +26,13 @@ class Iperf(unittest.TestCase):
         self.assertAlmostEqual(client, 0.1)
         self.assertAlmostEqual(server, 0.2)
 
+    def test_a_congestion_control_that_was_asked_for_is_proved(self):
+        sent = {"end": IPERF["end"] | {"sender_tcp_congestion": "reno"}}
+        self.assertAlmostEqual(net_lab.parse_iperf(json.dumps(sent), "reno")[0], 4.0)
+        for other in (IPERF, {"end": IPERF["end"] | {"sender_tcp_congestion": "bbr"}}):
+            with self.assertRaisesRegex(harness.BenchError, "not reno"):
+                net_lab.parse_iperf(json.dumps(other), "reno")
+
     def test_what_is_no_figure_is_an_error(self):
         for text in ("", json.dumps({"error": "refused"}),
                      json.dumps({"end": IPERF["end"] | {"sum_received": {"bits_per_second": 0}}})):
@@ -172,6 +179,24 @@ class Figures(unittest.TestCase):
                          {0.5: 3.0, float("inf"): 4.0})
         with self.assertRaises(harness.BenchError):
             lookups.buckets("", "a")
+
+    def residence(self, *texts: str) -> lookups.Histogram:
+        lab = mock.Mock()
+        lab.depot().metrics.side_effect = ["".join(f'a_bucket{{le="{bound}"}} {count}\n' for bound, count in text)
+                                           for text in texts]
+        return lookups.Histogram(lab, "a")
+
+    def test_a_quantile_is_of_all_requests_that_were_made(self):
+        before, after = [("0.5", 1), ("+Inf", 1)], [("0.5", 100), ("+Inf", 101)]
+        self.assertAlmostEqual(self.residence(before, after).quantile_us(0.99, 100), 5e5)
+        with self.assertRaisesRegex(harness.BenchError, "has counted 100 of 101 requests"):
+            self.residence(before, after).quantile_us(0.99, 101)
+        with self.assertRaisesRegex(harness.BenchError, "has counted 0 of 0"):
+            self.residence(before, before).quantile_us(0.99, 0)
+
+    def test_a_quantile_beyond_the_last_bound_is_an_error(self):
+        with self.assertRaisesRegex(harness.BenchError, "no bound"):
+            self.residence([("0.5", 0), ("+Inf", 0)], [("0.5", 98), ("+Inf", 100)]).quantile_us(0.99, 100)
 
     def test_processor_time_of_this_process_grows(self):
         import os

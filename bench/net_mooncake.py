@@ -48,30 +48,32 @@ class Client:
                 [self.size] * count)
 
     def put(self, batch: int, _seconds: float) -> dict:
-        return self.go(batch, 0, lambda first, count: all(
-            code == 0 for code in self.store.batch_put_from(*self.places(self.source, first, count))))
+        return self.go(batch, 0, self.source, lambda places: all(
+            code == 0 for code in self.store.batch_put_from(*places)))
 
     def get(self, batch: int, seconds: float) -> dict:
         ctypes.memset(self.target, 0, self.size * self.count)
-        figures = self.go(batch, seconds, lambda first, count: all(
-            got == self.size for got in self.store.batch_get_into(*self.places(self.target, first, count))))
+        figures = self.go(batch, seconds, self.target, lambda places: all(
+            got == self.size for got in self.store.batch_get_into(*places)))
         if memoryview(self.source).cast("B") != memoryview(self.target).cast("B"):
             raise RuntimeError("a value is not what was put")
         return figures
 
-    def go(self, batch: int, seconds: float, request) -> dict:
-        """Round and round through the records until the time is over and each was in one."""
-        firsts = range(0, self.count, batch)
+    def go(self, batch: int, seconds: float, memory, request) -> dict:
+        """Round and round through the records until the time is over and each was in one. Names and addresses are made
+        before the time begins."""
+        requests = [self.places(memory, first, min(batch, self.count - first))
+                    for first in range(0, self.count, batch)]
         took: list[float] = []
         cpu, begun = processor_s(), time.perf_counter()
-        while len(took) < len(firsts) or time.perf_counter() - begun < seconds:
-            first = firsts[len(took) % len(firsts)]
+        while len(took) < len(requests) or time.perf_counter() - begun < seconds:
+            places = requests[len(took) % len(requests)]
             at = time.perf_counter()
-            if not request(first, min(batch, self.count - first)):
+            if not request(places):
                 raise RuntimeError("a value is missing")
             took.append(time.perf_counter() - at)
         elapsed = time.perf_counter() - begun
-        passes, rest = divmod(len(took), len(firsts))
+        passes, rest = divmod(len(took), len(requests))
         records = passes * self.count + min(rest * batch, self.count)
         took.sort()
         return {"bytes": records * self.size, "seconds": elapsed, "cpu_seconds": processor_s() - cpu,

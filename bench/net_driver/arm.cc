@@ -167,6 +167,18 @@ class Session {
 
 }  // namespace
 
+struct ValueHash::State {
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> xxh3{XXH3_createState(), &XXH3_freeState};
+};
+
+ValueHash::ValueHash() : state_(std::make_unique<State>()) { restart(); }
+ValueHash::~ValueHash() = default;
+void ValueHash::restart() { XXH3_64bits_reset(state_->xxh3.get()); }
+void ValueHash::add(std::span<const std::byte> piece) {
+  XXH3_64bits_update(state_->xxh3.get(), piece.data(), piece.size());
+}
+std::uint64_t ValueHash::value() const { return XXH3_64bits_digest(state_->xxh3.get()); }
+
 Records::Records(std::size_t record_bytes, std::uint32_t count, std::uint64_t seed)
     : record_bytes_(record_bytes), count_(count), source_(record_bytes * count), target_(record_bytes * count) {
   std::mt19937_64 random(seed);  // nothing can compress it

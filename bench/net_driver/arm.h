@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -23,6 +24,20 @@ namespace kvd::bench {
 
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
+};
+
+// xxh3 of a value that comes in pieces, each of which is still in the cache when it is added.
+class ValueHash {
+ public:
+  ValueHash();
+  ~ValueHash();
+  void restart();
+  void add(std::span<const std::byte> piece);
+  [[nodiscard]] std::uint64_t value() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 // `count` records back to back: what is put, and as much room for what is got.
@@ -36,6 +51,7 @@ class Records {
   [[nodiscard]] std::span<std::byte> target(std::uint32_t i) noexcept { return at(target_, i); }
   // xxh3 of record i, against which peers' clients verify what they got, as the depot's client does by itself.
   [[nodiscard]] bool matches(std::uint32_t i, std::span<const std::byte> got) const noexcept;
+  [[nodiscard]] bool matches(std::uint32_t i, const ValueHash& hash) const { return hash.value() == hashes_[i]; }
   void wipe_targets();
   // Throws when a byte of a destination is not what was put.
   void compare_targets() const;

@@ -1,6 +1,7 @@
 // hiredis_driver: Redis by hiredis, its requests pipelined, as an arm of the net suite: hiredis_driver PORT
 //
-// A value is verified where hiredis has put it, without the copy into the destination that an engine would need.
+// Its end of the connection has Reno, as the other clients' have. A value is verified where hiredis has put it, without
+// the copy into the destination that an engine would need.
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include <hiredis/hiredis.h>
 
 #include "arm.h"
+#include "socket.h"
 
 namespace kvd::bench {
 namespace {
@@ -21,6 +23,7 @@ class HiredisArm final : public Arm {
  public:
   explicit HiredisArm(int port) : context_(redisConnect("127.0.0.1", port)) {
     if (context_ == nullptr || context_->err != 0) throw Error("hiredis can't connect");
+    use_reno(context_->fd);
   }
 
   void use(Records& records) override { records_ = &records; }

@@ -12,14 +12,24 @@
 #include <cstring>
 #include <utility>
 
-#include "arm.h"
-
 namespace kvd::bench {
+namespace {
+
+constexpr std::size_t kPieceBytesMax = std::size_t{1} << 20;  // as the depot's client receives at once
+
+}  // namespace
 
 Socket::Socket(int fd) : fd_(fd) {
   if (fd < 0) throw Error(std::string("no socket: ") + std::strerror(errno));
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  use_reno(fd);
+}
+
+void use_reno(int fd) {
+  static constexpr std::string_view kReno = "reno";
+  if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size()) != 0)
+    throw Error(std::string("take Reno: ") + std::strerror(errno));
 }
 
 Socket Socket::connect(std::uint16_t port) {
@@ -100,18 +110,23 @@ std::string_view LineReader::line() {
   }
 }
 
-void LineReader::read(std::span<std::byte> out) {
+void LineReader::read(std::span<std::byte> out, ValueHash& hash) {
   const std::size_t have = std::min(out.size(), end_ - at_);
   std::memcpy(out.data(), ahead_.data() + at_, have);
+  hash.add(out.first(have));
   at_ += have;
   out = out.subspan(have);
   while (!out.empty()) {
     at_ = end_ = 0;
-    std::array two{iovec{out.data(), out.size()}, iovec{ahead_.data(), ahead_.size()}};
-    const std::size_t got = socket_.receive(two);
+    // No more than stays in the cache until it is hashed. Only behind the last piece there is something else.
+    const std::size_t wanted = std::min(out.size(), kPieceBytesMax);
+    std::array two{iovec{out.data(), wanted}, iovec{ahead_.data(), ahead_.size()}};
+    const std::size_t pieces = wanted == out.size() ? 2 : 1;
+    const std::size_t got = socket_.receive(std::span(two).first(pieces));
     if (got == 0) throw Error("the server closed the connection");
-    const std::size_t placed = std::min(got, out.size());
+    const std::size_t placed = std::min(got, wanted);
     end_ = got - placed;
+    hash.add(out.first(placed));
     out = out.subspan(placed);
   }
 }

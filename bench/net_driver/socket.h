@@ -9,9 +9,15 @@
 #include <string_view>
 #include <vector>
 
+#include "arm.h"
+
 namespace kvd::bench {
 
-// Owns the descriptor. Nagle's delay is off.
+// The congestion control that the depot and its client take towards loopback, where some choices of a system pace what
+// they send. Throws where it can't be had, as then the sides would not be equal.
+void use_reno(int fd);
+
+// Owns the descriptor. Nagle's delay is off, its congestion control is Reno; connections of a listener have both, too.
 class Socket {
  public:
   explicit Socket(int fd);
@@ -38,7 +44,8 @@ class LineReader {
   explicit LineReader(const Socket& socket) : socket_(socket), ahead_(std::size_t{16} << 10) {}
   // The next line without its end; valid until the next call.
   std::string_view line();
-  void read(std::span<std::byte> out);
+  // The bytes behind it, hashed as they come: a second pass over a large value would find it out of the cache.
+  void read(std::span<std::byte> out, ValueHash& hash);
 
  private:
   void fill();

@@ -75,13 +75,15 @@ class TextArm final : public Arm {
       std::from_chars(answer.data() + Protocol::kValue.size(), answer.data() + answer.size(), bytes);
     if (bytes != records_->bytes()) throw Error("a value is missing: " + std::string(answer));
     const auto place = records_->target(i);
-    reader_.read(place);
+    hash_.restart();
+    reader_.read(place, hash_);
     if (!reader_.line().empty()) throw Error("a value is longer than it should be");
-    if (!records_->matches(i, place)) throw Error("a value is not what was put");
+    if (!records_->matches(i, hash_)) throw Error("a value is not what was put");
   }
 
   Socket socket_;
   LineReader reader_;
+  ValueHash hash_;
   Records* records_ = nullptr;
   std::vector<std::string> heads_;
   std::vector<iovec> pieces_;

@@ -62,7 +62,7 @@ def driver(bench: Bench, depot: Depot, idle: int):
 
 
 def run(bench: Bench) -> None:
-    if not bench.wants(*NAMES):
+    if not (bench.wants(*NAMES) and bench.has_time(40, *NAMES)):
         return
     with bench.part(*NAMES):
         depot = Depot(binary(bench.build), bench.work / "connections", 256 * MIB, 0,

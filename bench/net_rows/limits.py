@@ -49,7 +49,7 @@ def against_limits(lab: NetLab, bench: Bench, size: Size) -> None:
                 peer_cpu_s_per_gb={"client": iperf.client, "server": iperf.server},
                 command=f"{command}; iperf3 -c 127.0.0.1 -R -l 1M -t 1")
     bench.ratio(over_reno(size), ours=figures["ours"], theirs=figures["reno"], unit="GB/s", form="ours/theirs",
-                better="higher", goal=None, peer=f"{peer} -C reno", **what,
+                better="higher", goal=GOAL_IPERF[size.name], peer=f"{peer} -C reno", **what,
                 peer_cpu_s_per_gb={"client": reno.client, "server": reno.server},
                 command=f"{command}; iperf3 -c 127.0.0.1 -R -l 1M -t 1 -C reno")
     bench.ratio(over_raw(size), ours=figures["ours"], theirs=figures["rawloop"], unit="GB/s", form="ours/theirs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 
@@ -84,7 +85,7 @@ def beside_pulls(lab: NetLab, bench: Bench) -> None:
         bench.value(FULL, full.p99_us, "us", better="lower", goal=None, command=command, **what,
                     pulled_gb_per_s=round(at_full.gb_per_s, 2), p50_us=full.p50_us, lookups=full.requests)
         if bench.wants(RESIDENCE):
-            bench.value(RESIDENCE, residence.quantile_us(0.99), "us", better="lower", goal=300.0, **what,
+            bench.value(RESIDENCE, residence.quantile_us(0.99, full.requests), "us", better="lower", goal=300.0, **what,
                         command=f"{command}; kvdepot_match_residence_seconds, the bound of the bucket")
     finally:
         looker.close()
@@ -104,10 +105,17 @@ class Histogram:
         self.lab, self.name = lab, name
         self.before = buckets(lab.depot().metrics(), name)
 
-    def quantile_us(self, share: float) -> float:
+    def quantile_us(self, share: float, requests: int) -> float:
+        """An upper bound. It must have counted each of the requests that were made."""
         now = buckets(self.lab.depot().metrics(), self.name)
         counts = {bound: count - self.before.get(bound, 0.0) for bound, count in now.items()}
-        return 1e6 * min(bound for bound, count in counts.items() if count >= share * max(counts.values()))
+        counted = max(counts.values())
+        if counted < max(1, requests):
+            raise BenchError(f"{self.name} has counted {counted:g} of {requests} requests")
+        found = min(bound for bound, count in counts.items() if count >= share * counted)
+        if math.isinf(found):
+            raise BenchError(f"{self.name} has no bound for a share of {share:g}")
+        return 1e6 * found
 
 
 def buckets(text: str, name: str) -> dict[float, float]:

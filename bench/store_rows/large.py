@@ -80,6 +80,7 @@ def recovery(lab: StoreLab, bench: Bench) -> None:
         runs = [store.run("recover", records=store.records, pool=POOL_BYTES) for _ in range(bench.rounds(5, 2))]
     command = f"kvd_store_driver recover --records {store.records} --pool {POOL_BYTES}"
     for name, key, goal in ((RECOVERY, "served_s", 5), (FIRST_HIT, "first_hit_s", 0.5)):
+        # The slowest run: later ones find the footers in the cache of a virtual drive's host (docs/results/store.md).
         seconds = [run[key] for run in runs]
-        bench.value(name, statistics.median(seconds), "s", better="lower", goal=goal, ours=seconds,
+        bench.value(name, max(seconds), "s", better="lower", goal=goal, ours=seconds,
                     records=store.records, command=command)

@@ -194,7 +194,8 @@ void PyClient::open_breaker() { take(open()->client->open_breaker()); }
 
 void PyClient::reconnect(std::int64_t timeout_ms) {
   const auto self = open();
-  const std::chrono::milliseconds timeout(std::max<std::int64_t>(timeout_ms, 0));
+  constexpr std::int64_t kHourMs = 3'600'000;  // far longer, and the time that it ends at would overflow
+  const std::chrono::milliseconds timeout(std::clamp<std::int64_t>(timeout_ms, 0, kHourMs));
   const Status connected = [&] {
     const nb::gil_scoped_release released;
     return self->client->reconnect(timeout);

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 import unittest
+from concurrent import futures
 
 import kvdepot
 from tests.e2e.depot_process import DepotProcess
@@ -55,6 +56,15 @@ class FaultsTest(unittest.TestCase):
         self.depot._extra = [f"--shape-read={len(self.memory) // seconds}"]
         self.depot.restart()
         self.until_connected()
+
+    def test_connecting_now_may_wait_for_longer_than_clocks_count(self):
+        self.depot.kill()
+        self.until("it is lost", lambda: not self.client.stats()["connected"])
+        with futures.ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(self.client.reconnect, 2**62)
+            self.depot.restart()
+            waits.result(60)
+        self.assertTrue(self.client.stats()["connected"])
 
     def test_five_requests_to_a_stopped_depot_together_pay_one_deadline(self):
         self.assertTrue(self.put().ok)

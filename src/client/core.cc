@@ -276,8 +276,16 @@ void Core::end_early(Running& running, Code code, std::string_view why) {
   channel.connection().flush();
 }
 
+// Requests that a depot doesn't answer are no sign of life: while they keep coming, none would ever be late. So on the
+// control connection, where no body goes out, only what came from it counts.
+Signs Core::signs_of(const Channel& channel) const {
+  Signs signs = channel.signs();
+  if (!is_data(channel)) signs.moved = signs.bodies;
+  return signs;
+}
+
 void Core::arm_deadline(Running& running) {
-  const Signs signs = running.channel->signs();
+  const Signs signs = signs_of(*running.channel);
   const Time at = std::min(running.deadline.check_at(running.deadline.alive_at(signs)), ask_at(running, signs));
   if (at == kNever) return running.timer->disarm();
   running.due = std::max(at, loop_.now());
@@ -294,7 +302,7 @@ void Core::on_deadline(std::uint32_t slot) {
   Running& running = running_[slot];
   if (running.id == 0) return;
   Channel& channel = *running.channel;
-  const Signs signs = channel.signs();
+  const Signs signs = signs_of(channel);
   running.deadline.note_late(running.due, loop_.now());
   if (!running.deadline.expired(loop_.now(), running.deadline.alive_at(signs))) {
     if (loop_.now() >= ask_at(running, signs)) ask_for_word();

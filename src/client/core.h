@@ -100,6 +100,7 @@ class Core final : private ChannelUser {
   void report_damage(const Op& op, const Running& running);
   void on_deadline(std::uint32_t slot);
   void arm_deadline(Running& running);
+  [[nodiscard]] Signs signs_of(const Channel& channel) const;
   [[nodiscard]] Time ask_at(const Running& running, const Signs& signs) const;
   [[nodiscard]] Op& op_of(const Running& running);
   [[nodiscard]] Running* running_of(std::uint64_t request_id);

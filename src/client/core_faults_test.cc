@@ -357,6 +357,23 @@ TEST(CoreFaults, FiveRequestsToAHungDepotTogetherPayOneDeadline) {
   EXPECT_EQ(rig.state.breaker_opened.value(), 1U);
 }
 
+TEST(CoreFaults, RequestsThatKeepComingDoNotProlongTheOneThatAHungDepotOwes) {
+  CoreRig rig;
+  rig.store_records();
+  rig.loop.run_for(std::chrono::seconds(1));
+  hold_control(rig);
+  const Deadline deadline{.total = Millis(1000), .progress = Millis(100)};
+  const Time start = rig.loop.now();
+  const OpId first = rig.match(deadline);
+  for (int i = 0; i < 10 && !rig.ended(first); ++i) {
+    rig.loop.run_for(Millis(50));
+    static_cast<void>(rig.match(deadline));
+  }
+  EXPECT_EQ(rig.finish(first).code, Code::kTimeout);
+  EXPECT_EQ(rig.loop.now() - start, Millis(100));
+  EXPECT_TRUE(rig.state.breaker_open());
+}
+
 TEST(CoreFaults, AnImpatientRequestToASlowDepotDoesNotShutTheOthersOut) {
   CoreRig rig;
   rig.store_records();

@@ -26,9 +26,12 @@ namespace kvd::client {
 // is given up costs seconds of computing. One that hangs for longer is a failure.
 inline constexpr Duration kWordLimit = std::chrono::seconds(1);
 
+// How late threads are on a machine that is merely busy: less excuses nothing, however short `progress` is.
+inline constexpr Duration kLateMin = Millis(5);
+
 // What a connection shows of its depot.
 struct Signs {
-  Time moved;                 // the last byte in either direction
+  Time moved;                 // the last byte in either direction (control connection: from the depot)
   Time bodies = Time::min();  // the last that came from the depot, or the last body that went out
   Time word = Time::min();    // the depot's last word that it is there
 };
@@ -79,7 +82,7 @@ class OpDeadline {
   // A check that was due at `due` comes at `now`: this client did not run meanwhile, so that it has not waited either.
   // `total` goes on.
   void note_late(Time due, Time now) noexcept {
-    if (total_only() || now - due <= progress_ / 4) return;
+    if (total_only() || now - due <= std::max<Duration>(progress_ / 4, kLateMin)) return;
     owed_since_ = std::max(owed_since_, now - progress_ / 2);
   }
 

@@ -82,6 +82,15 @@ TEST(OpDeadline, ACheckThatComesLateLeavesTheDepotHalfOfItsTime) {
   EXPECT_FALSE(deadline.stalled(at_ms(500), at_ms(0))) << "but the depot is not to blame";
 }
 
+TEST(OpDeadline, AFewMillisecondsAreNotLateHoweverShortTheLimit) {
+  OpDeadline deadline(at_ms(0), Millis(500), Millis(4));
+  deadline.note_late(at_ms(4), at_ms(9));
+  EXPECT_TRUE(deadline.expired(at_ms(9), at_ms(0)));
+  EXPECT_TRUE(deadline.stalled(at_ms(9), at_ms(0)));
+  deadline.note_late(at_ms(4), at_ms(10));
+  EXPECT_FALSE(deadline.expired(at_ms(10), at_ms(0)));
+}
+
 TEST(OpDeadline, WithoutAProgressLimitLatenessExcusesNothing) {
   OpDeadline deadline(at_ms(0), Millis(20), Millis(0));
   deadline.note_late(at_ms(20), at_ms(900));

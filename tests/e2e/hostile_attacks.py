@@ -7,6 +7,8 @@ attack keeps what it holds until its time is over, so that the depot is looked a
 a word.
 """
 
+import collections
+import itertools
 import json
 import mmap
 import random
@@ -107,16 +109,21 @@ def header_bombs(attack):
 
 def credits_ignored(attack):
     """Far more GETs than ops_max at once, read slowly; those beyond it must be answered `busy`."""
-    statuses = {}
+    ids = itertools.count(10)
+    statuses = collections.Counter()
+    flows = []
     for _ in range(4):
-        raw = attack.opened()
-        raw.send(b"".join(wire.get(key_of(n % 997 + 1000) * 64, KEY_BYTES, 10 + n) for n in range(300)))
-    while attack.goes_on:
-        for raw in attack.held:
-            raw.send(wire.get(MANY_KEYS, KEY_BYTES, 5))
-            raw.skip()
+        burst = b"".join(wire.get(KEYS, KEY_BYTES, next(ids)) for _ in range(300))
+        flows.append([attack.opened(), burst])
+    answered = attack.end + wire.SECONDS_MAX
+    while attack.goes_on or (statuses[wire.BUSY] == 0 and time.monotonic() < answered):
+        for flow in flows:
+            flow[1] = flow[1] or wire.get(MANY_KEYS, KEY_BYTES, next(ids))
+            flow[1] = flow[1][max(0, flow[0].offer(flow[1])):]
+            statuses.update(flow[0].statuses(1 << 20))
         time.sleep(0.005)
-    return statuses
+    assert statuses[wire.BUSY] > 0, f"nothing was answered `busy`: {statuses}"
+    return {"ok": statuses[0], "busy": statuses[wire.BUSY]}
 
 
 def endless_lookups(attack):

@@ -1,7 +1,7 @@
 """Hostile clients against a real depot: each is refused or bounded, and a neighbour hardly notices.
 
     python -m unittest tests.e2e.hostile_test
-    python -m tests.e2e.hostile_test --seconds 5       # longer, for the figures of docs/security.md
+    python -m tests.e2e.hostile_test --seconds 5       # longer, for figures
 
 While each attack of hostile_attacks.py runs, a paced neighbour (hostile_neighbour.py) looks up and gets 1 MiB with
 every byte verified. It must see no error and no wrong byte, and its p99 is printed beside that without an attacker.
@@ -25,7 +25,7 @@ LEFT_SECONDS_MAX = 20       # what a connection leaves is given back in slices
 # Replies 64 MiB, keys of requests 80 MB, namespaces, and as much again for the allocator.
 MEMORY_DURING_MAX = 256 << 20
 MEMORY_AFTER_MAX = 128 << 20
-P99_MS_MAX = 2_000          # no figure, only far from a depot that hangs: the table has the figures
+P99_MS_MAX = 2_000          # no figure, only far from a depot that hangs; the table that is printed has the figures
 HELD = ("ops", "op_keys", "leases", "pinned_bytes", "unfinished_bytes", "views", "view_bytes", "store_unfinished_puts",
         "store_pool_bytes_pinned", "net_owned_bytes")
 

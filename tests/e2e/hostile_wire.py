@@ -12,7 +12,9 @@ MAGIC, VERSION, HEADER = 0x3144564B, 1, struct.Struct("<IBBHQIHHQIIHHI12x")
 HELLO, OPEN, MATCH, GET, PUT, PUT_DATA, CANCEL, REMOVE = 1, 2, 3, 4, 5, 6, 7, 8
 UNPIN, STATS, PING, CHECK, CLOSE, RELEASE = 9, 10, 11, 12, 13, 14
 MATCH_REPLY, GET_VIEW = 0x83, 0x8F
+BUSY = 4               # status
 SHARED_MEMORY = 1      # feature of HELLO
+HEADER_BYTES = HEADER.size + 4  # and its CRC
 SECONDS_MAX = 10        # for an answer
 
 
@@ -104,6 +106,7 @@ class Raw:
         self.socket.settimeout(SECONDS_MAX)
         self.socket.connect(f"\0kvdepot/{host}/{port}" if local else (host, int(port)))
         self.descriptors = []
+        self._head, self._body_left = b"", 0    # of what statuses() has read in part
         if greet:
             self.socket.sendall(hello(features))
             self.message()
@@ -160,6 +163,29 @@ class Raw:
         self._exactly(4)
         body = self._exactly(fields[8])
         return fields[2], fields[11], body[:fields[9]]
+
+    def statuses(self, count):
+        """Takes what has come, at most so many bytes: the statuses of the messages that began in it."""
+        self.socket.setblocking(False)
+        try:
+            data = self.socket.recv(count)
+        except BlockingIOError:
+            return []
+        finally:
+            self.socket.settimeout(SECONDS_MAX)
+        if not data:
+            raise AssertionError("the depot has ended the connection")
+        found = []
+        while data:
+            passed = min(self._body_left, len(data))
+            data, self._body_left = data[passed:], self._body_left - passed
+            wanted = HEADER_BYTES - len(self._head)
+            self._head, data = self._head + data[:wanted], data[wanted:]
+            if len(self._head) == HEADER_BYTES:
+                fields = HEADER.unpack(self._head[:HEADER.size])
+                self._head, self._body_left = b"", fields[8]
+                found.append(fields[11])
+        return found
 
     def ended(self):
         """Waits for the depot to end the connection."""
