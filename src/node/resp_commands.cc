@@ -24,7 +24,9 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-bool same(std::string_view a, std::string_view lower_case) { return lower(a) == lower_case; }
+bool same(std::string_view a, std::string_view lower_case) {
+  return a.size() == lower_case.size() && lower(a) == lower_case;  // `a` may be long, and is asked about often
+}
 
 std::optional<std::int64_t> parse_number(std::string_view text) {
   std::int64_t value = 0;
@@ -61,11 +63,11 @@ const std::vector<RespCommands::Entry>& RespCommands::entries() {
   using S = RespSession;
   using enum Right;
   static const std::vector<Entry> all{
-      {"auth", -2, kNone, false, true, &S::auth},        {"client", -2, kNone, false, false, &S::client},
+      {"auth", -2, kNone, true, true, &S::auth},         {"client", -2, kNone, false, false, &S::client},
       {"command", -1, kNone, false, false, &S::command}, {"del", -2, kWrite, true, false, &S::del},
       {"echo", 2, kNone, false, false, &S::echo},        {"exists", -2, kRead, false, false, &S::exists},
       {"get", 2, kRead, false, false, &S::get},          {"getrange", 4, kRead, false, false, &S::getrange},
-      {"hello", -1, kNone, false, true, &S::hello},      {"info", -1, kNone, false, false, &S::info},
+      {"hello", -1, kNone, true, true, &S::hello},       {"info", -1, kNone, false, false, &S::info},
       {"mget", -2, kRead, false, false, &S::mget},       {"mset", -3, kWrite, true, false, &S::mset},
       {"ping", -1, kNone, false, false, &S::ping},       {"quit", -1, kNone, true, true, &S::quit},
       {"select", 2, kNone, false, false, &S::select},    {"set", -3, kWrite, true, false, &S::set},
@@ -85,7 +87,7 @@ bool RespCommands::is_value(std::string_view name, std::size_t i) {
   return (i == 2 && same(name, "set")) || (i >= 2 && i % 2 == 0 && same(name, "mset"));
 }
 
-bool RespCommands::is_write(std::string_view name) {
+bool RespCommands::runs_alone(std::string_view name) {
   const Entry* const entry = find(name);
   return entry != nullptr && entry->alone;
 }

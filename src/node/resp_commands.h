@@ -13,8 +13,9 @@ class RespCommands {
  public:
   // Whether argument `i` of this command (any case) is a value, which goes straight into the pool.
   static bool is_value(std::string_view name, std::size_t i);
-  // Whether it runs alone: behind everything before it.
-  static bool is_write(std::string_view name);
+  // Whether it runs alone: behind everything before it. So do writes, and what changes whose keys are meant, or how
+  // answers are written: what came before is answered as it was then.
+  static bool runs_alone(std::string_view name);
   // Runs a complete command; `words` has empty texts for values. Requires that words is not empty.
   static void run(RespSession& session, const std::vector<std::string_view>& words);
 

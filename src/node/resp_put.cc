@@ -43,7 +43,8 @@ Status RespPut::begin(Budget& connection_unfinished) {
     const RespKeyspace::Place at = keyspace_->part(body_, value_bytes_, i);
     begun = context_.store.begin_put(at.ns, at.id, {});
     if (!begun) return fail(begun.error());
-    KVD_CHECK(static_cast<bool>(*begun));  // keys of parts are new
+    // Keys of parts are new, but the index may take one for another's. The next try has others.
+    if (!*begun) return fail(Code::kBusy, "the key of a part is taken");
     parts_.push_back({std::move(*begun), at.bytes, 0});
   }
   if (count > 0) hasher_.emplace(parts_[0].handle.seed(), 0, parts_[0].bytes);

@@ -28,7 +28,8 @@ class RespPut : public std::enable_shared_from_this<RespPut> {
   RespPut(const RespPut&) = delete;
   RespPut& operator=(const RespPut&) = delete;
 
-  // kBusy: no room in the pool, or unfinished puts of the connection or the node have their share.
+  // kBusy: no room in the pool, or unfinished puts of the connection or the node have their share, or there is a record
+  // under the key of a part already.
   Status begin(Budget& connection_unfinished);
   // Where the next bytes go; empty when all are in.
   [[nodiscard]] MutableBytes place() const;

@@ -168,7 +168,7 @@ void RespSession::begin_value(std::size_t i) {
 
 void RespSession::on_command() {
   const auto looks = [](const Reply& reply) { return reply.answer != Answer::kText; };
-  if (RespCommands::is_write(parser_.text(0)) && std::ranges::any_of(replies_, looks)) {
+  if (RespCommands::runs_alone(parser_.text(0)) && std::ranges::any_of(replies_, looks)) {
     command_waits_ = true;
     return;
   }

@@ -156,7 +156,7 @@ class RespSession final : private net::ByteHandler {
   std::vector<std::shared_ptr<RespPut>> puts_;         // of the current command, in order
   std::vector<std::shared_ptr<RespPut>> inline_puts_;  // the same of an inline command, while they are made
   std::deque<Reply> replies_;
-  bool command_waits_ = false;  // a write, for the replies before it
+  bool command_waits_ = false;  // one that runs alone, for the replies before it
   bool writing_ = false;        // a write waits for the store
   bool quits_ = false;          // the connection ends behind the last reply
   std::size_t writes_left_ = 0;

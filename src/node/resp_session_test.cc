@@ -293,6 +293,32 @@ TEST_F(RespSessionTest, AnotherKeyWithTheSameHashIsAMiss) {
   EXPECT_EQ(client_.call({"EXISTS", "this"}, integer(0)), integer(0));
 }
 
+// Whoever has the namespaces of parts open can be there first.
+TEST_F(RespSessionTest, AKeyOfAPartThatIsTakenIsAnErrorAndNotTheEnd) {
+  auto keyspace = RespKeyspace::open(rig_.node->store(), "default");
+  ASSERT_TRUE(keyspace.has_value());
+  const std::string value = resp_text(9'000, 1);
+  const RespKeyspace::Place place = (*keyspace)->part((*keyspace)->new_body(1), value.size(), 0);
+  auto put = rig_.node->store().begin_put(place.ns, place.id, {});
+  ASSERT_TRUE(put && *put);
+  const MutableBytes slab = put->slab(0);
+  std::ranges::fill(slab, std::byte{1});
+  const std::uint64_t checksum = block::slab_checksum(put->seed(), 0, slab);
+  rig_.node->store().complete_put(std::move(*put), {&checksum, 1}, AckLevel::kPooled, [](const Status&) {});
+  client_.send(resp_command({"SET", "k", value}));
+  EXPECT_EQ(client_.line(), "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+  EXPECT_EQ(rig_.stat("store", "unfinished_puts"), 0u);
+  expect_none("k");
+  ASSERT_EQ(set("k", value), kOk) << "the next try has another key";
+  expect_value("k", value);
+}
+
+TEST_F(RespSessionTest, WhatCameBeforeHelloIsAnsweredInTheOldVersion) {
+  client_.send(resp_command({"GET", "none"}) + resp_command({"HELLO", "3"}));
+  EXPECT_EQ(client_.line(), kNil);
+  EXPECT_EQ(client_.line(), "%7\r\n");
+}
+
 TEST_F(RespSessionTest, ADrainEndsConnectionsThatHaveNothingUnderWay) {
   ASSERT_EQ(set("k", "v"), kOk);
   bool drained = false;
@@ -334,6 +360,23 @@ TEST(RespAuth, TheTokenDecidesWhoseKeysTheseAreAndWhatMayBeDone) {
     EXPECT_EQ(nobody.line(), "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
   }
   EXPECT_TRUE(nobody.ended());
+}
+
+// What a pipeline asked for before AUTH is asked in the name, and with the keys, of who was there then.
+TEST(RespAuth, AReadBelongsToWhomItWasAskedFor) {
+  NodeOptions options = resp_options();
+  options.resp_identify = [](std::string_view token) -> std::optional<RespAccess> {
+    return RespAccess{std::string(token), token != "b", true};
+  };
+  Rig rig(options);
+  RespClient client(rig);
+  const auto as = [](const std::string& tenant) { return resp_command({"AUTH", tenant}); };
+  client.send(as("b") + resp_command({"SET", "k", "of b"}) + as("a") + resp_command({"SET", "k", "of a"}));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(client.line(), kOk);
+  client.send(resp_command({"GET", "k"}) + as("b") + resp_command({"GET", "k"}));
+  EXPECT_EQ(client.read(10), resp_bulk("of a"));
+  EXPECT_EQ(client.line(), kOk);
+  EXPECT_TRUE(client.line().starts_with("-NOPERM"));
 }
 
 TEST(RespAuth, WhoDoesNotSayWhoHeIsIsCut) {
