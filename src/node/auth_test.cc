@@ -354,6 +354,16 @@ TEST_F(RespByCredential, ATokenIsATenantWithItsRights) {
   EXPECT_TRUE(said(reader, {"SET", "k", "x"}).starts_with("-NOPERM"));
 }
 
+TEST_F(RespByCredential, TheLogTellsFromWhereAWrongTokenCame) {
+  start();
+  for (int i = 0; i < 2; ++i) {
+    RespClient guesses(*rig);
+    EXPECT_TRUE(said(guesses, {"AUTH", token_number(9)}).starts_with("-WRONGPASS"));
+  }
+  EXPECT_EQ(rig->log.count("refused this host: unknown or revoked token"), 1U) << "one line a period and peer";
+  EXPECT_EQ(rig->stat("node", "unauthorized"), 2U);
+}
+
 TEST_F(RespByCredential, OtherCredentialsEndItsConnections) {
   start();
   RespClient a(*rig);

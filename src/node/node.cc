@@ -72,11 +72,12 @@ class NodeImpl final : public Node {
   Status bind_one(const std::string& text, net::Reach reach, std::vector<std::unique_ptr<net::Listener>>& listeners,
                   std::string& why);
   void bind_local_socket(const net::Listener& port);
-  std::optional<RespAccess> resp_access(std::string_view token);
+  std::optional<RespAccess> resp_access(std::string_view token, std::string_view peer);
   Status listen(std::string& why);
   void make_context();
   void on_accept(io::UniqueFd socket);
-  bool make_room();
+  bool make_room(bool for_resp = false);
+  bool close_silent_resp();
   void refused(const Status& adopted);
   [[nodiscard]] std::size_t connections() const { return sessions_.size() + resp_->sessions(); }
   void on_closed(Session& session, const Error& why);
@@ -257,8 +258,8 @@ void NodeImpl::make_context() {
 }
 
 // Who a Redis client is by the credentials of the day.
-std::optional<RespAccess> NodeImpl::resp_access(std::string_view token) {
-  auto admission = gate_.enter(std::as_bytes(std::span(token)), "a RESP client");
+std::optional<RespAccess> NodeImpl::resp_access(std::string_view token, std::string_view peer) {
+  auto admission = gate_.enter(std::as_bytes(std::span(token)), peer);
   if (!admission) return std::nullopt;
   const auth::Rights rights = admission->identity->rights;
   return RespAccess{.tenant = admission->identity->tenant,
@@ -268,8 +269,12 @@ std::optional<RespAccess> NodeImpl::resp_access(std::string_view token) {
 }
 
 Status NodeImpl::listen(std::string& why) {
-  auto identify = options_.resp_identify;
-  if (!identify && !gate_.open()) identify = [this](std::string_view token) { return resp_access(token); };
+  RespServer::Identify identify;
+  if (options_.resp_identify) {
+    identify = [this](std::string_view token, std::string_view) { return options_.resp_identify(token); };
+  } else if (!gate_.open()) {
+    identify = [this](std::string_view token, std::string_view peer) { return resp_access(token, peer); };
+  }
   resp_ = std::make_unique<RespServer>(*context_, options_.resp_ack, std::move(identify), [this](const Error& error) {
     counters_.resp_connections.set(resp_->sessions());
     ended("a RESP client", error);
@@ -326,9 +331,17 @@ void NodeImpl::refused(const Status& adopted) {
   crowded_.warn(log_, loop_.now(), "a connection was refused: there are too many");
 }
 
+bool NodeImpl::close_silent_resp() {
+  if (connections() < options_.limits.connections_max || !resp_->close_silent()) return false;
+  counters_.connections_silent.add();
+  counters_.resp_connections.set(resp_->sessions());
+  return true;
+}
+
 // Whether one more connection may come. Those that say nothing keep nobody out: the one that has been silent for
-// longest goes.
-bool NodeImpl::make_room() {
+// longest goes, first of those that came to the same door.
+bool NodeImpl::make_room(bool for_resp) {
+  if (for_resp && close_silent_resp()) return true;
   while (!newcomers_.empty()) {
     const auto oldest = sessions_.find(newcomers_.front());
     const bool silent = oldest != sessions_.end() && !oldest->second->greeted();
@@ -338,6 +351,7 @@ bool NodeImpl::make_room() {
     counters_.connections_silent.add();
     sessions_.erase(oldest);
   }
+  close_silent_resp();
   return connections() < options_.limits.connections_max;
 }
 
@@ -357,7 +371,7 @@ Status NodeImpl::adopt(std::unique_ptr<io::Stream> stream) {
 
 Status NodeImpl::adopt_resp(std::unique_ptr<io::Stream> stream) {
   if (context_->draining) return fail(kShuttingDown);
-  if (!make_room()) return fail(Code::kBusy, "too many connections");
+  if (!make_room(true)) return fail(Code::kBusy, "too many connections");
   if (Status adopted = resp_->adopt(std::move(stream)); !adopted) return adopted;
   counters_.connections_accepted.add();
   counters_.resp_connections.set(resp_->sessions());

@@ -12,10 +12,10 @@ namespace {
 
 constexpr std::string_view kNotANumber = "ERR value is not an integer or out of range";
 constexpr std::string_view kSyntax = "ERR syntax error";
+constexpr std::string_view kWrongPass = "WRONGPASS invalid username-password pair or user is disabled.";
 
 // What clients may look at to tell which commands there are.
 constexpr std::string_view kRedisVersion = "7.0.0";
-constexpr int kLoginAttemptsMax = 3;         // to log in, on one connection
 constexpr std::size_t kErrorBytesMax = 128;  // of what an error repeats
 
 std::string lower(std::string_view text) {
@@ -102,6 +102,7 @@ void RespCommands::run(RespSession& session, const std::vector<std::string_view>
     return session.answer_error("NOAUTH Authentication required.");
   const auto& identity = session.access_.identity;
   if (!entry->before_auth && identity && session.context_.node.gate.expired(*identity)) {
+    session.context_.node.gate.refuse(session.peer_host_, "expired token");
     session.quits_ = true;
     return session.answer_error("NOAUTH the token has expired.");
   }
@@ -132,13 +133,19 @@ void RespSession::quit(const Words&) {
   quits_ = true;
 }
 
-// Whether the client is who it says; otherwise it is told, and after a few attempts the connection ends.
+// Whether the client is who it says. A wrong token is answered after a moment and ends the connection, so that guesses
+// take their time and one of the few places for strangers.
 bool RespSession::log_in(std::string_view user, std::string_view token) {
   if (!context_.identify && user == "default") return true;
-  const auto access = context_.identify ? context_.identify(token) : std::nullopt;
+  if (!context_.identify) {
+    answer_error(kWrongPass);
+    return false;
+  }
+  const auto access = context_.identify(token, peer_host_);
   if (!access) {
-    answer_error("WRONGPASS invalid username-password pair or user is disabled.");
-    if (context_.identify && ++attempts_ >= kLoginAttemptsMax) quits_ = true;
+    refused_ = true;
+    auth_timer_.disarm();
+    refusal_timer_.arm_in(context_.node.limits.refusal_delay);
     return false;
   }
   auto keyspace = context_.keyspace_of(access->tenant);
@@ -149,7 +156,14 @@ bool RespSession::log_in(std::string_view user, std::string_view token) {
   keyspace_ = std::move(*keyspace);
   access_ = *access;
   auth_timer_.disarm();
+  stranger_.release();
   return true;
+}
+
+void RespSession::on_refusal_timer() {
+  answer_error(kWrongPass);
+  quits_ = true;
+  pump();
 }
 
 void RespSession::auth(const Words& words) {

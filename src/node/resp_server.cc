@@ -1,5 +1,6 @@
 #include "node/resp_server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,6 +24,14 @@ Status RespServer::adopt(std::unique_ptr<io::Stream> stream) {
   if (Status started = session->start(); !started) return started;
   sessions_.emplace(number, std::move(session));
   return {};
+}
+
+// Looks at all of them, which are a thousand, when there is no place for another.
+bool RespServer::close_silent() {
+  const auto oldest = std::ranges::find_if(sessions_, [](const auto& entry) { return entry.second->silent(); });
+  if (oldest == sessions_.end()) return false;
+  sessions_.erase(oldest);
+  return true;
 }
 
 void RespServer::close_idle(const Error& why) {

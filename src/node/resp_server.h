@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 
 #include "io/stream.h"
 #include "node/resp_session.h"
@@ -15,15 +14,17 @@ namespace kvd::node {
 
 class RespServer {
  public:
-  using Identify = std::function<std::optional<RespAccess>(std::string_view token)>;
+  using Identify = std::function<std::optional<RespAccess>(std::string_view token, std::string_view peer)>;
 
-  // `ack` and `identify` as in NodeOptions. `on_closed` comes from the loop when a session has ended and is gone: with
-  // why, for the log.
+  // `ack` as in NodeOptions, `identify` as in RespContext. `on_closed` comes from the loop when a session has ended and
+  // is gone: with why, for the log.
   RespServer(NodeContext& context, AckLevel ack, Identify identify, std::function<void(const Error&)> on_closed);
 
-  // Serves the client at the other end. kNoSpace: the store has too many namespaces open.
+  // Serves the client at the other end. kNoSpace: the store has too many namespaces open; kBusy: too many strangers.
   Status adopt(std::unique_ptr<io::Stream> stream);
   [[nodiscard]] std::size_t sessions() const noexcept { return sessions_.size(); }
+  // Ends the session that has been silent for longest, at once; false: there is none.
+  bool close_silent();
   // Ends the sessions that have nothing under way, or all.
   void close_idle(const Error& why);
   void close_all(const Error& why);
@@ -36,7 +37,7 @@ class RespServer {
   std::function<void(const Error&)> on_closed_;
   RespContext shared_;
   std::map<std::string, std::shared_ptr<RespKeyspace>> keyspaces_;  // by tenant; as many as there are tenants
-  std::unordered_map<std::uint64_t, std::unique_ptr<RespSession>> sessions_;
+  std::map<std::uint64_t, std::unique_ptr<RespSession>> sessions_;  // the oldest first
   std::uint64_t next_session_ = 1;
 };
 

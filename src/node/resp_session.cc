@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "net/address.h"
 #include "node/resp_commands.h"
 
 namespace kvd::node {
@@ -34,7 +35,9 @@ RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique
     : context_(context),
       number_(number),
       on_closed_(std::move(on_closed)),
+      peer_host_(net::peer_host(stream->fd())),
       auth_timer_(context.node.loop, [this] { close(Error{Code::kTimeout, 0, "no AUTH came"}); }),
+      refusal_timer_(context.node.loop, [this] { on_refusal_timer(); }),
       pins_(context.node.pinned.bytes_max() / 100 * context.node.limits.connection_percent_max),
       unfinished_(context.node.unfinished.bytes_max() / 100 * context.node.limits.connection_percent_max),
       ahead_(std::make_unique<std::byte[]>(kReadAheadBytes)),
@@ -53,6 +56,8 @@ RespSession::~RespSession() {
 
 Status RespSession::start() {
   if (context_.identify) {
+    stranger_ = context_.node.gate.take_stranger();
+    if (!stranger_) return fail(Code::kBusy, "too many connections that have not shown a token");
     auth_timer_.arm_in(context_.node.limits.handshake_limit);
     return connection_->start();
   }
@@ -97,7 +102,7 @@ Status RespSession::landed(std::size_t bytes) {
 }
 
 bool RespSession::takes_commands() const {
-  return connection_->open() && !quits_ && !command_waits_ && !writing_ && replies_.size() < kRepliesMax &&
+  return connection_->open() && !quits_ && !refused_ && !command_waits_ && !writing_ && replies_.size() < kRepliesMax &&
          !connection_->congested();
 }
 
@@ -180,6 +185,7 @@ void RespSession::run_command() {
   Words words;
   for (std::size_t i = 0; i < parser_.arguments().size(); ++i) words.push_back(parser_.text(i));
   RespCommands::run(*this, words);
+  if (keyspace_ != nullptr) greeted_ = true;
   if (!writing_) forget_puts();
 }
 

@@ -28,8 +28,9 @@ namespace kvd::node {
 // What the RESP sessions of a node share. Owned by RespServer.
 struct RespContext {
   NodeContext& node;
-  AckLevel ack;                                                               // that a SET waits for
-  std::function<std::optional<RespAccess>(std::string_view token)> identify;  // empty = nobody has to say who he is
+  AckLevel ack;  // that a SET waits for
+  // Empty = nobody has to say who he is. `peer`: where he comes from, for the log.
+  std::function<std::optional<RespAccess>(std::string_view token, std::string_view peer)> identify;
   // The tenant's keyspace; kNoSpace when it cannot be opened.
   std::function<Result<std::shared_ptr<RespKeyspace>>(const std::string& tenant)> keyspace_of;
   std::function<std::string()> info;  // INFO's text
@@ -47,7 +48,10 @@ class RespSession final : private net::ByteHandler {
   RespSession(RespContext& context, std::uint64_t number, std::unique_ptr<io::Stream> stream, OnClosed on_closed);
   ~RespSession() override;
 
+  // kBusy: too many have not said yet who they are.
   Status start();
+  // Has done nothing yet that somebody does who may: his place may go to another.
+  [[nodiscard]] bool silent() const noexcept { return !greeted_; }
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   // Nothing is under way and nothing waits to be sent.
   [[nodiscard]] bool idle() const noexcept {
@@ -115,6 +119,7 @@ class RespSession final : private net::ByteHandler {
   void quit(const Words& words);
   void auth(const Words& words);
   bool log_in(std::string_view user, std::string_view token);
+  void on_refusal_timer();
   void hello(const Words& words);
   void select(const Words& words);
   void client(const Words& words);
@@ -141,8 +146,12 @@ class RespSession final : private net::ByteHandler {
   OnClosed on_closed_;
   std::shared_ptr<RespKeyspace> keyspace_;  // null until the client has said who it is
   RespAccess access_;
-  int attempts_ = 0;  // to say it, that failed
+  std::string peer_host_;
+  Budget::Share stranger_;  // until then, where it has to be said
+  bool greeted_ = false;
+  bool refused_ = false;  // has shown a wrong token: nothing more is taken
   io::Timer auth_timer_;
+  io::Timer refusal_timer_;
   int version_ = 2;
   std::string name_;
 

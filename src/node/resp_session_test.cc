@@ -1,5 +1,6 @@
 #include "node/resp_session.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "block/checksum.h"
+#include "net/socket_stream.h"
 #include "node/resp_keyspace.h"
 #include "node/testing/resp_client.h"
 
@@ -337,7 +339,7 @@ TEST(RespAuth, TheTokenDecidesWhoseKeysTheseAreAndWhatMayBeDone) {
     return std::nullopt;
   };
   Rig rig(options);
-  RespClient a(rig), b(rig), reader(rig), nobody(rig);
+  RespClient a(rig), b(rig), reader(rig);
   const std::string noauth = "-NOAUTH Authentication required.\r\n";
   a.send(resp_command({"SET", "k", resp_text(100'000, 1)}) + resp_command({"GET", "k"}) + "PING\r\nHELLO 3\r\n");
   for (int i = 0; i < 3; ++i) EXPECT_EQ(a.line(), noauth);
@@ -355,11 +357,6 @@ TEST(RespAuth, TheTokenDecidesWhoseKeysTheseAreAndWhatMayBeDone) {
   EXPECT_EQ(reader.line(), "-NOPERM this user has no permissions to run the 'set' command\r\n");
   EXPECT_EQ(reader.line(), "-NOPERM this user has no permissions to run the 'del' command\r\n");
   EXPECT_EQ(a.call({"GET", "k"}, resp_bulk("of a")), resp_bulk("of a"));
-  for (int i = 0; i < 3; ++i) {
-    nobody.send(resp_command({"AUTH", "guess"}));
-    EXPECT_EQ(nobody.line(), "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
-  }
-  EXPECT_TRUE(nobody.ended());
 }
 
 // What a pipeline asked for before AUTH is asked in the name, and with the keys, of who was there then.
@@ -377,6 +374,69 @@ TEST(RespAuth, AReadBelongsToWhomItWasAskedFor) {
   EXPECT_EQ(client.read(10), resp_bulk("of a"));
   EXPECT_EQ(client.line(), kOk);
   EXPECT_TRUE(client.line().starts_with("-NOPERM"));
+}
+
+// Nor does the rest of what he sent count: a guess costs its time and a connection.
+TEST(RespAuth, AWrongTokenEndsTheConnection) {
+  NodeOptions options = resp_options();
+  options.resp_identify = [](std::string_view token) -> std::optional<RespAccess> {
+    return token == "right" ? std::optional(RespAccess{}) : std::nullopt;
+  };
+  options.limits.refusal_delay = std::chrono::milliseconds(1);
+  Rig rig(options);
+  for (const auto& wrong :
+       {resp_command({"AUTH", "guess"}), resp_command({"HELLO", "3", "AUTH", "default", "guess"})}) {
+    RespClient client(rig);
+    client.send(wrong + resp_command({"AUTH", "right"}) + "PING\r\n");
+    EXPECT_EQ(client.line(), "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+    EXPECT_TRUE(client.ended());
+    EXPECT_EQ(client.line(), "");
+  }
+}
+
+TEST(RespAuth, AWrongTokenIsNotAnsweredAtOnce) {
+  NodeOptions options = resp_options();
+  options.resp_identify = [](std::string_view) { return std::nullopt; };
+  options.limits.refusal_delay = std::chrono::hours(1);
+  Rig rig(options);
+  RespClient guesses(rig), other(rig);
+  guesses.send(resp_command({"AUTH", "guess"}) + "PING\r\n");
+  other.send("PING\r\n");
+  EXPECT_TRUE(other.line().starts_with("-NOAUTH"));
+  char byte = 0;
+  EXPECT_EQ(::recv(guesses.fd(), &byte, 1, MSG_DONTWAIT), -1) << "neither an answer nor the end";
+}
+
+TEST(RespAuth, StrangersHaveFewPlaces) {
+  NodeOptions options = resp_options();
+  options.resp_identify = [](std::string_view) { return RespAccess{}; };
+  options.limits.strangers_max = 1;
+  Rig rig(options);
+  RespClient first(rig);
+  const auto adopt = [&] {
+    auto [near, far] = net::make_socket_pair();
+    return rig.node->adopt_resp(net::make_socket_stream(std::move(far)));
+  };
+  const Status second = adopt();
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, Code::kBusy);
+  EXPECT_EQ(first.call({"AUTH", "any"}, kOk), kOk);
+  EXPECT_TRUE(adopt().has_value()) << "who has said who he is, is none";
+}
+
+TEST(RespPlaces, WhoSaysNothingKeepsNobodyOut) {
+  NodeOptions options = resp_options();
+  options.limits.connections_max = 2;
+  Rig rig(options);
+  RespClient speaks(rig), silent(rig);
+  EXPECT_EQ(speaks.call({"PING"}, "+PONG\r\n"), "+PONG\r\n");
+  RespClient third(rig);
+  EXPECT_TRUE(silent.ended());
+  EXPECT_EQ(rig.stat("node", "connections_silent"), 1u);
+  EXPECT_EQ(rig.stat("node", "resp_connections"), 2u);
+  auto native = rig.connect();
+  EXPECT_TRUE(third.ended()) << "nor at the other door";
+  EXPECT_EQ(speaks.call({"PING"}, "+PONG\r\n"), "+PONG\r\n");
 }
 
 TEST(RespAuth, WhoDoesNotSayWhoHeIsIsCut) {
