@@ -15,6 +15,7 @@ constexpr std::size_t kByteSendMax = std::size_t{4} << 20;
 constexpr std::size_t kByteTurnBytesMax = std::size_t{16} << 20;
 constexpr Duration kByteTurnMax = std::chrono::milliseconds(1);
 constexpr Duration kByteFarewellLimit = std::chrono::seconds(1);
+constexpr std::size_t kByteOwnedCrowded = std::size_t{64} << 10;
 constexpr int kByteFarewellReadsMax = 64;  // 256 KiB
 
 }  // namespace
@@ -86,6 +87,7 @@ std::size_t ByteConnection::receive() {
   }
   const std::size_t got = *received;
   counters_.bytes_in.add(got);
+  received_bytes_ += got;
   last_received_ = loop_.now();
   if (const Status taken = handler_.landed(got); !taken) close(taken.error());
   return got == wanted ? got : 0;
@@ -101,14 +103,22 @@ void ByteConnection::resume() {
 
 void ByteConnection::send(Outgoing message) {
   queued_bytes_ += message.head.size();
+  owned_bytes_ += message.head.size();
+  counters_.owned_bytes.add(message.head.size());
   for (const Bytes piece : message.body) {
     KVD_CHECK(!piece.empty());
     queued_bytes_ += piece.size();
   }
   queue_.push_back({std::move(message)});
   counters_.messages_out.add();
-  if (congested()) was_congested_ = true;
+  if (is_congested()) was_congested_ = true;
   if (state_ == State::kClosed && !closed_timer_.armed()) closed_timer_.arm(loop_.now());
+}
+
+// By what waits for this peer, or by less of it when much waits for all of them.
+bool ByteConnection::is_congested() const noexcept {
+  if (queued_bytes_ >= options_.queue_bytes_high) return true;
+  return owned_bytes_ >= kByteOwnedCrowded && counters_.owned_bytes.value() > options_.owned_bytes_all_max;
 }
 
 void ByteConnection::flush() {
@@ -131,7 +141,7 @@ void ByteConnection::flush() {
     return close(why_closed_);
   }
   update_interest();
-  if (was_congested_ && queued_bytes_ <= options_.queue_bytes_high / 2 && state_ == State::kOpen) {
+  if (was_congested_ && !is_congested() && queued_bytes_ <= options_.queue_bytes_high / 2 && state_ == State::kOpen) {
     was_congested_ = false;
     handler_.on_drained();
   }
@@ -167,6 +177,7 @@ bool ByteConnection::send_some(std::size_t& budget) {
   const std::size_t bytes = *sent;
   budget -= std::min(budget, bytes);
   counters_.bytes_out.add(bytes);
+  sent_bytes_ += bytes;
   last_sent_ = loop_.now();
   full_ = bytes < wanted;
   advance(bytes);
@@ -187,6 +198,8 @@ void ByteConnection::advance(std::size_t bytes) {
       front.offset = 0;
       ++front.piece;
     }
+    owned_bytes_ -= front.message.head.size();
+    counters_.owned_bytes.sub(front.message.head.size());
     io::Callback on_done = std::move(front.message.on_done);
     queue_.pop_front();
     if (on_done) on_done();
@@ -197,6 +210,7 @@ void ByteConnection::drop_queue() {
   while (!queue_.empty()) {
     std::deque<Queued> dropped = std::exchange(queue_, {});
     queued_bytes_ = 0;
+    counters_.owned_bytes.sub(std::exchange(owned_bytes_, 0));
     for (Queued& queued : dropped)
       if (queued.message.on_done) queued.message.on_done();
   }
@@ -235,15 +249,42 @@ void ByteConnection::update_interest() {
   if (state_ == State::kOpen && !held_) interest |= io::Watch::kRead;
   if (full_ && !queue_.empty()) interest |= io::Watch::kWrite;
   if (const Status set = stream_->want(interest); !set) return close(set.error());
-  if (state_ != State::kOpen || stall_timer_.armed() || options_.stall_limit == Duration::max()) return;
-  if (full_ || (!held_ && handler_.within())) stall_timer_.arm_in(options_.stall_limit);
+  if (state_ != State::kOpen || options_.stall_limit == Duration::max()) return;
+  watch_progress();
+  if (!stall_timer_.armed() && (full_ || awaits_bytes())) stall_timer_.arm_in(options_.stall_limit);
+}
+
+// Until what the peer has begun is finished, until the queue is empty.
+void ByteConnection::watch_progress() {
+  if (!awaits_bytes()) {
+    receiving_.watched = false;
+  } else if (!receiving_.watched || receiving_.finished != handler_.finished()) {
+    receiving_ = {.watched = true, .began = loop_.now(), .bytes = received_bytes_, .finished = handler_.finished()};
+  }
+  if (queue_.empty() || (!full_ && !sending_.watched)) {
+    sending_.watched = false;
+  } else if (!sending_.watched) {
+    sending_ = {.watched = true, .began = loop_.now(), .bytes = sent_bytes_};
+  }
+}
+
+// When a peer is too slow that moves nothing more from now on; begins anew when enough has moved in time.
+Time ByteConnection::slow_at(Progress& progress, std::uint64_t moved) const {
+  if (!progress.watched) return kNever;
+  if (loop_.now() >= after(progress.began, options_.stall_limit) &&
+      moved - progress.bytes >= options_.progress_bytes_min) {
+    progress.began = loop_.now();
+    progress.bytes = moved;
+  }
+  return after(progress.began, options_.stall_limit);
 }
 
 void ByteConnection::on_stall_timer() {
   if (state_ == State::kFlushing) return close(why_closed_);
   Time next = kNever;
   if (full_) next = after(last_sent_, options_.stall_limit);
-  if (!held_ && handler_.within()) next = std::min(next, after(last_received_, options_.stall_limit));
+  if (awaits_bytes()) next = std::min(next, after(last_received_, options_.stall_limit));
+  next = std::min({next, slow_at(receiving_, received_bytes_), slow_at(sending_, sent_bytes_)});
   if (next == kNever) return;
   if (next > loop_.now()) return stall_timer_.arm(next);
   counters_.stalled.add();

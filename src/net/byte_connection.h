@@ -4,8 +4,9 @@
 // Belongs to one loop and is used on its thread only; nothing here blocks. Before every system call the handler is
 // asked where bytes go, and told at once how many came, so payload lands where it belongs. Turns, stalls and the end
 // are as in connection.h: a millisecond a turn; a peer that owes bytes (ByteHandler::within) or does not read for
-// options.stall_limit is cut; on_closed() comes once, from the loop, and may destroy the connection. Bounds: the
-// handler holds (hold()) while more than options.queue_bytes_high wait to be sent; see congested().
+// options.stall_limit, or is slower than options.progress_bytes_min in that time, is cut; on_closed() comes once, from
+// the loop, and may destroy the connection. Bounds: the handler holds (hold()) while more than options.queue_bytes_high
+// wait to be sent; see congested().
 #pragma once
 
 #include <sys/uio.h>
@@ -32,7 +33,9 @@ class ByteHandler {
   virtual Status landed(std::size_t bytes) = 0;
   // The peer has begun something that it has not finished.
   [[nodiscard]] virtual bool within() const = 0;
-  // congested() was true, and half of it has gone out.
+  // How many of these it has finished.
+  [[nodiscard]] virtual std::uint64_t finished() const = 0;
+  // congested() was true and is no more, and half of it has gone out.
   virtual void on_drained() = 0;
   virtual void on_closed(const Error& why) = 0;
 };
@@ -41,7 +44,11 @@ class ByteConnection {
  public:
   struct Options {
     std::size_t queue_bytes_high = std::size_t{8} << 20;
-    Duration stall_limit = std::chrono::seconds(30);
+    // Of all connections, in heads that wait: beyond it each may have 64 KiB.
+    std::size_t owned_bytes_all_max = std::size_t{64} << 20;
+    Duration stall_limit = std::chrono::seconds(30);  // Duration::max() = never
+    // What moves in a stall limit while the peer is within something, or while the queue is not empty.
+    std::uint64_t progress_bytes_min = 1;
   };
 
   ByteConnection(io::Loop& loop, ByteHandler& handler, NetCounters& counters, std::unique_ptr<io::Stream> stream,
@@ -55,7 +62,11 @@ class ByteConnection {
   // on_done, which comes exactly once. Descriptors are not sent.
   void send(Outgoing message);
   void flush();
-  [[nodiscard]] bool congested() const noexcept { return queued_bytes_ >= options_.queue_bytes_high; }
+  // Who is told so is told when it is over: on_drained().
+  [[nodiscard]] bool congested() noexcept {
+    if (is_congested()) was_congested_ = true;
+    return is_congested();
+  }
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_; }
   // Receives nothing from now on until resume(); also from inside landed().
   void hold() noexcept { held_ = true; }
@@ -76,6 +87,13 @@ class ByteConnection {
     [[nodiscard]] Bytes at(std::size_t i) const noexcept { return i == 0 ? Bytes(message.head) : message.body[i - 1]; }
     [[nodiscard]] std::size_t pieces() const noexcept { return 1 + message.body.size(); }
   };
+  // Since when, and from which byte on, the peer is waited for.
+  struct Progress {
+    bool watched = false;
+    Time began{};
+    std::uint64_t bytes = 0;     // moved until then
+    std::uint64_t finished = 0;  // ByteHandler::finished() then
+  };
 
   void on_ready(std::uint32_t ready);
   void read_some();
@@ -84,6 +102,10 @@ class ByteConnection {
   void advance(std::size_t bytes);
   void drop_queue();
   void update_interest();
+  [[nodiscard]] bool is_congested() const noexcept;
+  [[nodiscard]] bool awaits_bytes() const { return !held_ && handler_.within(); }
+  void watch_progress();
+  Time slow_at(Progress& progress, std::uint64_t moved) const;
   void on_stall_timer();
   void on_closed_timer();
 
@@ -104,6 +126,10 @@ class ByteConnection {
   bool was_congested_ = false;
   std::deque<Queued> queue_;
   std::size_t queued_bytes_ = 0;
+  std::size_t owned_bytes_ = 0;  // of these, in heads
+  std::uint64_t received_bytes_ = 0;
+  std::uint64_t sent_bytes_ = 0;
+  Progress receiving_, sending_;
   Time last_received_{};
   Time last_sent_{};
 };

@@ -285,7 +285,7 @@ void RespSession::info(const Words&) { answer_bulk(context_.info()); }
 void RespSession::begin_read(Answer kind, std::vector<std::string> keys) {
   Reply& reply = replies_.emplace_back();
   reply.answer = kind;
-  reply.keys = std::move(keys);
+  keep_keys(reply, std::move(keys));
 }
 
 void RespSession::get(const Words& words) { begin_read(Answer::kValue, keys_of(words)); }

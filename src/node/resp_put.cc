@@ -31,6 +31,8 @@ Status RespPut::begin(Budget& connection_unfinished) {
   if (count > 0) body_ = keyspace_->new_body(count);
   std::uint64_t bytes = kPageBytes;
   for (std::uint32_t i = 0; i < count; ++i) bytes += keyspace_->part(body_, value_bytes_, i).bytes;
+  if (!context_.unfinished.is_fair(connection_unfinished.used(), bytes))
+    return fail(Code::kBusy, "puts under way hold their share of the pool");
   connection_share_ = connection_unfinished.take(bytes);
   if (!connection_share_) return fail(Code::kBusy, "SETs under way hold this connection's share of the pool");
   share_ = context_.unfinished.take(bytes);

@@ -19,7 +19,10 @@ constexpr std::size_t kWindow = 16;  // keys of one MGET that are looked for at 
 constexpr std::string_view kEndOfLine = "\r\n";
 
 net::ByteConnection::Options resp_connection_options(const NodeContext& context) {
-  return {.stall_limit = context.limits.stall_limit};
+  return {.queue_bytes_high = context.limits.reply_bytes_max,
+          .owned_bytes_all_max = context.limits.reply_bytes_all_max,
+          .stall_limit = context.limits.stall_limit,
+          .progress_bytes_min = context.limits.progress_bytes_min};
 }
 
 std::string_view why_not_read(Code code) {
@@ -42,6 +45,7 @@ RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique
       unfinished_(context.node.unfinished.bytes_max() / 100 * context.node.limits.connection_percent_max),
       ahead_(std::make_unique<std::byte[]>(kReadAheadBytes)),
       pump_timer_(context.node.loop, [this] { pump(); }),
+      write_timer_(context.node.loop, [this] { close(Error{Code::kTimeout, 0, "a SET took too long"}); }),
       connection_(std::make_unique<net::ByteConnection>(context.node.loop, static_cast<net::ByteHandler&>(*this),
                                                         context.node.net, std::move(stream),
                                                         resp_connection_options(context.node))) {}
@@ -52,6 +56,7 @@ RespSession::~RespSession() {
   for (const auto& put : puts_) put->abort();
   for (Reply& reply : replies_)
     for (const auto& read : reply.reads) read->abort();
+  context_.node.net.owned_bytes.sub(kept_key_bytes_);
 }
 
 Status RespSession::start() {
@@ -103,7 +108,7 @@ Status RespSession::landed(std::size_t bytes) {
 
 bool RespSession::takes_commands() const {
   return connection_->open() && !quits_ && !refused_ && !command_waits_ && !writing_ && replies_.size() < kRepliesMax &&
-         !connection_->congested();
+         kept_key_bytes_ < kKeptKeyBytesMax && !connection_->congested();
 }
 
 // Until the bytes are used up, or no command may be taken now: then nothing more is received either.
@@ -162,6 +167,7 @@ void RespSession::begin_value(std::size_t i) {
       auto put = std::make_shared<RespPut>(context_.node, keyspace_, parser_.text(i - 1), bytes);
       if (put->begin(unfinished_)) {
         puts_.push_back(std::move(put));
+        if (!write_timer_.armed()) write_timer_.arm_in(context_.node.limits.op_limit);
         return parser_.pass();
       }
       refusal_ = "OOM command not allowed when used memory > 'maxmemory'.";
@@ -172,6 +178,7 @@ void RespSession::begin_value(std::size_t i) {
 }
 
 void RespSession::on_command() {
+  ++commands_;
   const auto looks = [](const Reply& reply) { return reply.answer != Answer::kText; };
   if (RespCommands::runs_alone(parser_.text(0)) && std::ranges::any_of(replies_, looks)) {
     command_waits_ = true;
@@ -190,6 +197,7 @@ void RespSession::run_command() {
 }
 
 void RespSession::forget_puts() {
+  write_timer_.disarm();
   for (const auto& put : std::exchange(puts_, {})) put->abort();
   refusal_.clear();
 }
@@ -270,6 +278,7 @@ bool RespSession::send_replies() {
       progress = send_keys(reply) || progress;
       if (reply.sent < reply.keys.size()) return progress;
     }
+    keep_keys(reply, {});
     replies_.pop_front();
     progress = true;
   }
@@ -349,6 +358,16 @@ void RespSession::send_value(const std::shared_ptr<RespRead>& read, std::uint64_
   };
   context_.node.counters.resp_bytes_sent.add(bytes);
   connection_->send(std::move(message));
+}
+
+void RespSession::keep_keys(Reply& reply, std::vector<std::string> keys) {
+  kept_key_bytes_ -= reply.key_bytes;
+  context_.node.net.owned_bytes.sub(reply.key_bytes);
+  reply.keys = std::move(keys);
+  reply.key_bytes = 0;
+  for (const std::string& key : reply.keys) reply.key_bytes += sizeof key + key.size();
+  kept_key_bytes_ += reply.key_bytes;
+  context_.node.net.owned_bytes.add(reply.key_bytes);
 }
 
 void RespSession::send_text(wire::Buffer text) {

@@ -42,6 +42,7 @@ class RespSession final : private net::ByteHandler {
  public:
   static constexpr std::size_t kRepliesMax = 64;
   static constexpr std::uint64_t kAheadBytes = std::uint64_t{16} << 20;
+  static constexpr std::size_t kKeptKeyBytesMax = std::size_t{1} << 20;  // of replies, and one command's more
   using OnClosed = std::function<void(RespSession&, const Error&)>;
 
   // `on_closed` comes once, from the loop; it may destroy the session.
@@ -67,6 +68,7 @@ class RespSession final : private net::ByteHandler {
     Answer answer = Answer::kText;
     wire::Buffer text;  // of kText; of others nothing
     std::vector<std::string> keys;
+    std::size_t key_bytes = 0;                    // of these, for kKeptKeyBytesMax
     std::deque<std::shared_ptr<RespRead>> reads;  // of keys [sent, sent + reads.size())
     std::size_t sent = 0;                         // keys whose part of the answer is queued or counted
     std::int64_t count = 0;                       // of kCount
@@ -81,6 +83,7 @@ class RespSession final : private net::ByteHandler {
   std::size_t places(std::span<iovec> out) override;
   Status landed(std::size_t bytes) override;
   [[nodiscard]] bool within() const override { return parser_.within_command() && !command_waits_ && !writing_; }
+  [[nodiscard]] std::uint64_t finished() const override { return commands_; }
   void on_drained() override { schedule(); }
   void on_closed(const Error& why) override { on_closed_(*this, why); }
 
@@ -102,6 +105,7 @@ class RespSession final : private net::ByteHandler {
   void send_value(const std::shared_ptr<RespRead>& read, std::uint64_t first, std::uint64_t bytes);
   void send_one(Reply& reply, const std::shared_ptr<RespRead>& read);
   void send_text(wire::Buffer text);
+  void keep_keys(Reply& reply, std::vector<std::string> keys);
   void forget_puts();
 
   // Answers.
@@ -154,6 +158,7 @@ class RespSession final : private net::ByteHandler {
   io::Timer refusal_timer_;
   int version_ = 2;
   std::string name_;
+  std::uint64_t commands_ = 0;  // that have come
 
   Budget pins_;        // of the node's `pinned`
   Budget unfinished_;  // of the node's `unfinished`
@@ -165,14 +170,16 @@ class RespSession final : private net::ByteHandler {
   std::vector<std::shared_ptr<RespPut>> puts_;         // of the current command, in order
   std::vector<std::shared_ptr<RespPut>> inline_puts_;  // the same of an inline command, while they are made
   std::deque<Reply> replies_;
-  bool command_waits_ = false;  // one that runs alone, for the replies before it
-  bool writing_ = false;        // a write waits for the store
-  bool quits_ = false;          // the connection ends behind the last reply
+  std::size_t kept_key_bytes_ = 0;  // of these
+  bool command_waits_ = false;      // one that runs alone, for the replies before it
+  bool writing_ = false;            // a write waits for the store
+  bool quits_ = false;              // the connection ends behind the last reply
   std::size_t writes_left_ = 0;
   Status write_status_;
   bool single_ = false;  // the write is a SET, which answers differently
   bool in_pump_ = false;
   io::Timer pump_timer_;
+  io::Timer write_timer_;  // of the values of a command, from the first byte to the answer
   // What the store calls back finds it gone.
   std::shared_ptr<RespSession*> self_ = std::make_shared<RespSession*>(this);
   std::unique_ptr<net::ByteConnection> connection_;  // last: its end gives values back

@@ -267,6 +267,29 @@ TEST_F(RespSessionTest, WhoDoesNotReadHoldsLittle) {
   EXPECT_TRUE(rig_.until([&] { return rig_.stat("node", "pinned_bytes") == 0; }));
 }
 
+// Little is kept of what a peer that does not read has asked for. The second value waits until the first is sent.
+TEST_F(RespSessionTest, KeysOfAnswersThatWaitAreBounded) {
+  ASSERT_EQ(set("first", resp_text(std::size_t{3} << 20, 1)), kOk);
+  ASSERT_EQ(set("second", resp_text(std::size_t{22} << 20, 1)), kOk);
+  RespClient other(rig_);
+  std::string requests = resp_command({"GET", "first"}) + resp_command({"GET", "second"});
+  std::vector<std::string> words{"EXISTS"};
+  for (int i = 0; i < 800; ++i) words.push_back(std::string(1000, 'x'));
+  for (int i = 0; i < 20; ++i) requests += resp_command(words);
+  std::string_view rest = requests;
+  std::uint64_t most = 0;
+  for (int i = 0; i < 20'000 && !rest.empty(); ++i) {
+    const ssize_t n = ::send(other.fd(), rest.data(), rest.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n > 0) rest.remove_prefix(static_cast<std::size_t>(n));
+    most = std::max(most, rig_.stat("net", "owned_bytes"));
+    rig_.loop->run_once(Duration::zero());
+  }
+  EXPECT_GT(most, 800'000u);
+  EXPECT_LT(most, 3'000'000u);
+  other.vanish();
+  EXPECT_TRUE(rig_.until([&] { return rig_.stat("net", "owned_bytes") == 0; }));
+}
+
 TEST_F(RespSessionTest, DamageInMemoryIsAMiss) {
   const std::string small = resp_text(100, 1), large = resp_text(100'000, 2);
   ASSERT_EQ(set("small", small), kOk);
@@ -422,6 +445,57 @@ TEST(RespAuth, StrangersHaveFewPlaces) {
   EXPECT_EQ(second.error().code, Code::kBusy);
   EXPECT_EQ(first.call({"AUTH", "any"}, kOk), kOk);
   EXPECT_TRUE(adopt().has_value()) << "who has said who he is, is none";
+}
+
+class RespSlow : public ::testing::Test {
+ protected:
+  static NodeOptions slow_options() {
+    NodeOptions options = resp_options();
+    options.limits.stall_limit = std::chrono::milliseconds(20);
+    options.limits.progress_bytes_min = 1'000'000'000;
+    return options;
+  }
+};
+
+// A little now and then is progress, but not enough of it.
+TEST_F(RespSlow, WhoSendsTooSlowlyIsCut) {
+  Rig rig(slow_options());
+  RespClient client(rig);
+  client.send("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$9000000\r\n");
+  EXPECT_TRUE(rig.until([&] {
+    static_cast<void>(::send(client.fd(), "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL));
+    return rig.stat("node", "resp_connections") == 0;
+  }));
+  EXPECT_EQ(rig.stat("net", "stalled"), 1u);
+  EXPECT_EQ(rig.stat("node", "unfinished_bytes"), 0u);
+}
+
+TEST_F(RespSlow, WhoReadsTooSlowlyIsCut) {
+  Rig rig(slow_options());
+  RespClient client(rig);
+  EXPECT_EQ(client.call({"SET", "k", resp_text(std::size_t{1} << 20, 1)}, kOk), kOk);
+  std::string requests;
+  for (int i = 0; i < 60; ++i) requests += resp_command({"GET", "k"});
+  client.send(requests);
+  EXPECT_TRUE(rig.until([&] {
+    char some[512];
+    static_cast<void>(::recv(client.fd(), some, sizeof some, MSG_DONTWAIT));
+    return rig.stat("node", "resp_connections") == 0;
+  }));
+  EXPECT_EQ(rig.stat("net", "stalled"), 1u);
+  EXPECT_EQ(rig.stat("node", "pinned_bytes"), 0u);
+}
+
+TEST(RespSlowSet, ASetHasItsTime) {
+  NodeOptions options = resp_options();
+  options.limits.op_limit = std::chrono::milliseconds(5);
+  Rig rig(options);
+  RespClient client(rig);
+  EXPECT_EQ(client.call({"SET", "k", "v"}, kOk), kOk);
+  client.send("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$9000000\r\nbegun");
+  EXPECT_TRUE(client.ended());
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "resp_connections") == 0; }));
+  EXPECT_EQ(rig.stat("node", "unfinished_bytes"), 0u);
 }
 
 TEST(RespPlaces, WhoSaysNothingKeepsNobodyOut) {
