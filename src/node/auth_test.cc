@@ -364,6 +364,42 @@ TEST_F(RespByCredential, TheLogTellsFromWhereAWrongTokenCame) {
   EXPECT_EQ(rig->stat("node", "unauthorized"), 2U);
 }
 
+// Of all clients of the tenant: one holds a SET open, the others' commands count with it.
+TEST_F(RespByCredential, ATenantsRequestsInFlightAreBounded) {
+  start("tenant a requests=1\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write"));
+  RespClient holds(*rig), other(*rig), b(*rig);
+  EXPECT_EQ(said(holds, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(said(other, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(said(b, {"AUTH", token_number(2)}), "+OK\r\n");
+  const std::string set = resp_command({"SET", "k", resp_text(100'000, 1)});
+  holds.send(std::string_view(set).substr(0, set.size() - 1));
+  EXPECT_TRUE(rig->until([&] { return rig->stat("store", "unfinished_puts") > 0; }));
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"EXISTS", "k"}, {"GET", "k"}, {"SET", "l", "v"}, {"DEL", "k"}})
+    EXPECT_EQ(said(other, words), "-BUSY the tenant has as many requests in flight as it may\r\n") << words[0];
+  EXPECT_EQ(said(other, {"PING"}), "+PONG\r\n");
+  EXPECT_EQ(said(b, {"EXISTS", "k"}), ":0\r\n");
+  holds.send("\n");
+  EXPECT_EQ(holds.line(), "+OK\r\n");
+  EXPECT_EQ(said(other, {"EXISTS", "k"}), ":1\r\n");
+  EXPECT_EQ(said(other, {"DEL", "k"}), ":1\r\n");
+  EXPECT_EQ(said(other, {"SET", "l", "v"}), "+OK\r\n");
+  const std::string figures = rig->node->stats_json();
+  EXPECT_NE(figures.find("\"a\":{\"refused\":4,\"requests\":4}"), std::string::npos) << figures;
+}
+
+TEST_F(RespByCredential, FiguresOfAllTenantsAreForAdministrators) {
+  start(token_line(1, "a", "read,write") + token_line(2, "a", "admin"));
+  RespClient client(*rig), admin(*rig);
+  EXPECT_EQ(said(client, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(said(admin, {"AUTH", token_number(2)}), "+OK\r\n");
+  const auto info = [](RespClient& who) { return who.read(std::stoul(said(who, {"INFO"}).substr(1)) + 2); };
+  EXPECT_EQ(info(client).find("used_memory"), std::string::npos);
+  EXPECT_NE(info(admin).find("used_memory"), std::string::npos);
+  EXPECT_TRUE(said(admin, {"GET", "k"}).starts_with("-NOPERM"));
+  EXPECT_EQ(rig->stat("node", "forbidden"), 1U);
+}
+
 TEST_F(RespByCredential, OtherCredentialsEndItsConnections) {
   start();
   RespClient a(*rig);

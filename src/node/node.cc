@@ -265,7 +265,9 @@ std::optional<RespAccess> NodeImpl::resp_access(std::string_view token, std::str
   return RespAccess{.tenant = admission->identity->tenant,
                     .reads = rights.allow(auth::Right::kRead),
                     .writes = rights.allow(auth::Right::kWrite),
-                    .identity = std::move(admission->identity)};
+                    .identity = std::move(admission->identity),
+                    .use = std::move(admission->tenant),
+                    .administers = rights.allow(auth::Right::kAdmin)};
 }
 
 Status NodeImpl::listen(std::string& why) {

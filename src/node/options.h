@@ -48,12 +48,16 @@ struct Limits {
                                                   // than stall_limit
 };
 
+struct TenantUse;
+
 // What a Redis client may do, and in whose name.
 struct RespAccess {
   std::string tenant = "default";
   bool reads = true;
   bool writes = true;
-  auth::SharedIdentity identity = nullptr;  // of a credential, which may expire
+  auth::SharedIdentity identity = nullptr;   // of a credential, which may expire
+  std::shared_ptr<TenantUse> use = nullptr;  // where its requests are counted and bounded; null = nowhere
+  bool administers = true;                   // sees the figures of all tenants
 };
 
 struct NodeOptions {

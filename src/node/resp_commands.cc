@@ -108,12 +108,20 @@ void RespCommands::run(RespSession& session, const std::vector<std::string_view>
   }
   const bool may =
       entry->right == Right::kNone || (entry->right == Right::kRead ? session.access_.reads : session.access_.writes);
-  if (!may)
+  if (!may) {
+    session.context_.node.counters.forbidden.add();
+    if (session.access_.use != nullptr) session.access_.use->refused.add();
     return session.answer_error(
         fmt::format("NOPERM this user has no permissions to run the '{}' command", entry->name));
+  }
   for (std::size_t i = 0; i < words.size(); ++i) {
     const bool dropped = session.parser_.arguments()[i].taken == wire::RespParser::Taken::kDropped;
     if (dropped && !is_value(words[0], i)) return session.answer_error("ERR an argument is longer than 65536 bytes");
+  }
+  if (entry->right != Right::kNone) {
+    // Of a value that was not taken it is known why.
+    if (session.refusal_.empty() && !session.take_slot()) return session.answer_error(kRespTenantBusy);
+    if (session.slot_.share) session.access_.use->accepted.add();
   }
   (session.*entry->handler)(words);
 }
@@ -278,13 +286,14 @@ void RespSession::command(const Words& words) {
   }
 }
 
-void RespSession::info(const Words&) { answer_bulk(context_.info()); }
+void RespSession::info(const Words&) { answer_bulk(context_.info(access_.administers)); }
 
 // ---- Reads ----
 
 void RespSession::begin_read(Answer kind, std::vector<std::string> keys) {
   Reply& reply = replies_.emplace_back();
   reply.answer = kind;
+  reply.slot = std::move(slot_);
   keep_keys(reply, std::move(keys));
 }
 

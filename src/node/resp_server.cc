@@ -12,7 +12,7 @@ RespServer::RespServer(NodeContext& context, AckLevel ack, Identify identify,
     : context_(context),
       on_closed_(std::move(on_closed)),
       shared_{context, ack, std::move(identify), [this](const std::string& tenant) { return keyspace_of(tenant); },
-              [this] { return info(); }} {}
+              [this](bool all) { return info(all); }} {}
 
 Status RespServer::adopt(std::unique_ptr<io::Stream> stream) {
   const std::uint64_t number = next_session_++;
@@ -52,15 +52,18 @@ Result<std::shared_ptr<RespKeyspace>> RespServer::keyspace_of(const std::string&
 }
 
 // What clients and monitoring look for; everything else is on the metrics port.
-std::string RespServer::info() const {
+std::string RespServer::info(bool all) const {
+  constexpr std::string_view kServer =
+      "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\nserver_name:kvdepot\r\n\r\n"
+      "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n";
+  if (!all) return std::string(kServer);
   const store::StoreStats& store = context_.store.stats();
   return fmt::format(
-      "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\nserver_name:kvdepot\r\n\r\n"
+      "{}\r\n"
       "# Clients\r\nconnected_clients:{}\r\n\r\n"
       "# Memory\r\nused_memory:{}\r\nmaxmemory:{}\r\nmaxmemory_policy:allkeys-lru\r\n\r\n"
-      "# Stats\r\ntotal_commands_processed:{}\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n\r\n"
-      "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n",
-      sessions_.size(), store.pool_bytes_used.value(), context_.store.pool_bytes(),
+      "# Stats\r\ntotal_commands_processed:{}\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n",
+      kServer, sessions_.size(), store.pool_bytes_used.value(), context_.store.pool_bytes(),
       context_.counters.resp_commands.value(), context_.counters.resp_hits.value(),
       context_.counters.resp_misses.value());
 }

@@ -31,7 +31,7 @@ class RespServer {
 
  private:
   Result<std::shared_ptr<RespKeyspace>> keyspace_of(const std::string& tenant);
-  [[nodiscard]] std::string info() const;
+  [[nodiscard]] std::string info(bool all) const;
 
   NodeContext& context_;
   std::function<void(const Error&)> on_closed_;

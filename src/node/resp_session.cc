@@ -163,6 +163,8 @@ void RespSession::begin_value(std::size_t i) {
       refusal_ = "ERR string exceeds maximum allowed size (64 MiB)";
     } else if (context_.node.draining) {
       refusal_ = "LOADING the depot is shutting down";
+    } else if (!take_slot()) {
+      refusal_ = kRespTenantBusy;
     } else {
       auto put = std::make_shared<RespPut>(context_.node, keyspace_, parser_.text(i - 1), bytes);
       if (put->begin(unfinished_)) {
@@ -196,7 +198,18 @@ void RespSession::run_command() {
   if (!writing_) forget_puts();
 }
 
+// One of the requests that the tenant may have in flight, for the current command.
+bool RespSession::take_slot() {
+  if (access_.use == nullptr || slot_.share) return true;
+  slot_ = {.tenant = access_.use, .share = access_.use->requests.take(1)};
+  if (slot_.share) return true;
+  access_.use->refused.add();
+  context_.node.counters.answered_busy.add();
+  return false;
+}
+
 void RespSession::forget_puts() {
+  slot_ = {};
   write_timer_.disarm();
   for (const auto& put : std::exchange(puts_, {})) put->abort();
   refusal_.clear();

@@ -33,8 +33,10 @@ struct RespContext {
   std::function<std::optional<RespAccess>(std::string_view token, std::string_view peer)> identify;
   // The tenant's keyspace; kNoSpace when it cannot be opened.
   std::function<Result<std::shared_ptr<RespKeyspace>>(const std::string& tenant)> keyspace_of;
-  std::function<std::string()> info;  // INFO's text
+  std::function<std::string(bool all)> info;  // INFO's text; all: also figures of what all tenants do
 };
+
+inline constexpr std::string_view kRespTenantBusy = "BUSY the tenant has as many requests in flight as it may";
 
 class RespCommands;  // the table of commands (resp_commands.h)
 
@@ -66,6 +68,7 @@ class RespSession final : private net::ByteHandler {
   // What one command answers, in its place.
   struct Reply {
     Answer answer = Answer::kText;
+    TenantSlot slot;    // until it is answered
     wire::Buffer text;  // of kText; of others nothing
     std::vector<std::string> keys;
     std::size_t key_bytes = 0;                    // of these, for kKeptKeyBytesMax
@@ -106,6 +109,7 @@ class RespSession final : private net::ByteHandler {
   void send_one(Reply& reply, const std::shared_ptr<RespRead>& read);
   void send_text(wire::Buffer text);
   void keep_keys(Reply& reply, std::vector<std::string> keys);
+  bool take_slot();
   void forget_puts();
 
   // Answers.
@@ -166,6 +170,7 @@ class RespSession final : private net::ByteHandler {
   std::unique_ptr<std::byte[]> ahead_;  // what came and is not parsed yet
   std::size_t ahead_at_ = 0, ahead_end_ = 0;
   std::size_t direct_ = 0;                             // bytes that the next receive puts in the value's place first
+  TenantSlot slot_;                                    // of the current command
   std::string refusal_;                                // why the current command's value was not taken
   std::vector<std::shared_ptr<RespPut>> puts_;         // of the current command, in order
   std::vector<std::shared_ptr<RespPut>> inline_puts_;  // the same of an inline command, while they are made
