@@ -4,8 +4,9 @@
 // Belongs to one loop and is used on its thread only; nothing here blocks. Before every system call the handler is
 // asked where bytes go, and told at once how many came, so payload lands where it belongs. Turns, stalls and the end
 // are as in connection.h: a millisecond a turn; a peer that owes bytes (ByteHandler::within) or does not read for
-// options.stall_limit, or is slower than options.progress_bytes_min in that time, is cut; on_closed() comes once, from the loop, and may destroy the connection. Bounds: the
-// handler holds (hold()) while more than options.queue_bytes_high wait to be sent; see congested().
+// options.stall_limit, or is slower than options.progress_bytes_min in that time, is cut; on_closed() comes once, from
+// the loop, and may destroy the connection. Bounds: the handler holds (hold()) while more than options.queue_bytes_high
+// wait to be sent; see congested().
 #pragma once
 
 #include <sys/uio.h>

@@ -332,19 +332,11 @@ void RespSession::mset(const Words& words) {
 }
 
 void RespSession::del(const Words& words) {
-  std::int64_t removed = 0;
-  for (std::size_t i = 1; i < words.size(); ++i) removed += keyspace_->remove(words[i]) ? 1 : 0;
+  removing_ = keys_of(words);
+  removing_at_ = 0;
+  removed_ = 0;
   writing_ = true;
-  // Answered when a crash cannot bring them back.
-  context_.node.store.await_removals([self = self_, removed](const Status& status) {
-    if (*self == nullptr) return;
-    if (status) {
-      (*self)->answer_integer(removed);
-    } else {
-      (*self)->answer_error("ERR the flash tier is off: what it holds of the keys may come back with the next start");
-    }
-    (*self)->write_done();
-  });
+  remove_some();
 }
 
 }  // namespace kvd::node

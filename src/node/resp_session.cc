@@ -44,6 +44,7 @@ RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique
       pins_(context.node.pinned.bytes_max() / 100 * context.node.limits.connection_percent_max),
       unfinished_(context.node.unfinished.bytes_max() / 100 * context.node.limits.connection_percent_max),
       ahead_(std::make_unique<std::byte[]>(kReadAheadBytes)),
+      remove_timer_(context.node.loop, [this] { remove_some(); }),
       pump_timer_(context.node.loop, [this] { pump(); }),
       write_timer_(context.node.loop, [this] { close(Error{Code::kTimeout, 0, "a SET took too long"}); }),
       connection_(std::make_unique<net::ByteConnection>(context.node.loop, static_cast<net::ByteHandler&>(*this),
@@ -219,6 +220,7 @@ void RespSession::forget_puts() {
 
 void RespSession::pump() {
   if (std::exchange(in_pump_, true)) return;
+  turn_keys_ = 0;
   for (bool more = true; more && connection_->open();) {
     start_reads();
     more = send_replies();
@@ -234,6 +236,7 @@ void RespSession::pump() {
     }
   }
   in_pump_ = false;
+  if (turn_keys_ >= kTurnKeys && !replies_.empty()) schedule();
   if (quits_ && replies_.empty() && connection_->open()) {
     const bool broken = !parser_.problem().empty();
     return connection_->close_after_flush(broken ? Error{Code::kCorrupt, 0, "a RESP client broke the protocol"}
@@ -242,13 +245,16 @@ void RespSession::pump() {
   connection_->flush();
 }
 
-// As long as little is pinned, for values that are looked for, wait behind others or are being sent.
+// As long as little is pinned and the turn is not long, for values that are looked for, wait behind others or are being
+// sent.
 void RespSession::start_reads() {
   for (Reply& reply : replies_) {
     if (reply.answer == Answer::kText) continue;
     if (starved(reply)) return;
     while (reply.reads.size() < kWindow && reply.sent + reply.reads.size() < reply.keys.size()) {
+      if (turn_keys_ >= kTurnKeys) return;
       if (pins_.used() > 0 && (pins_.used() >= kAheadBytes || connection_->congested())) return;
+      ++turn_keys_;
       reply.reads.push_back(new_read(reply, reply.sent + reply.reads.size()));
       reply.reads.back()->begin([this] { schedule(); });
     }

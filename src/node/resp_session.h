@@ -44,6 +44,7 @@ class RespSession final : private net::ByteHandler {
  public:
   static constexpr std::size_t kRepliesMax = 64;
   static constexpr std::uint64_t kAheadBytes = std::uint64_t{16} << 20;
+  static constexpr std::size_t kTurnKeys = 256;  // that are looked for, or removed, in a turn of the loop
   static constexpr std::size_t kKeptKeyBytesMax = std::size_t{1} << 20;  // of replies, and one command's more
   using OnClosed = std::function<void(RespSession&, const Error&)>;
 
@@ -148,6 +149,7 @@ class RespSession final : private net::ByteHandler {
   void parts_stored(Condition condition, const Status& status);
   void published(const Status& status);
   void write_done();
+  void remove_some();
 
   RespContext& context_;
   const std::uint64_t number_;
@@ -181,8 +183,13 @@ class RespSession final : private net::ByteHandler {
   bool quits_ = false;              // the connection ends behind the last reply
   std::size_t writes_left_ = 0;
   Status write_status_;
-  bool single_ = false;  // the write is a SET, which answers differently
+  bool single_ = false;                // the write is a SET, which answers differently
+  std::vector<std::string> removing_;  // keys of a DEL
+  std::size_t removing_at_ = 0;        // the next of them
+  std::int64_t removed_ = 0;           // that were there
+  io::Timer remove_timer_;
   bool in_pump_ = false;
+  std::size_t turn_keys_ = 0;  // that have been looked for in this turn
   io::Timer pump_timer_;
   io::Timer write_timer_;  // of the values of a command, from the first byte to the answer
   // What the store calls back finds it gone.

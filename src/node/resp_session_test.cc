@@ -267,6 +267,39 @@ TEST_F(RespSessionTest, WhoDoesNotReadHoldsLittle) {
   EXPECT_TRUE(rig_.until([&] { return rig_.stat("node", "pinned_bytes") == 0; }));
 }
 
+TEST_F(RespSessionTest, ManyKeysAreManyTurns) {
+  constexpr std::size_t kKeys = 700;
+  std::vector<std::string> mset{"MSET"}, mget{"MGET"}, del{"DEL"};
+  std::string expected = fmt::format("*{}\r\n", kKeys);
+  for (std::size_t i = 0; i < kKeys; ++i) {
+    const std::string key = std::to_string(i);
+    mset.insert(mset.end(), {key, "v"});
+    mget.push_back(key);
+    del.push_back(key);
+    expected += resp_bulk("v");
+  }
+  ASSERT_EQ(client_.call(mset, kOk), kOk);
+  const auto turns = [&](const std::vector<std::string>& words, const char* room, const char* name) {
+    const std::string bytes = resp_command(words);
+    EXPECT_EQ(::send(client_.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT), static_cast<ssize_t>(bytes.size()));
+    std::uint64_t last = rig_.stat(room, name);
+    int changes = 0;
+    char byte = 0;
+    for (int i = 0; i < 1000 && ::recv(client_.fd(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0; ++i) {
+      rig_.loop->run_once(std::chrono::milliseconds(1));
+      changes += rig_.stat(room, name) != last ? 1 : 0;
+      last = rig_.stat(room, name);
+    }
+    return changes;
+  };
+  EXPECT_LT(turns(mget, "node", "resp_hits"), 2) << "the first answers go out at once";
+  EXPECT_LT(rig_.stat("node", "resp_hits"), kKeys);
+  EXPECT_TRUE(client_.read(expected.size()) == expected);
+  EXPECT_GT(turns(del, "store", "pool_records"), 1);
+  EXPECT_EQ(client_.line(), integer(kKeys));
+  EXPECT_EQ(rig_.stat("store", "pool_records"), 0u);
+}
+
 // Little is kept of what a peer that does not read has asked for. The second value waits until the first is sent.
 TEST_F(RespSessionTest, KeysOfAnswersThatWaitAreBounded) {
   ASSERT_EQ(set("first", resp_text(std::size_t{3} << 20, 1)), kOk);

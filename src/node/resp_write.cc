@@ -1,4 +1,5 @@
-// How a RESP session stores what SET and MSET brought: all parts first, then all heads in one turn of the loop.
+// How a RESP session stores what SET and MSET brought: all parts first, then all heads in one turn of the loop. And how
+// it removes.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -84,6 +85,23 @@ void RespSession::published(const Status& status) {
     answer_error(why_not_stored(write_status_.error().code));
   }
   write_done();
+}
+
+// Keys of a DEL, in turns of the loop; answered when a crash cannot bring them back.
+void RespSession::remove_some() {
+  const std::size_t end = std::min(removing_.size(), removing_at_ + kTurnKeys);
+  for (; removing_at_ < end; ++removing_at_) removed_ += keyspace_->remove(removing_[removing_at_]) ? 1 : 0;
+  if (end < removing_.size()) return remove_timer_.arm(context_.node.loop.now());
+  removing_.clear();
+  context_.node.store.await_removals([self = self_, removed = removed_](const Status& status) {
+    if (*self == nullptr) return;
+    if (status) {
+      (*self)->answer_integer(removed);
+    } else {
+      (*self)->answer_error("ERR the flash tier is off: what it holds of the keys may come back with the next start");
+    }
+    (*self)->write_done();
+  });
 }
 
 void RespSession::write_done() {
