@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -27,6 +28,19 @@ NodeOptions resp_options(AckLevel ack = AckLevel::kPooled) {
   NodeOptions options = test_options();
   options.resp_ack = ack;
   return options;
+}
+
+// Sends what the node takes from a client that does not read, off the front of `bytes`. The most that the node kept of
+// keys and answers meanwhile.
+std::uint64_t most_owned(Rig& rig, const RespClient& client, std::string_view& bytes) {
+  std::uint64_t most = 0;
+  for (int i = 0; i < 5'000 && !bytes.empty(); ++i) {
+    const ssize_t n = ::send(client.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n > 0) bytes.remove_prefix(static_cast<std::size_t>(n));
+    rig.loop->run_once(Duration::zero());
+    most = std::max(most, rig.stat("net", "owned_bytes"));
+  }
+  return most;
 }
 
 class RespSessionTest : public ::testing::Test {
@@ -310,13 +324,7 @@ TEST_F(RespSessionTest, KeysOfAnswersThatWaitAreBounded) {
   for (int i = 0; i < 800; ++i) words.push_back(std::string(1000, 'x'));
   for (int i = 0; i < 20; ++i) requests += resp_command(words);
   std::string_view rest = requests;
-  std::uint64_t most = 0;
-  for (int i = 0; i < 20'000 && !rest.empty(); ++i) {
-    const ssize_t n = ::send(other.fd(), rest.data(), rest.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n > 0) rest.remove_prefix(static_cast<std::size_t>(n));
-    most = std::max(most, rig_.stat("net", "owned_bytes"));
-    rig_.loop->run_once(Duration::zero());
-  }
+  const std::uint64_t most = most_owned(rig_, other, rest);
   EXPECT_GT(most, 800'000u);
   EXPECT_LT(most, 3'000'000u);
   other.vanish();
@@ -480,11 +488,45 @@ TEST(RespAuth, StrangersHaveFewPlaces) {
   EXPECT_TRUE(adopt().has_value()) << "who has said who he is, is none";
 }
 
+TEST(RespCrowded, AnswersOfOneAreFewWhereAllHaveMany) {
+  NodeOptions options = resp_options();
+  options.limits.reply_bytes_all_max = 1;
+  Rig rig(options);
+  RespClient client(rig);
+  std::string requests, expected;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const std::string text = resp_text(10'000, i);
+    requests += resp_command({"ECHO", text});
+    expected += resp_bulk(text);
+  }
+  std::string_view rest = requests;
+  const std::uint64_t most = most_owned(rig, client, rest);
+  EXPECT_GT(most, 60'000u);
+  EXPECT_LT(most, 100'000u);
+  EXPECT_FALSE(rest.empty());
+  client.send(rest);  // which reads
+  EXPECT_TRUE(client.read(expected.size()) == expected);
+}
+
+// Of a pool of 64 MiB unfinished values may hold half.
+TEST(RespCrowded, LargeValuesLeaveRoomForSmallOnes) {
+  Rig rig(resp_options());
+  RespClient one(rig), two(rig), large(rig), small(rig);
+  const auto begin = [](RespClient& client, const char* key) {
+    client.send(fmt::format("*3\r\n$3\r\nSET\r\n$1\r\n{}\r\n${}\r\nbegun", key, 12 << 20));
+  };
+  begin(one, "1");
+  begin(two, "2");
+  EXPECT_TRUE(rig.until([&] { return rig.stat("node", "unfinished_bytes") > (24 << 20); }));
+  EXPECT_EQ(large.call({"SET", "k", std::string(std::size_t{5} << 20, 'v')}, "-OOM"), "-OOM");
+  EXPECT_EQ(small.call({"SET", "l", std::string(400'000, 'v')}, kOk), kOk);
+}
+
 class RespSlow : public ::testing::Test {
  protected:
   static NodeOptions slow_options() {
     NodeOptions options = resp_options();
-    options.limits.stall_limit = std::chrono::milliseconds(20);
+    options.limits.stall_limit = std::chrono::milliseconds(50);
     options.limits.progress_bytes_min = 1'000'000'000;
     return options;
   }
@@ -506,12 +548,12 @@ TEST_F(RespSlow, WhoSendsTooSlowlyIsCut) {
 TEST_F(RespSlow, WhoReadsTooSlowlyIsCut) {
   Rig rig(slow_options());
   RespClient client(rig);
-  EXPECT_EQ(client.call({"SET", "k", resp_text(std::size_t{1} << 20, 1)}, kOk), kOk);
+  EXPECT_EQ(client.call({"SET", "k", resp_text(100'000, 1)}, kOk), kOk);
   std::string requests;
-  for (int i = 0; i < 60; ++i) requests += resp_command({"GET", "k"});
+  for (int i = 0; i < 600; ++i) requests += resp_command({"GET", "k"});
   client.send(requests);
   EXPECT_TRUE(rig.until([&] {
-    char some[512];
+    char some[65536];
     static_cast<void>(::recv(client.fd(), some, sizeof some, MSG_DONTWAIT));
     return rig.stat("node", "resp_connections") == 0;
   }));
