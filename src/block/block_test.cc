@@ -1,5 +1,8 @@
 // Tests of keys, schemas and checksums: what must differ differs, what must be refused is refused.
+#include <algorithm>
 #include <array>
+#include <memory>
+#include <new>
 #include <set>
 #include <vector>
 
@@ -114,6 +117,28 @@ TEST(Checksum, PiecesHashLikeTheWhole) {
   hasher.add(Bytes(slab).subspan(1, 7000));
   hasher.add(Bytes(slab).subspan(7001));
   EXPECT_EQ(hasher.finish(), slab_checksum(77, 5, slab));
+}
+
+// Whatever an earlier hasher of the same slab has left in its memory, in part.
+TEST(Checksum, PiecesHashAlikeInAnyMemory) {
+  const auto slab = random_bytes(3, 1000);
+  alignas(SlabHasher) std::array<std::byte, sizeof(SlabHasher)> memory{}, before{};
+  const auto hash = [&] {
+    auto* const hasher = new (memory.data()) SlabHasher(77, 5, slab.size());
+    hasher->add(slab);
+    const std::uint64_t sum = hasher->finish();
+    before = memory;
+    std::destroy_at(hasher);
+    return sum;
+  };
+  EXPECT_EQ(hash(), slab_checksum(77, 5, slab));
+  const auto left = before;
+  for (std::size_t at = 0; at + 8 <= memory.size(); at += 8) {
+    memory.fill(std::byte{0});
+    std::copy_n(left.begin() + static_cast<std::ptrdiff_t>(at), 8, memory.begin() + static_cast<std::ptrdiff_t>(at));
+    __asm__ volatile("" : : "r"(memory.data()) : "memory");  // these bytes are read, if by mistake
+    ASSERT_EQ(hash(), slab_checksum(77, 5, slab)) << at;
+  }
 }
 
 TEST(Table, RoundTripsAndRefusesEveryFlippedByte) {

@@ -43,6 +43,7 @@ std::uint64_t slab_checksum(std::uint64_t record_seed, std::uint32_t layer, Byte
 
 SlabHasher::SlabHasher(std::uint64_t record_seed, std::uint32_t layer, std::size_t slab_bytes) noexcept {
   auto* state = new (state_) XXH3_state_t;
+  XXH3_INITSTATE(state);  // or a seed that happens to lie there would be taken for one whose secret is ready
   XXH3_64bits_reset_withSeed(state, slab_seed(record_seed, layer, slab_bytes));
 }
 SlabHasher::~SlabHasher() = default;

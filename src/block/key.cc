@@ -16,7 +16,10 @@ constexpr std::uint64_t kSeedNative = 0x6B76'642D'6E61'7469;     // "kvd-nati"
 // A small incremental XXH3-128: parts are length-prefixed by the callers where their lengths vary.
 class Hasher {
  public:
-  explicit Hasher(std::uint64_t seed) noexcept { XXH3_128bits_reset_withSeed(&state_, seed); }
+  explicit Hasher(std::uint64_t seed) noexcept {
+    XXH3_INITSTATE(&state_);  // or a seed that happens to lie there would be taken for one whose secret is ready
+    XXH3_128bits_reset_withSeed(&state_, seed);
+  }
   void add(const void* data, std::size_t n) noexcept { XXH3_128bits_update(&state_, data, n); }
   void add(Bytes bytes) noexcept {
     const std::uint64_t length = bytes.size();
