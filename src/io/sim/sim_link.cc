@@ -83,6 +83,7 @@ Result<std::size_t> SimLink::receive(End end, std::span<const iovec> places) {
   std::size_t got = 0;
   for (const iovec& place : places) {
     const std::size_t n = std::min(place.iov_len, side.arrived.size() - side.taken);
+    if (n == 0) break;
     std::memcpy(place.iov_base, side.arrived.data() + side.taken, n);
     side.taken += n;
     got += n;
