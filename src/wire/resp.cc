@@ -104,6 +104,11 @@ bool RespParser::take_line(Bytes in, std::size_t& used, std::size_t bytes_max) {
   return true;
 }
 
+// Whatever comes in pieces is too long exactly when it would be as a whole: a '\r' may be the line's end.
+bool RespParser::too_long(std::size_t bytes_max) const noexcept {
+  return line_.size() > bytes_max + (line_.ends_with('\r') ? 1 : 0);
+}
+
 RespParser::Event RespParser::next(Bytes in, std::size_t& used) {
   used = 0;
   if (command_done_) clear();
@@ -142,11 +147,10 @@ RespParser::Event RespParser::next(Bytes in, std::size_t& used) {
 RespParser::Event RespParser::start(Bytes in, std::size_t& used) {
   const bool multibulk = line_.empty() ? used < in.size() && in[used] == std::byte{'*'} : line_.front() == '*';
   const std::size_t bytes_max = multibulk ? kLineBytesMax : kInlineBytesMax;
-  if (!take_line(in, used, bytes_max)) {
-    if (line_.size() > bytes_max) return broken(multibulk ? "too big mbulk count string" : "too big inline request");
-    return Event::kMore;
-  }
-  if (line_.size() > bytes_max) return broken(multibulk ? "too big mbulk count string" : "too big inline request");
+  const bool complete = take_line(in, used, bytes_max);
+  if (complete ? line_.size() > bytes_max : too_long(bytes_max))
+    return broken(multibulk ? "too big mbulk count string" : "too big inline request");
+  if (!complete) return Event::kMore;
   return multibulk ? begin_multibulk() : split_inline();
 }
 
@@ -183,9 +187,9 @@ RespParser::Event RespParser::header(Bytes in, std::size_t& used) {
     const char c = static_cast<char>(in[used]);
     return broken(std::string("expected '$', got '") + (c >= ' ' && c <= '~' ? c : '?') + "'");
   }
-  if (!take_line(in, used, kLineBytesMax)) {
-    return line_.size() > kLineBytesMax ? broken("too big bulk count string") : Event::kMore;
-  }
+  const bool complete = take_line(in, used, kLineBytesMax);
+  if (complete ? line_.size() > kLineBytesMax : too_long(kLineBytesMax)) return broken("too big bulk count string");
+  if (!complete) return Event::kMore;
   const auto bytes = number(std::string_view(line_).substr(std::min<std::size_t>(line_.size(), 1)));
   line_.clear();
   if (!bytes || *bytes < 0 || *bytes > static_cast<std::int64_t>(kBulkBytesMax)) return broken("invalid bulk length");

@@ -80,6 +80,7 @@ class RespParser {
   enum class Part : std::uint8_t { kStart, kHeader, kBody, kBodyEnd, kBroken };
 
   bool take_line(Bytes in, std::size_t& used, std::size_t bytes_max);
+  [[nodiscard]] bool too_long(std::size_t bytes_max) const noexcept;
   Event start(Bytes in, std::size_t& used);
   Event header(Bytes in, std::size_t& used);
   Event begin_multibulk();
