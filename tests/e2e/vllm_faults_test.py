@@ -12,6 +12,7 @@ two idle cores. What a drill cost is printed beside the cold time.
 
 import mmap
 import os
+import statistics
 import time
 import unittest
 
@@ -68,16 +69,20 @@ class Faults(unittest.TestCase):
             cls.rig.wait_ready(engine)
         cls.prompts = {}
         cls.right = {}
-        cls.first_s = 0.0                               # of a cold request
+        cold_s = []
         # Five prompts for the drill of five requests, one for each other; all stored, their answers kept.
         for name in ("kill", "stop 0", "stop 1", "stop 2", "stop 3", "stop 4", "down", "running", "weights"):
             prompt = cls.prompts[name] = cls.rig.prompt(name, TOKENS)
             before = cls.depot.metrics()["kvdepot_store_puts_total"]
             answer = cls.engine.ask(prompt, ANSWER)
-            cls.right[name], cls.first_s = answer.tokens, max(cls.first_s, answer.first_s)
+            cls.right[name] = answer.tokens
+            cold_s.append(answer.first_s)
             wait_stored(cls.depot, before + BLOCKS)
         cls.prompt_bytes = cls.engine.counter("vllm:kvdepot_bytes_stored") / len(cls.prompts)
-        cls.slow = f"--shape-read={int(cls.prompt_bytes / (SLOWNESS * cls.first_s))}"
+        cls.first_s = max(cold_s)
+        # An engine's first pass takes longer than what it expects of the others, and a load is worth what those take.
+        cls.slow = f"--shape-read={int(cls.prompt_bytes / (SLOWNESS * statistics.median(cold_s)))}"
+        print("cold:", " ".join(f"{s:.2f}" for s in cold_s), "s", flush=True)
 
     @classmethod
     def start(cls, name, wait=True, **settings):
