@@ -14,7 +14,8 @@ import statistics
 import threading
 
 from bench.depot import BYTES_LENT, FLASH_READ
-from bench.engine_lab import DOCUMENT, QUESTION, Lab, ask_depot, expect_cached, expect_cold, expect_lent, ours_over_tcp
+from bench.engine_lab import (
+    DOCUMENT, QUESTION, REPEATS_MAX, Lab, ask_depot, expect_cached, expect_cold, expect_lent, ours_over_tcp)
 from bench.engine_process import Answer, Engine
 from bench.harness import Bench, BenchError
 
@@ -96,15 +97,22 @@ class MainJob:
         return own.first_s, depot.first_s
 
     def _after_kill(self, prompt: list[int]) -> float:
-        self.depot.wait_written()
-        self.depot.crash_and_restart()
-        self.lab.reconnect(self.depot, self.third, self.primer)
-        self.lab.settle()
-        before = self.depot.metric(FLASH_READ)
-        answer = ask_depot(self.depot, self.third, prompt, DOCUMENT, "depot after the crash")
-        if self.depot.metric(FLASH_READ) - before < DOCUMENT * self.lab.model.kv_bytes_per_token:
-            raise BenchError("after the crash: not all of the document was read from flash")
-        return answer.first_s
+        """Time to first token of a document that comes from flash. One that was asked again may come from the pool, into
+        which its first, failed answer put it: then the depot is killed again."""
+        whole = DOCUMENT * self.lab.model.kv_bytes_per_token
+        for _ in range(1 + REPEATS_MAX):
+            self.depot.wait_written()
+            self.depot.crash_and_restart()
+            self.lab.reconnect(self.depot, self.third, self.primer)
+            self.lab.settle()
+            before, repeated = self.depot.metric(FLASH_READ), self.depot.repeated
+            answer = ask_depot(self.depot, self.third, prompt, DOCUMENT, "depot after the crash")
+            read = self.depot.metric(FLASH_READ) - before
+            if read >= whole:
+                return answer.first_s
+            if self.depot.repeated == repeated:
+                break
+        raise BenchError(f"after the crash: {read:,.0f} bytes were read from flash, not {whole:,.0f}")
 
     def _killed_at_random(self, index: int) -> None:
         """SIGKILL at a random moment while a document is computed and stored: what survives, and is it right?"""
