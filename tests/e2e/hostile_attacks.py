@@ -1,6 +1,6 @@
 """What hostile clients do to a depot: one function an attack, each for as long as it is told.
 
-    python -m tests.e2e.hostile_attacks NAME SECONDS SEED ADDRESS HTTP
+    python -m tests.e2e.hostile_attacks NAME SECONDS SEED ADDRESS HTTP RESP-PORT
 
 runs one in a process of its own and prints what came of it as JSON; tests/e2e/hostile_test.py runs all of them. An
 attack keeps what it holds until its time is over, so that the depot is looked at under load, and then goes away without
@@ -18,6 +18,7 @@ import struct
 import sys
 import time
 
+from tests.e2e import hostile_resp
 from tests.e2e import hostile_wire as wire
 from tests.e2e.hostile_neighbour import FINGERPRINT, GROUP, KEY_BYTES, RECORDS, SLAB_BYTES, key_of
 
@@ -29,8 +30,8 @@ BAD_CRC = 0xDEADBEEF
 class Attack:
     """Where the depot is, how long to go on, and what is held meanwhile."""
 
-    def __init__(self, seconds, seed, address, http):
-        self.address, self.http = address, http
+    def __init__(self, seconds, seed, address, http, resp_port):
+        self.address, self.http, self.resp = address, http, ("127.0.0.1", resp_port)
         self.end = time.monotonic() + seconds
         self.random = random.Random(seed)
         self.held = []
@@ -274,7 +275,7 @@ def http(attack):
 
 ATTACKS = {attack.__name__: attack for attack in (
     slow_loris, header_bombs, credits_ignored, endless_lookups, deaf, replays, namespaces, leases, unfinished_puts,
-    views, flood, http)}
+    views, flood, http)} | hostile_resp.ATTACKS
 
 
 # Clients of the depot's memory, to be killed at one step of its protocol: each says that it is there, then goes on.
@@ -310,10 +311,10 @@ STEPS = {step.__name__: step for step in (shm_attached, shm_asked, shm_lent, shm
 
 
 def main():
-    name, seconds, seed, address, http_address = sys.argv[1:]
+    name, seconds, seed, address, http_address, resp_port = sys.argv[1:]
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(files_max, 8192), files_max))
-    attack = Attack(float(seconds), int(seed), address, http_address)
+    attack = Attack(float(seconds), int(seed), address, http_address, int(resp_port))
     if name in STEPS:
         STEPS[name](attack)
         print("{}", flush=True)

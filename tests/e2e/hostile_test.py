@@ -15,6 +15,7 @@ import sys
 import time
 import unittest
 
+from bench.service import free_port
 from tests.e2e.depot_process import DepotProcess
 from tests.e2e.hostile_attacks import ATTACKS, STEPS
 
@@ -27,7 +28,7 @@ MEMORY_DURING_MAX = 256 << 20
 MEMORY_AFTER_MAX = 128 << 20
 P99_MS_MAX = 2_000          # no figure, only far from a depot that hangs; the table that is printed has the figures
 HELD = ("ops", "op_keys", "leases", "pinned_bytes", "unfinished_bytes", "views", "view_bytes", "store_unfinished_puts",
-        "store_pool_bytes_pinned", "net_owned_bytes")
+        "store_pool_bytes_pinned", "net_owned_bytes", "resp_connections")
 
 
 def anonymous_bytes(pid):
@@ -78,11 +79,16 @@ class Stage:
     """A depot with a neighbour on it, and the attacks that it is put through."""
 
     def __init__(self):
-        self.depot = DepotProcess(pool="256MiB", flash="512MiB", extra=["--segment", "16MiB", "--log-level", "warn"])
+        self.resp_port = free_port()
+        self.depot = DepotProcess(pool="256MiB", flash="512MiB", extra=[
+            "--segment", "16MiB", "--log-level", "warn", "--resp", f"tcp://127.0.0.1:{self.resp_port}"])
         self.depot.start()
         self.neighbour = Program("hostile_neighbour", self.depot.address)
         self.neighbour.answer()
         self.rows = []
+
+    def attacker(self, name, seconds):
+        return Program("hostile_attacks", name, seconds, SEED, self.depot.address, self.depot.http, self.resp_port)
 
     def close(self):
         self.neighbour.kill()
@@ -114,7 +120,7 @@ class Stage:
         if name is None:
             time.sleep(seconds)
         else:
-            attack = Program("hostile_attacks", name, seconds, SEED, self.depot.address, self.depot.http)
+            attack = self.attacker(name, seconds)
             try:
                 row["result"] = attack.answer()
                 row["during"] = anonymous_bytes(self.depot.pid) - before
@@ -166,7 +172,7 @@ class Hostile(unittest.TestCase):
     def test_a_client_of_the_memory_that_is_killed_leaves_nothing(self):
         for name in STEPS:
             with self.subTest(step=name):
-                client = Program("hostile_attacks", name, 0, SEED, self.stage.depot.address, self.stage.depot.http)
+                client = self.stage.attacker(name, 0)
                 client.answer()
                 if name in ("shm_lent", "shm_copying", "shm_releasing"):
                     self.assertGreater(self.stage.figures()["views"], 0)
