@@ -141,6 +141,7 @@ TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
                       .unfinished = lent.unfinished,
                       .op_keys = lent.op_keys,
                       .shared_fd = -1,
+                      .on_refused = [] {},
                       .stats_json = {}};
   std::vector<std::byte> bytes(std::size_t{4} * 16);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);

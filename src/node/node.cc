@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::string_view kHttpScheme = "http://";
 constexpr Duration kLogPeriod = std::chrono::seconds(10);
+constexpr Duration kContentionPoll = std::chrono::milliseconds(50);
 constexpr Error kShuttingDown{Code::kUnavailable, 0, "the depot is shutting down"};
 
 // One line for the user: what is wrong with an address and what to do.
@@ -83,6 +84,8 @@ class NodeImpl final : public Node {
   void on_closed(Session& session, const Error& why);
   void ended(const std::string& peer, const Error& why);
   void tell_room();
+  void note_refusal();
+  void on_contention();
   void check_drain();
   void on_drain_timer();
 
@@ -117,6 +120,8 @@ class NodeImpl final : public Node {
   std::uint64_t next_session_ = 1;
   std::unique_ptr<RespServer> resp_;
   io::Timer room_timer_;
+  io::Timer contention_timer_;
+  bool refused_lately_ = false;
 
   io::Timer drain_timer_;
   io::Timer drain_poll_;
@@ -139,6 +144,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       gate_(loop, log, counters_, options_),
       slices_(loop),
       room_timer_(loop, [this] { tell_room(); }),
+      contention_timer_(loop, [this] { on_contention(); }),
       drain_timer_(loop, [this] { on_drain_timer(); }),
       drain_poll_(loop, [this] { check_drain(); }) {
   pinned_.on_room = [this] { room_timer_.arm(loop_.now()); };
@@ -253,6 +259,7 @@ void NodeImpl::make_context() {
                                  .op_keys = op_keys_,
                                  .shared_fd = store_->shared_fd(),
                                  .refusals = 0,
+                                 .on_refused = [this] { note_refusal(); },
                                  .draining = false,
                                  .stats_json = [this] { return stats_json(); }});
 }
@@ -392,6 +399,32 @@ void NodeImpl::on_closed(Session& session, const Error& why) {
   const auto gone = sessions_.extract(session.number());  // until the end: it owns `why`
   counters_.connections.set(sessions_.size());
   ended(session.peer_name(), why);
+}
+
+void NodeImpl::note_refusal() {
+  refused_lately_ = true;
+  if (!contention_timer_.armed()) contention_timer_.arm_in(kContentionPoll);
+}
+
+// Somebody has found no room for a GET. Who keeps room without reading loses it, the longest first, until nobody waits.
+// Where much is left the one that waits has taken its own share.
+void NodeImpl::on_contention() {
+  const auto waits = [](const auto& entry) { return entry.second->refused() > 0; };
+  const bool wanted = std::exchange(refused_lately_, false) || std::ranges::any_of(sessions_, waits);
+  if (!wanted) return;
+  contention_timer_.arm_in(kContentionPoll);
+  if (pinned_.used() < pinned_.bytes_max() / 2) return;
+  static const Error kStuck{Code::kTimeout, 0, "it does not read while others wait for their part of the pool"};
+  Time since = loop_.now() - options_.limits.contended_stall_limit;
+  Session* stuck = nullptr;
+  for (const auto& [number, session] : sessions_) {
+    if (session->stuck_since() >= since) continue;
+    since = session->stuck_since();
+    stuck = session.get();
+  }
+  RespSession* const redis = resp_->most_stuck(since);
+  if (redis != nullptr) return redis->close(kStuck);
+  if (stuck != nullptr) stuck->close(kStuck);
 }
 
 // Whose GET was refused first is told first.

@@ -41,7 +41,9 @@ struct Limits {
   Duration op_limit = std::chrono::minutes(10);     // of a GET, and the longest deadline that a GET or PUT may have:
                                                     // they hold parts of the pool
   Duration stall_limit = std::chrono::seconds(30);  // a peer that does not read, or stops within a message
-  std::uint64_t progress_bytes_min = 1U << 20;      // in that time, by a peer that is read or written without a pause
+  Duration contended_stall_limit = std::chrono::seconds(1);  // of a peer that does not read what it was sent from the
+                                                             // pool, while others wait for their part of it
+  std::uint64_t progress_bytes_min = 1U << 20;  // in that time, by a peer that is read or written without a pause
   std::size_t reply_bytes_max = std::size_t{4} << 20;       // replies that wait for one connection
   std::size_t reply_bytes_all_max = std::size_t{64} << 20;  // and for all; beyond it each may have 64 KiB
   Duration view_grace = std::chrono::seconds(1);  // a view outlives its GET's deadline by this, and lasts no longer

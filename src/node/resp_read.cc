@@ -66,9 +66,11 @@ void RespRead::start(Part& part, const RespKeyspace::Place& place,
 bool RespRead::reserve(std::uint64_t bytes) {
   connection_share_.release();
   share_.release();
-  if (!context_.pinned.is_fair(connection_pins_.used(), bytes)) return false;
-  connection_share_ = connection_pins_.take(bytes);
-  if (connection_share_) share_ = context_.pinned.take(bytes);
+  if (context_.pinned.is_fair(connection_pins_.used(), bytes)) {
+    connection_share_ = connection_pins_.take(bytes);
+    if (connection_share_) share_ = context_.pinned.take(bytes);
+  }
+  if (!share_) context_.on_refused();
   return static_cast<bool>(share_);
 }
 

@@ -34,6 +34,17 @@ bool RespServer::close_silent() {
   return true;
 }
 
+RespSession* RespServer::most_stuck(Time limit) const {
+  RespSession* found = nullptr;
+  for (const auto& [number, session] : sessions_) {
+    const Time since = session->stuck_since();
+    if (since >= limit) continue;
+    limit = since;
+    found = session.get();
+  }
+  return found;
+}
+
 void RespServer::close_idle(const Error& why) {
   for (const auto& [number, session] : sessions_)
     if (session->idle()) session->close(why);

@@ -25,9 +25,9 @@ namespace kvd::node {
 namespace {
 
 constexpr std::size_t kKeys = 5;
-constexpr std::size_t kOpsMax = 48;          // of an input
-constexpr std::size_t kValueMax = 20'000;    // bytes: several pages
-constexpr std::size_t kDepthMax = 4;         // of arrays in answers
+constexpr std::size_t kOpsMax = 48;        // of an input
+constexpr std::size_t kValueMax = 20'000;  // bytes: several pages
+constexpr std::size_t kDepthMax = 4;       // of arrays in answers
 constexpr std::string_view kSecret = "only the other tenant may see this: 4b1f66e09a27";
 
 std::string key_of(std::size_t n) { return "key " + std::to_string(n); }
@@ -209,8 +209,8 @@ bool clean(const Rig& rig) {
   for (const char* name : {"ops", "op_keys", "pinned_bytes", "unfinished_bytes"}) {
     if (rig.stat("node", name) != 0) return false;
   }
-  return rig.stat("node", "resp_connections") == 2 &&
-         rig.stat("store", "pool_bytes_pinned") == 0 && rig.stat("store", "unfinished_puts") == 0;
+  return rig.stat("node", "resp_connections") == 2 && rig.stat("store", "pool_bytes_pinned") == 0 &&
+         rig.stat("store", "unfinished_puts") == 0;
 }
 
 void check_input(Bytes input) {

@@ -119,7 +119,10 @@ void Session::pump() {
     if (refused_ > 0 && !get.op->started()) continue;
     pump_get(get);
     if (get.op->started()) continue;
-    if (get.refused == 0) get.refused = ++context_.refusals;
+    if (get.refused == 0) {
+      get.refused = ++context_.refusals;
+      context_.on_refused();
+    }
     refused_ = get.refused;
   }
   connection_->flush();
