@@ -97,8 +97,8 @@ class MainJob:
         return own.first_s, depot.first_s
 
     def _after_kill(self, prompt: list[int]) -> float:
-        """Time to first token of a document that comes from flash. One that was asked again may come from the pool, into
-        which its first, failed answer put it: then the depot is killed again."""
+        """Time to first token of a document that comes from flash. One that was asked again may come from the pool,
+        into which its first, failed answer put it: then the depot is killed again."""
         whole = DOCUMENT * self.lab.model.kv_bytes_per_token
         for _ in range(1 + REPEATS_MAX):
             self.depot.wait_written()

@@ -68,8 +68,8 @@ class ByteConnection {
     return is_congested();
   }
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_; }
-  // Since when the peer has taken nothing of what waits for it; Time::max() when it is not waited for.
-  [[nodiscard]] Time stuck_since() const noexcept { return full_ && !queue_.empty() ? last_sent_ : Time::max(); }
+  // Since when the peer has taken nothing of what waits for it; kNever when it is not waited for.
+  [[nodiscard]] Time stuck_since() const noexcept { return full_ && !queue_.empty() ? last_sent_ : kNever; }
   // Receives nothing from now on until resume(); also from inside landed().
   void hold() noexcept { held_ = true; }
   void resume();

@@ -142,8 +142,8 @@ class Connection final : private ShaperUser {
     return queued_bytes_ >= options_.queue_bytes_high || owned_bytes_ >= options_.owned_bytes_max / 2;
   }
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_; }
-  // Since when the peer has taken nothing of what waits for it; Time::max() when it is not waited for.
-  [[nodiscard]] Time stuck_since() const noexcept { return full_ && !queue_.empty() ? last_sent_ : Time::max(); }
+  // Since when the peer has taken nothing of what waits for it; kNever when it is not waited for.
+  [[nodiscard]] Time stuck_since() const noexcept { return full_ && !queue_.empty() ? last_sent_ : kNever; }
   // Memory held for messages on their way in; none while nothing comes.
   [[nodiscard]] std::size_t inbound_bytes_held() const noexcept;
 

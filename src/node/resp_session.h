@@ -62,7 +62,7 @@ class RespSession final : private net::ByteHandler {
     return replies_.empty() && !writing_ && puts_.empty() && connection_->queued_bytes() == 0;
   }
   void close(const Error& why) { connection_->close(why); }
-  // Since when its client has taken nothing, while it pins what others may wait for; Time::max() otherwise.
+  // Since when its client has taken nothing, while it pins what others may wait for; kNever otherwise.
   [[nodiscard]] Time stuck_since() const noexcept {
     return pins_.used() > 0 ? connection_->stuck_since() : Time::max();
   }

@@ -49,7 +49,7 @@ class Session final : private net::MessageHandler {
   void on_room();
   // Which of the node's refusals (NodeContext) its first waiting GET was; 0 = none waits.
   [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
-  // Since when its client has taken nothing, while it pins what others may wait for; Time::max() otherwise.
+  // Since when its client has taken nothing, while it pins what others may wait for; kNever otherwise.
   [[nodiscard]] Time stuck_since() const noexcept {
     return pins_.used() > 0 ? connection_->stuck_since() : Time::max();
   }
