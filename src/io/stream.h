@@ -11,15 +11,25 @@
 
 #include <sys/uio.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "io/loop.h"
 #include "io/private_fd.h"
 
 namespace kvd::io {
+
+// What the peer's certificate says, on a stream that has verified it.
+struct PeerCertificate {
+  std::vector<std::string> names;      // DNS names, URIs and addresses, then its common name; at most 32
+  std::array<std::byte, 32> sha256{};  // of all of it
+  std::int64_t not_after = 0;          // its last second, since 1970 in UTC
+};
 
 class Stream {
  public:
@@ -51,6 +61,16 @@ class Stream {
   [[nodiscard]] virtual bool is_local() const noexcept = 0;
   // The socket beneath, for what sockets alone tell (the peer's user); -1 where there is none. It stays the stream's.
   [[nodiscard]] virtual int fd() const noexcept = 0;
+
+  // What is encrypted says more; nothing of this changes after close(). Encrypted: bytes that were changed on their way
+  // end the stream, and a handshake, which strangers can ask for, takes time.
+  [[nodiscard]] virtual bool is_secure() const noexcept { return false; }
+  // Whose certificate was verified in the handshake; null: none was, or not yet.
+  [[nodiscard]] virtual const PeerCertificate* peer_certificate() const noexcept { return nullptr; }
+  // Why the handshake of a client was refused, for the server's log; null: it was not. Static text.
+  [[nodiscard]] virtual const char* refusal() const noexcept { return nullptr; }
+  // Whether the peer's certificate would still be accepted, by the authorities of today. kInvalid: no, and why not.
+  virtual Status judge_again() { return {}; }
 };
 
 }  // namespace kvd::io
