@@ -35,11 +35,11 @@ class Depot:
     """One depot on one directory. `flags` can be changed at a restart. One thread."""
 
     def __init__(self, program: Path, folder: Path, pool_bytes: int, flash_bytes: int,
-                 flags: Sequence[str] = ()) -> None:
+                 flags: Sequence[str] = (), listen: str = "tcp://127.0.0.1:0") -> None:
         self.program = program
         self.folder = folder
         self.sizes = [f"--pool={pool_bytes}", f"--flash={flash_bytes}"]
-        self.listen = "tcp://127.0.0.1:0"
+        self.listen = listen
         self._service: Service | None = None
         self._http_port = 0
         self.repeated = 0       # requests that were asked again, see engine_lab.ask_depot
@@ -50,7 +50,7 @@ class Depot:
         self._service = Service("kvdepot", [
             self.program, "serve", f"--dir={self.folder}", *self.sizes, f"--listen={self.listen}",
             "--http=127.0.0.1:0", *flags], Path(f"{self.folder}.log"))
-        self.listen = self._service.wait_for_line(r"listening on (tcp://\S+)").group(1)
+        self.listen = self._service.wait_for_line(r"listening on ((?:tcp|tls)://\S+)").group(1)
         self._http_port = int(self._service.wait_for_line(r"http://[\d.]+:(\d+)").group(1))
 
     @property

@@ -14,7 +14,7 @@ import sys
 
 from bench import harness
 from bench.net_lab import NetLab
-from bench.net_rows import connections, limits, lookups, mooncake, peers, shm
+from bench.net_rows import connections, encrypted, limits, lookups, mooncake, peers, shm
 
 QUICK_LIMIT_S = 115.0
 
@@ -23,6 +23,7 @@ def run(bench: harness.Bench) -> None:
     lab = NetLab(bench)
     try:
         limits.run(lab, bench)
+        encrypted.run(lab, bench)
         lookups.run(lab, bench)
         shm.run(lab, bench)
         mooncake.run(lab, bench)

@@ -8,6 +8,7 @@ them and stay until the suite ends. iperf3 is a process pair a run.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -134,7 +135,7 @@ class NetLab:
         self._mooncake: Mooncake | None = None
 
     def side(self, name: str) -> Side:
-        """"ours", "shm", "raw", "memcpy", "redis", "hiredis", "memcached" or "mooncake". Raises Unavailable."""
+        """"ours", "tls", "shm", "raw", "memcpy", "redis", "hiredis", "memcached" or "mooncake". Raises Unavailable."""
         side = self._sides.get(name)
         if side is None or not side.client.alive():
             side = self._sides[name] = getattr(self, f"_start_{name}")()
@@ -208,6 +209,29 @@ class NetLab:
         depot = self.depot()
         return Side("ours", "kvdepot", self.client("ours", "depot", depot.address), (depot.pid,))
 
+    def _start_tls(self) -> Side:
+        """A depot of its own with a certificate of its own; the client verifies it."""
+        folder = self.bench.work / "tls"
+        folder.mkdir(parents=True, exist_ok=True)
+        certificate, key = folder / "depot.pem", folder / "depot.key"
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc", "-days",
+                   "2", "-subj", "/CN=bench", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out",
+                   str(certificate)]
+        made = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S_MAX)
+        if made.returncode:
+            raise BenchError(f"openssl makes no certificate: {made.stderr.strip()}")
+        key.chmod(0o600)
+        depot = Depot(binary(self.bench.build), self.bench.work / "depot-tls", STORE_BYTES, 0,
+                      [f"--tls-cert={certificate}", f"--tls-key={key}"], listen="tls://127.0.0.1:0")
+        self._services.append(depot)
+        return Side("tls", "kvdepot, TLS 1.3", self.client("tls", "depot", depot.address, certificate), (depot.pid,))
+
+    def openssl_speed(self) -> float:
+        """GB/s of AES-128-GCM in records of 16 KiB on one core, in this second."""
+        done = subprocess.run(["openssl", "speed", "-mr", "-seconds", "1", "-bytes", "16384", "-evp", "aes-128-gcm"],
+                              capture_output=True, text=True, timeout=PROGRAM_S_MAX)
+        return parse_openssl_speed(done.stdout)
+
     def _start_shm(self) -> Side:
         depot = self.depot()
         return Side("shm", "kvdepot, shared memory", self.client("shm", "depot-shm", depot.address), (depot.pid,))
@@ -269,6 +293,14 @@ class NetMooncake(Mooncake):
         self.python = layered_env.ensure(self.build, "mooncake-net",
                                          (f"mooncake-transfer-engine-non-cuda=={MOONCAKE_VERSION}",), self.python,
                                          "mooncake.store", self.progress)
+
+
+def parse_openssl_speed(text: str) -> float:
+    """GB/s from `openssl speed -mr` of one cipher and one size."""
+    found = re.search(r"^\+F:\d+:AES-128-GCM:([\d.]+)", text, re.M | re.I)
+    if not found or float(found[1]) <= 0:
+        raise BenchError("openssl speed printed no figure")
+    return float(found[1]) / 1e9
 
 
 def version_of(command: list[str], package: str) -> str:

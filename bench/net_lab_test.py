@@ -33,6 +33,12 @@ class Iperf(unittest.TestCase):
             with self.assertRaisesRegex(harness.BenchError, "not reno"):
                 net_lab.parse_iperf(json.dumps(other), "reno")
 
+    def test_the_rate_of_a_cipher_is_read(self):
+        text = "+DT:aes-128-gcm:1:16384\n+R:250000:aes-128-gcm:1.000000\n+H:16384\n+F:22:AES-128-GCM:4096000000.00\n"
+        self.assertAlmostEqual(net_lab.parse_openssl_speed(text), 4.096)
+        with self.assertRaises(harness.BenchError):
+            net_lab.parse_openssl_speed("")
+
     def test_what_is_no_figure_is_an_error(self):
         for text in ("", json.dumps({"error": "refused"}),
                      json.dumps({"end": IPERF["end"] | {"sum_received": {"bits_per_second": 0}}})):

@@ -21,11 +21,12 @@ T must(Result<T> result) {
 
 class DepotArm final : public Arm {
  public:
-  DepotArm(const std::string& address, bool shared_memory)
+  DepotArm(const std::string& address, bool shared_memory, const std::string& ca)
       : client_(must(Client::open(address, {.connect_timeout = std::chrono::seconds(5),
                                             .require_connection = true,
                                             .shared_memory = shared_memory,
-                                            .name = "bench net"}))),
+                                            .name = "bench net",
+                                            .tls_ca = ca}))),
         random_(std::random_device{}()) {}
 
   void use(Records& records) override {
@@ -109,8 +110,8 @@ class DepotArm final : public Arm {
 
 }  // namespace
 
-std::unique_ptr<Arm> open_depot(const std::string& address, bool shared_memory) {
-  return std::make_unique<DepotArm>(address, shared_memory);
+std::unique_ptr<Arm> open_depot(const std::string& address, bool shared_memory, const std::string& ca) {
+  return std::make_unique<DepotArm>(address, shared_memory, ca);
 }
 
 }  // namespace kvd::bench

@@ -8,7 +8,8 @@
 
 namespace kvd::bench {
 
-// Records are slabs of 64 KiB, or of their size where they are smaller. Each put stores new keys. Throws Error.
-std::unique_ptr<Arm> open_depot(const std::string& address, bool shared_memory);
+// `ca`: of tls:// addresses, who has signed the depot's certificate; else empty. Records are slabs of 64 KiB, or of
+// their size where they are smaller. Each put stores new keys. Throws Error.
+std::unique_ptr<Arm> open_depot(const std::string& address, bool shared_memory, const std::string& ca);
 
 }  // namespace kvd::bench

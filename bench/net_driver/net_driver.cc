@@ -1,6 +1,7 @@
 // net_driver: one client of the net suite, obeying lines on stdin (arm.h says which): the C++ half of bench/net.py.
 //
 //   net_driver depot tcp://127.0.0.1:7070     net_driver depot-shm tcp://127.0.0.1:7070
+//   net_driver depot tls://localhost:7070 CA-FILE
 //   net_driver redis 6379                     net_driver memcached 11211
 //   net_driver raw 5000                       net_driver memcpy
 //   net_driver raw-server                     the other half of raw: says its port and serves
@@ -21,8 +22,8 @@ std::uint16_t port(const std::string& text) {
   return static_cast<std::uint16_t>(number);
 }
 
-std::unique_ptr<Arm> open(const std::string& kind, const std::string& where) {
-  if (kind == "depot" || kind == "depot-shm") return open_depot(where, kind == "depot-shm");
+std::unique_ptr<Arm> open(const std::string& kind, const std::string& where, const std::string& ca) {
+  if (kind == "depot" || kind == "depot-shm") return open_depot(where, kind == "depot-shm", ca);
   if (kind == "redis") return open_redis(port(where));
   if (kind == "memcached") return open_memcached(port(where));
   if (kind == "raw") return open_raw(port(where));
@@ -34,7 +35,8 @@ std::unique_ptr<Arm> open(const std::string& kind, const std::string& where) {
 
 int main(int argc, char** argv) {
   const std::string kind = argc > 1 ? argv[1] : "";
-  if (kind != "raw-server") return obey_made([&] { return open(kind, argc > 2 ? argv[2] : ""); });
+  if (kind != "raw-server")
+    return obey_made([&] { return open(kind, argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : ""); });
   try {
     return serve_raw();
   } catch (const std::exception& error) {

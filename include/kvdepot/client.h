@@ -48,6 +48,13 @@ struct ClientOptions {
   // A file with the token that the depot asks for, which only its owner may read; read again for each connection, so
   // that a token can be replaced. Empty = none. Without TLS whoever sees the connection sees the token.
   std::string token_file{};
+  // For tls:// addresses, PEM files, read again for each connection: who has signed the depot's certificate (needed),
+  // and this client's own certificate and key (mode 0600), where the depot wants one. The depot's certificate must be
+  // for the host of the address, or for this name instead.
+  std::string tls_ca{};
+  std::string tls_cert{};
+  std::string tls_key{};
+  std::string tls_server_name{};
 };
 
 // Deadlines of one operation. Zero = none. Time starts at submission. Progress is a byte in either direction on the
@@ -138,9 +145,9 @@ struct ClientStats {
 
 class Client {
  public:
-  // Opens a client for `depot`: "tcp://HOST:PORT", "unix:///PATH" (network and same host), or, through
-  // kvdepot/embed.h, "file:///DIR?pool=1GiB&flash=10GiB". Errors: kInvalid (bad address, no usable token_file),
-  // kUnavailable (only with require_connection).
+  // Opens a client for `depot`: "tcp://HOST:PORT", "tls://HOST:PORT" (the same, encrypted), "unix:///PATH", or, through
+  // kvdepot/embed.h, "file:///DIR?pool=1GiB&flash=10GiB". Errors: kInvalid (bad address, no usable token_file or TLS
+  // files), kUnavailable (only with require_connection).
   static Result<std::unique_ptr<Client>> open(const std::string& depot, const ClientOptions& options = {});
   virtual ~Client() = default;  // cancels what is in flight; afterwards no byte lands in any region
 

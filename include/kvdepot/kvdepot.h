@@ -59,8 +59,13 @@ typedef struct kvd_options {
   void* on_warning_user;
   int no_shared_memory;   /* 1: bytes come through the socket also where the depot would lend its memory */
   const char* token_file; /* the token that the depot asks for is in this file, of mode 0600; NULL = none */
+  /* For tls:// addresses, PEM files: see ClientOptions in kvdepot/client.h. NULL = none. */
+  const char* tls_ca;
+  const char* tls_cert;
+  const char* tls_key;
+  const char* tls_server_name;
 } kvd_options;
-#define KVD_OPTIONS_INIT {1000, 0, 0, 256, 1, 1000, "kvdepot-c", NULL, NULL, 0, NULL}
+#define KVD_OPTIONS_INIT {1000, 0, 0, 256, 1, 1000, "kvdepot-c", NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL}
 
 /* How a match treats the blocks of one group. */
 typedef enum kvd_hit_rule { KVD_HIT_ALL = 0, KVD_HIT_TRAILING = 1, KVD_HIT_LAST = 2 } kvd_hit_rule;

@@ -126,11 +126,21 @@ NB_MODULE(_kvdepot, module) {
 
   add_completion(module);
   nb::class_<PyClient> client(module, "Client", "A connection to a depot: submit, then wait or poll. Thread-safe.");
-  client.def(nb::init<const std::string&, bool, bool, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool,
-                      const std::string&, bool, const std::string&>(),
-             "depot"_a, nb::kw_only(), "attach_only"_a = false, "require_connection"_a = false,
-             "connect_timeout_ms"_a = 1000, "ops_max"_a = 256, "breaker_failures"_a = 1, "breaker_probe_ms"_a = 1000,
-             "verify"_a = true, "name"_a = "kvdepot-python", "shared_memory"_a = true, "token_file"_a = "");
+  client.def(
+      "__init__",
+      [](PyClient* self, const std::string& depot, bool attach_only, bool require_connection,
+         std::int64_t connect_timeout_ms, std::int64_t ops_max, std::int64_t breaker_failures,
+         std::int64_t breaker_probe_ms, bool verify, const std::string& name, bool shared_memory,
+         const std::string& token_file, const std::string& tls_ca, const std::string& tls_cert,
+         const std::string& tls_key, const std::string& tls_server_name) {
+        new (self) PyClient(depot, attach_only, require_connection, connect_timeout_ms, ops_max, breaker_failures,
+                            breaker_probe_ms, verify, name, shared_memory, token_file,
+                            {tls_ca, tls_cert, tls_key, tls_server_name});
+      },
+      "depot"_a, nb::kw_only(), "attach_only"_a = false, "require_connection"_a = false, "connect_timeout_ms"_a = 1000,
+      "ops_max"_a = 256, "breaker_failures"_a = 1, "breaker_probe_ms"_a = 1000, "verify"_a = true,
+      "name"_a = "kvdepot-python", "shared_memory"_a = true, "token_file"_a = "", "tls_ca"_a = "", "tls_cert"_a = "",
+      "tls_key"_a = "", "tls_server_name"_a = "");
   add_memory(client);
   add_operations(client);
   add_collecting(client);

@@ -27,7 +27,7 @@ std::uint32_t PyCompletion::first_failed() const {
 
 PyClient::PyClient(const std::string& depot, bool attach_only, bool require_connection, std::int64_t connect_timeout_ms,
                    std::int64_t ops_max, std::int64_t breaker_failures, std::int64_t breaker_probe_ms, bool verify,
-                   const std::string& name, bool shared_memory, const std::string& token_file) {
+                   const std::string& name, bool shared_memory, const std::string& token_file, const PyTlsFiles& tls) {
   OpenOptions options;
   options.attach_only = attach_only;
   options.client.require_connection = require_connection;
@@ -39,6 +39,10 @@ PyClient::PyClient(const std::string& depot, bool attach_only, bool require_conn
   options.client.shared_memory = shared_memory;
   options.client.name = name;
   options.client.token_file = token_file;
+  options.client.tls_ca = tls.ca;
+  options.client.tls_cert = tls.cert;
+  options.client.tls_key = tls.key;
+  options.client.tls_server_name = tls.server_name;
   auto open = std::make_shared<Open>();
   options.on_warning = [warnings = open->warnings](std::string_view line) { warnings->add(line); };
   std::string why;

@@ -28,11 +28,16 @@ struct PyCompletion {
   [[nodiscard]] std::uint32_t first_failed() const;
 };
 
+// As ClientOptions has them.
+struct PyTlsFiles {
+  std::string ca, cert, key, server_name;
+};
+
 class PyClient {
  public:
   PyClient(const std::string& depot, bool attach_only, bool require_connection, std::int64_t connect_timeout_ms,
            std::int64_t ops_max, std::int64_t breaker_failures, std::int64_t breaker_probe_ms, bool verify,
-           const std::string& name, bool shared_memory, const std::string& token_file);
+           const std::string& name, bool shared_memory, const std::string& token_file, const PyTlsFiles& tls);
   ~PyClient() { close(); }
 
   std::uint32_t register_buffer(nb::handle buffer);

@@ -30,7 +30,9 @@ SharedIdentity with_subject(const std::vector<SharedIdentity>& subjects, std::st
 }  // namespace
 
 Authority::Authority(const Credentials& credentials)
-    : tokens_(shared(credentials.tokens)), subjects_(shared(credentials.subjects)) {}
+    : tokens_(shared(credentials.tokens)),
+      subjects_(shared(credentials.subjects)),
+      certificates_(shared(credentials.certificates)) {}
 
 Result<SharedIdentity> Authority::identify(Bytes token, WallSeconds now) const {
   if (!is_token(token)) return fail(Code::kInvalid, "not of a token's form");
@@ -40,16 +42,22 @@ Result<SharedIdentity> Authority::identify(Bytes token, WallSeconds now) const {
   return found;
 }
 
-Result<SharedIdentity> Authority::identify_subject(const std::vector<std::string_view>& names) const {
-  for (const std::string_view name : names) {
-    if (SharedIdentity found = with_subject(subjects_, name)) return found;
-  }
-  return fail(Code::kNotFound, "unknown subject of a certificate");
+Result<SharedIdentity> Authority::identify_certificate(const TokenDigest& sha256, const std::vector<std::string>& names,
+                                                       WallSeconds now) const {
+  SharedIdentity found = with_digest(certificates_, sha256);
+  for (std::size_t i = 0; found == nullptr && i < names.size(); ++i) found = with_subject(subjects_, names[i]);
+  if (found == nullptr) return fail(Code::kNotFound, "its certificate is nobody's");
+  if (found->expired(now)) return fail(Code::kStale, "its certificate is listed until an earlier day");
+  return found;
 }
 
 SharedIdentity Authority::renew(const Identity& identity, WallSeconds now) const {
-  const bool subject = identity.digest == TokenDigest{};
-  SharedIdentity found = subject ? with_subject(subjects_, identity.credential) : with_digest(tokens_, identity.digest);
+  SharedIdentity found;
+  switch (identity.kind) {
+    case Identity::Kind::kToken: found = with_digest(tokens_, identity.digest); break;
+    case Identity::Kind::kSubject: found = with_subject(subjects_, identity.credential); break;
+    case Identity::Kind::kCertificate: found = with_digest(certificates_, identity.digest); break;
+  }
   return found != nullptr && !found->expired(now) ? found : nullptr;
 }
 

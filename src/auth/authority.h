@@ -24,9 +24,11 @@ class Authority {
   // Whose token this is. The error is for the depot's own log, never for who asked: kInvalid (not of a token's form),
   // kNotFound (nobody's), kStale (expired). All digests are compared, in a time that does not depend on what is found.
   [[nodiscard]] Result<SharedIdentity> identify(Bytes token, WallSeconds now) const;
-  // Whose certificate it is, by its names, of which the first one known counts. Whether it is genuine and current was
-  // for others to say. kNotFound: nobody's.
-  [[nodiscard]] Result<SharedIdentity> identify_subject(const std::vector<std::string_view>& names) const;
+  // Whose certificate it is: by its SHA-256, else by its names, of which the first one known counts. Whether it is
+  // genuine and current was for others to say. kNotFound: nobody's; kStale: listed until an earlier day.
+  [[nodiscard]] Result<SharedIdentity> identify_certificate(const TokenDigest& sha256,
+                                                            const std::vector<std::string>& names,
+                                                            WallSeconds now) const;
   // The same credential's identity of today, for clients of an authority that this one replaces; null: it was taken
   // back, or has expired. A token that was replaced under its name is another credential.
   [[nodiscard]] SharedIdentity renew(const Identity& identity, WallSeconds now) const;
@@ -34,6 +36,7 @@ class Authority {
  private:
   std::vector<SharedIdentity> tokens_;
   std::vector<SharedIdentity> subjects_;
+  std::vector<SharedIdentity> certificates_;
 };
 
 }  // namespace kvd::auth

@@ -44,15 +44,29 @@ TEST(Authority, AShortSecretDoesNotWorkEvenWhereItsDigestIsListed) {
 
 TEST(Authority, TheFirstKnownNameOfACertificateCounts) {
   const Authority authority = authority_of("subject one tenant=t1 rights=read\nsubject two tenant=t2 rights=read");
-  EXPECT_EQ(authority.identify_subject({"none", "two", "one"}).value()->tenant, "t2");
-  EXPECT_EQ(authority.identify_subject({"On"}).error().code, Code::kNotFound);
-  EXPECT_EQ(authority.identify_subject({}).error().code, Code::kNotFound);
+  EXPECT_EQ(authority.identify_certificate({}, {"none", "two", "one"}, 0).value()->tenant, "t2");
+  EXPECT_EQ(authority.identify_certificate({}, {"On"}, 0).error().code, Code::kNotFound);
+  EXPECT_EQ(authority.identify_certificate({}, {}, 0).error().code, Code::kNotFound);
+}
+
+TEST(Authority, ACertificateByItsFingerprintComesBeforeItsNames) {
+  const TokenDigest digest = digest_token(as_bytes("a certificate"));
+  const std::string line = "certificate c tenant=t1 rights=read sha256=" + show_digest(digest) + " expires=1970-01-02";
+  const Authority authority = authority_of(line + "\nsubject two tenant=t2 rights=read");
+  const SharedIdentity found = authority.identify_certificate(digest, {"two"}, 0).value();
+  EXPECT_EQ(found->tenant, "t1");
+  EXPECT_EQ(authority.identify_certificate(digest_token(as_bytes("b")), {"two"}, 0).value()->tenant, "t2");
+  EXPECT_EQ(authority.identify_certificate(digest, {"two"}, 86400).error().code, Code::kStale);
+  EXPECT_EQ(authority.renew(*found, 0)->tenant, "t1");
+  EXPECT_EQ(authority.renew(*found, 86400), nullptr);
+  EXPECT_EQ(authority.identify(as_bytes(token_of(1)), 0).error().code, Code::kNotFound);
+  EXPECT_EQ(authority_of(token_line(1, "a", "read")).renew(*found, 0), nullptr);
 }
 
 TEST(Authority, AnotherOneSaysWhatHasBecomeOfAClient) {
   const Authority before = authority_of(token_line(1, "a", "read") + "subject s tenant=t rights=read");
   const Identity token = *before.identify(as_bytes(token_of(1)), 0).value();
-  const Identity subject = *before.identify_subject({"s"}).value();
+  const Identity subject = *before.identify_certificate({}, {"s"}, 0).value();
   const Authority changed = authority_of(token_line(1, "a", "write") + "subject s tenant=u rights=read");
   EXPECT_TRUE(changed.renew(token, 0)->rights.allow(Right::kWrite));
   EXPECT_EQ(changed.renew(subject, 0)->tenant, "u");

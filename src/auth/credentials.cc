@@ -61,9 +61,10 @@ class Parser {
   bool parse_line(std::string_view word, std::string_view line) {
     const std::string name(next_word(line));
     if (word == "tenant") return parse_tenant(name, line);
-    if (word == "token") return parse_token(name, line);
+    if (word == "token") return parse_token(name, line, Identity::Kind::kToken);
+    if (word == "certificate") return parse_token(name, line, Identity::Kind::kCertificate);
     if (word == "subject") return parse_subject(name, line);
-    return complain("'" + printable(word) + "' is not tenant, token or subject");
+    return complain("'" + printable(word) + "' is not tenant, token, subject or certificate");
   }
 
   bool parse_tenant(const std::string& name, std::string_view line) {
@@ -103,10 +104,15 @@ class Parser {
              }}};
   }
 
-  bool parse_token(const std::string& name, std::string_view line) {
-    if (!is_name(name, kNameMax)) return complain("a token's name has 1 to 255 letters, digits and ._-@:/+");
-    if (credentials_.tokens.size() == kCredentialsMax) return complain("more than 4,096 tokens");
+  // Or a certificate, which its digest stands for as well.
+  bool parse_token(const std::string& name, std::string_view line, Identity::Kind kind) {
+    const bool is_token = kind == Identity::Kind::kToken;
+    const std::string word = is_token ? "token" : "certificate";
+    std::vector<Identity>& list = is_token ? credentials_.tokens : credentials_.certificates;
+    if (!is_name(name, kNameMax)) return complain("a " + word + "'s name has 1 to 255 letters, digits and ._-@:/+");
+    if (list.size() == kCredentialsMax) return complain("more than 4,096 " + word + "s");
     Identity token;
+    token.kind = kind;
     token.credential = name;
     auto settings = identity_settings(token);
     settings["sha256"] = [this, &token](std::string_view value) {
@@ -120,9 +126,9 @@ class Parser {
       return at || complain("'" + printable(value) + "' is not a date as 2027-06-30");
     };
     if (!parse_settings(line, settings, {"tenant", "rights", "sha256"})) return false;
-    if (!names_.insert(name).second) return complain("token " + name + " is named twice");
-    if (!digests_.insert(token.digest).second) return complain("another token has this sha256");
-    credentials_.tokens.push_back(std::move(token));
+    if (!names_.insert({kind, name}).second) return complain(word + " " + name + " is named twice");
+    if (!digests_.insert({kind, token.digest}).second) return complain("another " + word + " has this sha256");
+    list.push_back(std::move(token));
     return true;
   }
 
@@ -130,6 +136,7 @@ class Parser {
     if (!is_name(name, kNameMax)) return complain("a subject has 1 to 255 letters, digits and ._-@:/+");
     if (credentials_.subjects.size() == kCredentialsMax) return complain("more than 4,096 subjects");
     Identity subject;
+    subject.kind = Identity::Kind::kSubject;
     subject.credential = name;
     if (!parse_settings(line, identity_settings(subject), {"tenant", "rights"})) return false;
     if (!subjects_.insert(name).second) return complain("subject " + name + " is named twice");
@@ -173,9 +180,11 @@ class Parser {
     };
     for (Identity& token : credentials_.tokens) take_quotas(token);
     for (Identity& subject : credentials_.subjects) take_quotas(subject);
+    for (Identity& certificate : credentials_.certificates) take_quotas(certificate);
     for (const auto& [name, tenant] : tenants_) {
       if (tenant.used) continue;
-      return std::unexpected(InputFault{fault_.file, tenant.line, "no token or subject is of tenant " + name});
+      return std::unexpected(
+          InputFault{fault_.file, tenant.line, "no token, subject or certificate is of tenant " + name});
     }
     return std::move(credentials_);
   }
@@ -183,8 +192,9 @@ class Parser {
   InputFault fault_;
   Credentials credentials_;
   std::map<std::string, TenantLine> tenants_;
-  std::set<std::string> names_, subjects_;
-  std::set<TokenDigest> digests_;
+  std::set<std::pair<Identity::Kind, std::string>> names_;
+  std::set<std::string> subjects_;
+  std::set<std::pair<Identity::Kind, TokenDigest>> digests_;
 };
 
 }  // namespace

@@ -1,11 +1,13 @@
-// Credentials: the text of a credentials file, which a person keeps. A line is one tenant, token or certificate's
-// subject: a word, a name, and settings as name=value; '#' begins a comment.
+// Credentials: the text of a credentials file, which a person keeps. A line is one tenant, token, certificate
+// or name in certificates: a word, a name, and settings as name=value; '#' begins a comment.
 //
 //   tenant  search  pool=8GiB flash=200GiB requests=64       (optional: what is left out is unlimited)
 //   token   ci      tenant=search rights=read,write sha256=<64 hex digits> expires=2027-06-30
 //   subject engine1.example.net  tenant=search rights=read
+//   certificate e2  tenant=search rights=read sha256=<64 hex digits: the certificate's fingerprint> expires=2027-06-30
 //
-// Pure; values. Bounds: a text of 1 MiB, 4,096 tokens, 4,096 subjects, 1,024 tenants. Docs: docs/security.md.
+// Pure; values. Bounds: a text of 1 MiB, 4,096 tokens, subjects and certificates each, 1,024 tenants. Docs:
+// docs/security.md.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +29,8 @@ inline constexpr std::size_t kNameMax = 255;
 
 struct Credentials {
   std::vector<Identity> tokens;
-  std::vector<Identity> subjects;  // their credential is the subject: a certificate's DNS name or common name
+  std::vector<Identity> subjects;  // their credential is the subject: a certificate's DNS name, URI or common name
+  std::vector<Identity> certificates;
 };
 
 // Reads the text; `file` names it in a complaint. Complaints about: unknown words and settings, settings named twice or

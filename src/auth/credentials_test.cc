@@ -50,7 +50,7 @@ TEST(Credentials, ReadsTheLineItShows) {
 
 TEST(Credentials, SaysWhereAndWhatIsWrong) {
   const std::string good = "token a tenant=t rights=read sha256=" + kDigest + "\n";
-  EXPECT_EQ(complaint(good + "tokn b"), "c:2: 'tokn' is not tenant, token or subject");
+  EXPECT_EQ(complaint(good + "tokn b"), "c:2: 'tokn' is not tenant, token, subject or certificate");
   EXPECT_EQ(complaint("token"), "c:1: a token's name has 1 to 255 letters, digits and ._-@:/+");
   EXPECT_EQ(complaint("token a=b"), "c:1: a token's name has 1 to 255 letters, digits and ._-@:/+");
   EXPECT_EQ(complaint("subject"), "c:1: a subject has 1 to 255 letters, digits and ._-@:/+");
@@ -75,7 +75,7 @@ TEST(Credentials, SaysWhereAndWhatIsWrong) {
   EXPECT_EQ(complaint("tenant t pool=much"), "c:1: 'much' is not a size");
   EXPECT_EQ(complaint("tenant t requests=0"), "c:1: '0' is not a number of requests above 0");
   EXPECT_EQ(complaint("tenant t requests=4x"), "c:1: '4x' is not a number of requests above 0");
-  EXPECT_EQ(complaint("\x1b[31m"), "c:1: '?[31m' is not tenant, token or subject");
+  EXPECT_EQ(complaint("\x1b[31m"), "c:1: '?[31m' is not tenant, token, subject or certificate");
 }
 
 TEST(Credentials, WhatIsThereTwiceIsRefused) {
@@ -89,7 +89,7 @@ TEST(Credentials, WhatIsThereTwiceIsRefused) {
 
 TEST(Credentials, ATenantWithoutCredentialsIsASlip) {
   EXPECT_EQ(complaint("tenant serch pool=1GiB\nsubject a tenant=search rights=read"),
-            "c:1: no token or subject is of tenant serch");
+            "c:1: no token, subject or certificate is of tenant serch");
 }
 
 TEST(Credentials, IsBounded) {

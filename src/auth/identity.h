@@ -50,8 +50,11 @@ using WallSeconds = std::int64_t;
 inline constexpr WallSeconds kNoExpiry = std::numeric_limits<WallSeconds>::max();
 
 struct Identity {
-  std::string credential;              // its name in the credentials file, for logs; not a secret
-  std::array<std::byte, 32> digest{};  // of its token; zeros: it is a certificate's subject
+  enum class Kind : std::uint8_t { kToken, kSubject, kCertificate };
+  std::string credential;  // its name in the credentials file, for logs; not a secret
+  Kind kind = Kind::kToken;
+  std::array<std::byte, 32>
+      digest{};  // of its token, or SHA-256 of its certificate; zeros: it is a name in certificates
   std::string tenant;
   Rights rights;
   Quotas quotas;

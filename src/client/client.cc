@@ -18,6 +18,7 @@
 #include "client/request.h"
 #include "client/token_file.h"
 #include "io/fd.h"
+#include "net/tls_dialer.h"
 
 namespace kvd::client {
 namespace {
@@ -45,6 +46,39 @@ std::function<Result<std::string>()> token_of(const ClientOptions& options) {
   return [path = options.token_file] { return read_token_file(path); };
 }
 
+tls::ClientFiles tls_files(const ClientOptions& options) {
+  return {.ca = options.tls_ca, .certificate = options.tls_cert, .key = options.tls_key};
+}
+
+// Encryption is asked for by the address alone: options for it and another address would be a client in the clear.
+Status check_tls(const net::Address& address, const ClientOptions& options) {
+  const bool said = !options.tls_ca.empty() || !options.tls_cert.empty() || !options.tls_key.empty();
+  if (!address.tls) {
+    if (said) return fail(Code::kInvalid, "tls_ca, tls_cert and tls_key are for addresses that begin with tls://");
+    return {};
+  }
+  if (options.tls_ca.empty()) {
+    return fail(Code::kInvalid, "tls_ca is missing: a tls:// address needs the authority of the depot's certificate");
+  }
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return fail(Code::kInvalid, "tls_cert and tls_key go together");
+  }
+  if (!tls::Context::make_client(tls_files(options))) {
+    return fail(Code::kInvalid,
+                "tls_ca, tls_cert or tls_key cannot be read, is no such file in PEM form, or others can read the key: "
+                "chmod 600");
+  }
+  return {};
+}
+
+net::MakeDialer dialer_of(const net::Address& address, const ClientOptions& options) {
+  if (!address.tls) return {};
+  const std::string server = options.tls_server_name.empty() ? address.host : options.tls_server_name;
+  return [files = tls_files(options), server](io::Loop& loop) {
+    return std::make_unique<net::TlsDialer>(std::make_unique<net::SocketDialer>(loop), files, server);
+  };
+}
+
 // All that a client consists of. In a forked child it is left as it is: its thread is not there, and its descriptors
 // are shared with the parent, which an orderly end would disturb.
 struct Parts {
@@ -59,7 +93,8 @@ struct Parts {
               .breaker_probe = options.breaker_probe,
               .verify = options.verify,
               .seed = static_cast<std::uint64_t>(loop->now().time_since_epoch().count()),
-              .shared_memory = options.shared_memory,
+              .make_dialer = dialer_of(address, options),
+              .shared_memory = options.shared_memory && !address.tls,
               .token = token_of(options)}) {}
 
   std::unique_ptr<io::Loop> loop;
@@ -348,6 +383,7 @@ Result<std::unique_ptr<Client>> open_attached(const std::string& depot, const Cl
   }
   const auto address = net::parse_address(depot);
   if (!address) return fail(address.error());
+  if (const Status checked = check_tls(*address, options); !checked) return fail(checked.error());
   if (const auto token = token_of(options); token) {
     if (const auto usable = token(); !usable)
       return fail(Code::kInvalid, usable.error().what, usable.error().sys_errno);

@@ -78,6 +78,10 @@ class BenchNet {
     auto bench = NetBench::open({.depot = flags_.depot,
                                  .shared_memory = flags_.shared_memory,
                                  .token_file = flags_.token_file,
+                                 .tls_ca = flags_.tls_ca,
+                                 .tls_cert = flags_.tls_cert,
+                                 .tls_key = flags_.tls_key,
+                                 .tls_server_name = flags_.tls_server_name,
                                  .tenant = flags_.tenant,
                                  .bytes = bytes_,
                                  .size = size});
@@ -177,7 +181,7 @@ int run_bench_net(const BenchNetFlags& flags) {
 Verb add_bench_net(CLI::App& bench) {
   auto flags = std::make_shared<BenchNetFlags>();
   CLI::App* const verb = bench.add_subcommand("net", "Puts, gets and lookups of one client on a depot that runs");
-  verb->add_option("depot", flags->depot, "Its address: tcp://HOST:PORT or unix:///PATH")
+  verb->add_option("depot", flags->depot, "Its address: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH")
       ->type_name("ADDRESS")
       ->required();
   verb->add_option("--size", flags->size, "Of the records that the depot holds meanwhile [64MiB]")
@@ -190,6 +194,15 @@ Verb add_bench_net(CLI::App& bench) {
   verb->add_flag("--shared-memory", flags->shared_memory, "Read the depot's memory, as engines on its host do");
   verb->add_option("--token-file", flags->token_file, "The token that the depot asks for is in it, mode 0600")
       ->type_name("FILE")
+      ->take_last();
+  const auto file = [verb](const char* name, std::string& place, const char* help) {
+    verb->add_option(name, place, help)->type_name("FILE")->take_last();
+  };
+  file("--tls-ca", flags->tls_ca, "Of tls:// addresses: who has signed the depot's certificate, PEM");
+  file("--tls-cert", flags->tls_cert, "This client's own certificate, where the depot wants one");
+  file("--tls-key", flags->tls_key, "Its private key, mode 0600");
+  verb->add_option("--tls-server-name", flags->tls_server_name, "What the depot's certificate is for [its host]")
+      ->type_name("NAME")
       ->take_last();
   verb->add_option("--tenant", flags->tenant, "Whose records they are: the token's tenant [default]")
       ->type_name("NAME")

@@ -15,6 +15,7 @@ struct BenchNetFlags {
   unsigned rounds = 3;
   bool shared_memory = false;
   std::string token_file;
+  std::string tls_ca, tls_cert, tls_key, tls_server_name;
   std::string tenant = "default";
   bool json = false;
 };

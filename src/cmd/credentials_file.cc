@@ -62,7 +62,7 @@ std::expected<std::shared_ptr<const auth::Authority>, std::string> load_authorit
   if (!text) return std::unexpected(text.error());
   const auto credentials = auth::parse_credentials(*text, path);
   if (!credentials) return std::unexpected(credentials.error().str());
-  for (const auto* list : {&credentials->tokens, &credentials->subjects}) {
+  for (const auto* list : {&credentials->tokens, &credentials->subjects, &credentials->certificates}) {
     for (const auth::Identity& identity : *list) {
       if (!bounds_bytes(identity.quotas)) continue;
       return std::unexpected(

@@ -70,7 +70,7 @@ TEST_F(CredentialsFile, TheVerbTakesNothingThatTheFileWouldNotTake) {
 
 TEST_F(CredentialsFile, SaysWhatIsWrongWithIt) {
   EXPECT_EQ(complaint("subject s tenant=t rights=read"), "none");
-  EXPECT_EQ(complaint("tokn"), path + ":1: 'tokn' is not tenant, token or subject");
+  EXPECT_EQ(complaint("tokn"), path + ":1: 'tokn' is not tenant, token, subject or certificate");
   EXPECT_EQ(complaint("subject s tenant=t rights=read", 0620),
             path + ": others than its owner can write to it: chmod 600");
   EXPECT_EQ(complaint("tenant t requests=3\nsubject s tenant=t rights=read"), "none");

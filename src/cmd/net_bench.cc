@@ -38,7 +38,11 @@ Result<std::unique_ptr<NetBench>> NetBench::open(const NetBenchOptions& options)
                                              .require_connection = true,
                                              .shared_memory = options.shared_memory,
                                              .name = "kvdepot bench net",
-                                             .token_file = options.token_file});
+                                             .token_file = options.token_file,
+                                             .tls_ca = options.tls_ca,
+                                             .tls_cert = options.tls_cert,
+                                             .tls_key = options.tls_key,
+                                             .tls_server_name = options.tls_server_name});
   if (!client) return fail(client.error());
   std::unique_ptr<NetBench> bench(new NetBench(options, std::move(*client)));
   if (const Status ready = bench->prepare(); !ready) return fail(ready.error());

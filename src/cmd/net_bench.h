@@ -19,11 +19,12 @@
 namespace kvd::cmd {
 
 struct NetBenchOptions {
-  std::string depot;                              // as Client::open()
-  bool shared_memory = false;                     // of the depot's host, where that is possible
-  std::string token_file;                         // as ClientOptions::token_file
-  std::string tenant = "default";                 // of the records
-  std::uint64_t bytes = std::uint64_t{64} << 20;  // of the records that are kept in the depot at once
+  std::string depot;                                       // as Client::open()
+  bool shared_memory = false;                              // of the depot's host, where that is possible
+  std::string token_file;                                  // as ClientOptions::token_file
+  std::string tls_ca, tls_cert, tls_key, tls_server_name;  // as in ClientOptions
+  std::string tenant = "default";                          // of the records
+  std::uint64_t bytes = std::uint64_t{64} << 20;           // of the records that are kept in the depot at once
   RecordSize size;
 };
 

@@ -35,8 +35,8 @@ constexpr const char* kProgramFooter =
 
 constexpr const char* kServeFooter =
     "Sizes take B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024); times ms, s, m, h.\n"
-    "Without --credentials only loopback addresses and unix sockets can be listened on. SIGHUP reads the file "
-    "again.\n\n"
+    "Without --credentials only loopback addresses and unix sockets can be listened on, and with --tls-client-ca\n"
+    "tls:// addresses. SIGHUP reads these files again.\n\n"
     "Examples:\n"
     "  kvdepot serve --dir /data/kv --pool 8GiB --flash 200GiB\n"
     "  kvdepot serve --dir /data/kv --listen tcp://127.0.0.1:7070 --listen unix:///run/kvdepot.sock --http off\n"
@@ -62,7 +62,7 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   add("flash", "SIZE", "NVMe tier; 0 = memory only [10GiB; a store that is there keeps its size]");
   serve
       .add_option("--listen", flags.listen,
-                  "tcp://HOST:PORT or unix:///PATH; repeatable; port 0: any [tcp://127.0.0.1:7070]")
+                  "tcp://, tls://HOST:PORT or unix:///PATH; repeatable; port 0: any [tcp://127.0.0.1:7070]")
       ->type_name("ADDRESS")
       ->allow_extra_args(false);
   serve
@@ -85,6 +85,10 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   add("verify", "on|off", "Verify what is read from flash; off only in tests that prove that it matters [on]");
   serve.get_option("--verify")->group("");  // not in the help
   add("credentials", "FILE", "Who may come in, as whom; everybody else is refused: docs/security.md");
+  add("tls-cert", "FILE", "Certificate of tls:// addresses, PEM, with its chain; SIGHUP reads all tls files again");
+  add("tls-key", "FILE", "Its private key, mode 0600");
+  add("tls-client-ca", "FILE", "Clients on tls:// addresses have to show a certificate of these authorities");
+  add("tls-crl", "FILE", "Revocation list for certificates of clients");
   serve.add_flag("--insecure", flags.insecure, "Without credentials: listen also where other machines come from");
   add("log-level", "LEVEL", "debug, info, warn or error, to stderr [info]");
   serve.add_flag("--json", flags.json, "Print what is ready as one JSON object");

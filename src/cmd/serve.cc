@@ -1,12 +1,17 @@
 #include "cmd/serve.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -130,11 +135,21 @@ class Shutdown {
   bool drained_ = false;
 };
 
-// Reads the credentials again at SIGHUP. A file that is wrong changes nothing.
+// Kernel TLS would spare a copy. It is not used: no kernel that it could be tested on was at hand.
+bool kernel_has_tls() {
+  const io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  constexpr std::string_view kName = "tls";
+  // On a socket that is not connected: ENOTCONN where the kernel has it, ENOENT where it has not.
+  const int set = ::setsockopt(socket.get(), IPPROTO_TCP, TCP_ULP, kName.data(), kName.size());
+  return set == 0 || errno == ENOTCONN;
+}
+
+// Reads the credentials and the certificates again at SIGHUP. A file that is wrong changes nothing.
 class Reload {
  public:
-  Reload(io::Loop& loop, Log& log, std::string path)
-      : log_(log), path_(std::move(path)), watch_(loop, [this](std::uint32_t) { on_hangup_seen(); }) {}
+  Reload(io::Loop& loop, Log& log, const ServeOptions& options)
+      : log_(log), options_(options), watch_(loop, [this](std::uint32_t) { on_hangup_seen(); }) {}
+  [[nodiscard]] bool wanted() const { return !options_.credentials.empty() || options_.node.tls != nullptr; }
 
   // Before the file is read for the first time: what is signalled during recovery is done after it.
   Status catch_hangups() {
@@ -156,7 +171,17 @@ class Reload {
   void on_hangup_seen() {
     std::uint64_t count = 0;
     if (::read(fd_.get(), &count, sizeof count) != sizeof count) return;
-    auto authority = load_authority(path_);
+    if (options_.node.tls != nullptr) read_certificates();
+    if (!options_.credentials.empty()) read_credentials();
+  }
+  void read_certificates() {
+    if (const auto replaced = options_.node.tls->replace(options_.tls); !replaced)
+      return log_.error("the certificates stay as they were: " + replaced.error().str());
+    node_->judge_certificates();
+    log_.info("certificates read again");
+  }
+  void read_credentials() {
+    auto authority = load_authority(options_.credentials);
     if (!authority) return log_.error("the credentials stay as they were: " + authority.error());
     node_->set_authority(std::move(*authority));
     log_.info("credentials read again");
@@ -164,7 +189,7 @@ class Reload {
 
   Log& log_;
   node::Node* node_ = nullptr;
-  const std::string path_;
+  const ServeOptions& options_;
   io::UniqueFd fd_;
   io::Watch watch_;
 };
@@ -181,9 +206,18 @@ int serve(const ServeOptions& given, bool json) {
   if (!options.node.store.verify) log->warn("--verify off: what is read from flash is not verified; for tests only");
   Result<std::unique_ptr<io::Loop>> loop = io::make_real_loop();
   if (!loop) return report(loop.error(), "");
-  Reload reload(**loop, *log, options.credentials);
-  if (!options.credentials.empty()) {
+  if (!options.tls.certificate.empty()) {
+    auto context = tls::Context::make_server(options.tls);
+    if (!context) return complain("TLS: " + context.error().str());
+    options.node.tls = std::move(*context);
+    log->info(std::string("TLS 1.3 in user space; kernel TLS is ") +
+              (kernel_has_tls() ? "there and not used: untested" : "not in this kernel"));
+  }
+  Reload reload(**loop, *log, options);
+  if (reload.wanted()) {
     if (const Status caught = reload.catch_hangups(); !caught) return report(caught.error(), "");
+  }
+  if (!options.credentials.empty()) {
     auto authority = load_authority(options.credentials);
     if (!authority) return complain("--credentials: " + authority.error());
     options.node.authority = std::move(*authority);
@@ -194,7 +228,7 @@ int serve(const ServeOptions& given, bool json) {
   if (!node) return report(node.error(), why);
   Shutdown shutdown(**loop, *log, **node);
   if (const Status started = shutdown.start(); !started) return report(started.error(), "");
-  if (options.node.authority != nullptr) {
+  if (reload.wanted()) {
     if (const Status started = reload.start(**node); !started) return report(started.error(), "");
   }
   announce(**node, options, flash_bytes, json);

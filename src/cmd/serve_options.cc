@@ -18,9 +18,11 @@
 namespace kvd::cmd {
 namespace {
 
-constexpr std::array kNames{"connections-max", "credentials", "insecure", "dir",          "pool",       "flash",
-                            "listen",          "http",        "segment",  "demote-after", "shape-read", "log-level",
-                            "shared-memory",   "eviction",    "scrub",    "dwpd",         "resp",       "resp-ack"};
+constexpr std::array kNames{
+    "connections-max", "credentials", "insecure",      "dir",          "pool",       "flash",
+    "listen",          "http",        "segment",       "demote-after", "shape-read", "log-level",
+    "shared-memory",   "eviction",    "scrub",         "dwpd",         "resp",       "resp-ack",
+    "tls-cert",        "tls-key",     "tls-client-ca", "tls-crl"};
 
 // A scalar as it would be typed on the command line.
 std::string as_typed(const toml::node& node) {
@@ -111,6 +113,21 @@ Result<bool> parse_switch(std::string_view text) {
   return fail(Code::kInvalid, "not on or off");
 }
 
+// What belongs together is there, and is used.
+void check_tls(const ServeOptions& options, Reader& read) {
+  const tls::ServerFiles& files = options.tls;
+  if (files.certificate.empty() != files.key.empty())
+    read.complain(files.key.empty() ? "tls-key" : "tls-cert", "is missing: a certificate and its key go together");
+  if (files.certificate.empty() && !files.client_ca.empty())
+    read.complain("tls-client-ca", "is for tls:// addresses, which need --tls-cert and --tls-key");
+  if (files.client_ca.empty() && !files.crl.empty())
+    read.complain("tls-crl", "takes back certificates of clients, and without --tls-client-ca they show none");
+  const auto is_tls = [](const std::string& address) { return address.starts_with("tls://"); };
+  const bool used = std::ranges::any_of(options.node.listen, is_tls) || std::ranges::any_of(options.node.resp, is_tls);
+  if (!files.certificate.empty() && !used)
+    read.complain("tls-cert", "is for addresses that begin with tls://: give one with --listen or --resp");
+}
+
 // HOST:PORT is short for tcp://HOST:PORT.
 std::string full_address(const std::string& written) {
   return written.find("://") == std::string::npos ? "tcp://" + written : written;
@@ -165,6 +182,10 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   options.node.limits.connections_max = read.converted("connections-max", "1024", parse_connections);
   options.log_level = read.converted("log-level", "info", parse_level);
   options.credentials = read.text("credentials", "");
+  options.tls = {.certificate = read.text("tls-cert", ""),
+                 .key = read.text("tls-key", ""),
+                 .client_ca = read.text("tls-client-ca", ""),
+                 .crl = read.text("tls-crl", "")};
   options.node.insecure = read.converted("insecure", "off", parse_switch);
   options.node.http = read.text("http", "127.0.0.1:7071");
   if (options.node.http == "off") options.node.http.clear();
@@ -187,6 +208,7 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
     read.complain("dwpd", "bounds what is written to flash, and with --flash 0 there is none: leave one of them out");
   if (options.node.insecure && !options.credentials.empty())
     read.complain("insecure", "lets everybody in, and --credentials does not: leave one of them out");
+  check_tls(options, read);
   if (!read.complaint.empty()) return std::unexpected(read.complaint);
   return options;
 }

@@ -21,6 +21,7 @@ using Settings = std::map<std::string, std::vector<std::string>>;
 struct ServeOptions {
   node::NodeOptions node;
   std::string credentials;  // file; empty = everybody may come in
+  tls::ServerFiles tls;     // of tls:// addresses; empty = there are none
   Level log_level = Level::kInfo;
 };
 

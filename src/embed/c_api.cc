@@ -146,6 +146,10 @@ kvd_code kvd_open(const char* depot, const kvd_options* options, kvd_client** cl
     any.client.shared_memory = given.no_shared_memory == 0;
     if (given.name != nullptr) any.client.name = given.name;
     if (given.token_file != nullptr) any.client.token_file = given.token_file;
+    if (given.tls_ca != nullptr) any.client.tls_ca = given.tls_ca;
+    if (given.tls_cert != nullptr) any.client.tls_cert = given.tls_cert;
+    if (given.tls_key != nullptr) any.client.tls_key = given.tls_key;
+    if (given.tls_server_name != nullptr) any.client.tls_server_name = given.tls_server_name;
     if (given.on_warning != nullptr) {
       any.on_warning = [call = given.on_warning, user = given.on_warning_user](std::string_view line) {
         call(user, std::string(line).c_str());

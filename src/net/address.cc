@@ -13,9 +13,10 @@ namespace kvd::net {
 namespace {
 
 constexpr std::string_view kTcp = "tcp://";
+constexpr std::string_view kTls = "tls://";
 constexpr std::string_view kUnix = "unix://";
 
-Result<Address> parse_tcp(std::string_view rest) {
+Result<Address> parse_tcp(std::string_view rest, bool tls) {
   const std::size_t colon = rest.rfind(':');
   if (colon == std::string_view::npos) return fail(Code::kInvalid, "a port is missing: write tcp://HOST:PORT");
   std::string_view host = rest.substr(0, colon);
@@ -29,7 +30,7 @@ Result<Address> parse_tcp(std::string_view rest) {
   if (host.find_first_of(std::string_view("[]/\0", 4)) != std::string_view::npos) {
     return fail(Code::kInvalid, "a host has no brackets, slashes or zero bytes: write tcp://HOST:PORT");
   }
-  Address address{.kind = Address::Kind::kTcp, .host = std::string(host), .port = 0, .path = {}};
+  Address address{.kind = Address::Kind::kTcp, .host = std::string(host), .port = 0, .path = {}, .tls = tls};
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
   if (error != std::errc{} || end != port.data() + port.size()) {
     return fail(Code::kInvalid, "the port must be a number from 0 to 65535");
@@ -67,13 +68,14 @@ Result<Endpoint> resolve_name(const Address& address) {
 std::string Address::text() const {
   if (kind == Kind::kUnix) return std::string(kUnix) + path;
   const bool v6 = host.find(':') != std::string::npos;
-  return std::string(kTcp) + (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  return std::string(tls ? kTls : kTcp) + (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
 Result<Address> parse_address(std::string_view text) {
-  if (text.starts_with(kTcp)) return parse_tcp(text.substr(kTcp.size()));
+  if (text.starts_with(kTcp)) return parse_tcp(text.substr(kTcp.size()), false);
+  if (text.starts_with(kTls)) return parse_tcp(text.substr(kTls.size()), true);
   if (!text.starts_with(kUnix)) {
-    return fail(Code::kInvalid, "an address starts with tcp:// or unix://, as in tcp://127.0.0.1:7070");
+    return fail(Code::kInvalid, "an address starts with tcp://, tls:// or unix://, as in tcp://127.0.0.1:7070");
   }
   const std::string_view path = text.substr(kUnix.size());
   if (!path.starts_with('/') || path.find('\0') != std::string_view::npos) {
@@ -82,7 +84,7 @@ Result<Address> parse_address(std::string_view text) {
   if (path.size() >= sizeof(sockaddr_un::sun_path)) {
     return fail(Code::kInvalid, "the path of a unix socket has at most 107 bytes");
   }
-  return Address{.kind = Address::Kind::kUnix, .host = {}, .port = 0, .path = std::string(path)};
+  return Address{.kind = Address::Kind::kUnix, .host = {}, .port = 0, .path = std::string(path), .tls = false};
 }
 
 Result<Endpoint> resolve(const Address& address) {

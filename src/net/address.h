@@ -1,4 +1,5 @@
-// Where a depot listens: "tcp://HOST:PORT" or "unix:///ABSOLUTE/PATH". Plain values; resolve() may ask a name server.
+// Where a depot listens: "tcp://HOST:PORT", "tls://HOST:PORT" (the same, encrypted) or "unix:///ABSOLUTE/PATH". Plain
+// values; resolve() may ask a name server.
 #pragma once
 
 #include <sys/socket.h>
@@ -17,8 +18,9 @@ struct Address {
   std::string host;        // TCP: name or number; IPv6 numbers without brackets
   std::uint16_t port = 0;  // TCP; 0 = the system chooses (listeners only)
   std::string path;        // unix: absolute, at most 107 bytes (sockaddr_un)
+  bool tls = false;        // TCP, encrypted
 
-  // "tcp://127.0.0.1:7070", "tcp://[::1]:7070", "unix:///run/kvdepot.sock".
+  // "tcp://127.0.0.1:7070", "tcp://[::1]:7070", "unix:///run/kvdepot.sock", "tls://depot.example.net:7070".
   [[nodiscard]] std::string text() const;
 };
 

@@ -75,6 +75,9 @@ class ByteConnection {
   void resume();
   [[nodiscard]] bool held() const noexcept { return held_; }
 
+  // What the stream says of the peer; not to be moved through.
+  [[nodiscard]] io::Stream& stream() const noexcept { return *stream_; }
+
   void close(const Error& why);
   void close_after_flush(const Error& why);
   // Neither closed nor about to be.

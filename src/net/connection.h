@@ -159,6 +159,9 @@ class Connection final : private ShaperUser {
   // The peer is on this host, and descriptors can be sent: a unix socket.
   [[nodiscard]] bool is_local() const noexcept { return stream_->is_local(); }
 
+  // What the stream says of the peer; not to be moved through.
+  [[nodiscard]] io::Stream& stream() const noexcept { return *stream_; }
+
   // Ends the connection now: nothing lands or is read after it returns. Every queued on_done is called inside;
   // on_closed(why) follows from the loop. Idempotent.
   void close(const Error& why);

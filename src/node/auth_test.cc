@@ -181,7 +181,7 @@ TEST_F(NodeAuth, AnExpiredTokenEndsItsConnections) {
   wall = 946684800;
   client->send(wire::frame({.request_id = client->new_id()}, wire::Ping{}));
   EXPECT_TRUE(client->ended());
-  EXPECT_EQ(rig->log.count("expired token"), 1U);
+  EXPECT_EQ(rig->log.count("expired credential"), 1U);
   const auto again = stranger();
   again->next();
   expect_refused(*again, show(*again, token_number(5)));
@@ -199,7 +199,7 @@ TEST_F(NodeAuth, TheTokenSaysWhichTenantItIs) {
   for (const char* tenant : {"a", "default"}) {
     const Received m = b->call(wire::frame({.request_id = b->new_id()}, wire::Open{of(tenant)}));
     EXPECT_EQ(m.header.status, Code::kInvalid) << tenant;
-    EXPECT_EQ(wire::error_text(m.meta), "the token is of another tenant");
+    EXPECT_EQ(wire::error_text(m.meta), "the credential is of another tenant");
   }
   EXPECT_EQ(missing(*b, of_b, 1, 1), 1U) << "the connection goes on";
 }
@@ -231,7 +231,7 @@ TEST_F(NodeAuth, RightsAreCheckedForEachRequest) {
   EXPECT_EQ(put(*writer, ns, 1).header.status, Code::kOk);
   Received m = writer->call(Records::get(writer->new_id(), ns, 1, 1));
   EXPECT_EQ(m.header.status, Code::kInvalid);
-  EXPECT_EQ(wire::error_text(m.meta), "the token does not allow this");
+  EXPECT_EQ(wire::error_text(m.meta), "the credential does not allow this");
   const auto reader = enter(3);
   const std::uint32_t same = reader->open(of("a"));
   EXPECT_EQ(missing(*reader, same, 1, 1), 0U);

@@ -1,5 +1,6 @@
 #include "node/gate.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -27,6 +28,14 @@ std::optional<Gate::Admission> Gate::enter(Bytes token, std::string_view peer) {
   return std::nullopt;
 }
 
+Result<Gate::Admission> Gate::enter(const io::PeerCertificate& certificate) {
+  const auto found = authority_->identify_certificate(certificate.sha256, certificate.names, wall_clock_());
+  if (!found) return fail(found.error());
+  auth::Identity identity = **found;
+  identity.expires = std::min(identity.expires, certificate.not_after + 1);
+  return admission_of(std::make_shared<const auth::Identity>(std::move(identity)));
+}
+
 void Gate::refuse(std::string_view peer, std::string_view why) {
   counters_.unauthorized.add();
   if (const auto line = audit_.refused(peer, why, loop_.now())) log_.warn(*line);
@@ -37,7 +46,10 @@ void Gate::replace(std::shared_ptr<const auth::Authority> authority) { authority
 std::optional<Gate::Admission> Gate::renew(const auth::Identity& identity) {
   auth::SharedIdentity now = authority_->renew(identity, wall_clock_());
   if (now == nullptr || now->tenant != identity.tenant) return std::nullopt;
-  return admission_of(std::move(now));
+  if (identity.kind == auth::Identity::Kind::kToken) return admission_of(std::move(now));
+  auth::Identity renewed = *now;  // the certificate itself has not become younger
+  renewed.expires = std::min(renewed.expires, identity.expires);
+  return admission_of(std::make_shared<const auth::Identity>(std::move(renewed)));
 }
 
 Gate::Admission Gate::admission_of(auth::SharedIdentity identity) {

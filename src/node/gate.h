@@ -12,6 +12,7 @@
 #include "auth/authority.h"
 #include "base/log.h"
 #include "io/loop.h"
+#include "io/stream.h"
 #include "node/counters.h"
 #include "node/options.h"
 #include "node/tenants.h"
@@ -33,6 +34,8 @@ class Gate {
   Budget::Share take_stranger() { return strangers_.take(1); }
   // Who has this token; nullopt: nobody, which `peer` is in the log for.
   std::optional<Admission> enter(Bytes token, std::string_view peer);
+  // Whose certificate this is, until it expires; kNotFound and kStale: nobody's, which is not in the log.
+  Result<Admission> enter(const io::PeerCertificate& certificate);
   // Counts and logs an attempt that was refused.
   void refuse(std::string_view peer, std::string_view why);
 

@@ -57,6 +57,7 @@ class NodeImpl final : public Node {
   [[nodiscard]] std::string http_address() const override { return http_ ? http_->address() : std::string(); }
   Status adopt(std::unique_ptr<io::Stream> stream) override;
   void set_authority(std::shared_ptr<const auth::Authority> authority) override;
+  void judge_certificates() override;
   Status adopt_resp(std::unique_ptr<io::Stream> stream) override;
   void drain(Duration limit, io::Callback on_done) override;
   [[nodiscard]] std::string stats_json() const override { return node::stats_json(figures()); }
@@ -70,13 +71,16 @@ class NodeImpl final : public Node {
   [[nodiscard]] store::StoreOptions store_options() const;
   [[nodiscard]] bool lends() const;
   Status bind(std::string& why);
-  Status bind_one(const std::string& text, net::Reach reach, std::vector<std::unique_ptr<net::Listener>>& listeners,
-                  std::string& why);
+  [[nodiscard]] net::Reach reach_of(const net::Address& address) const;
+  Status bind_one(const std::string& text, std::vector<std::unique_ptr<net::Listener>>& listeners, std::string& why);
+  [[nodiscard]] Result<std::unique_ptr<io::Stream>> stream_of(io::UniqueFd socket, bool tls) const;
   void bind_local_socket(const net::Listener& port);
-  std::optional<RespAccess> resp_access(std::string_view token, std::string_view peer);
+  static RespAccess resp_access(Gate::Admission admission);
+  RespServer::Doors resp_doors();
   Status listen(std::string& why);
   void make_context();
-  void on_accept(io::UniqueFd socket);
+  void on_accept(io::UniqueFd socket, bool tls);
+  void on_accept_resp(io::UniqueFd socket, bool tls);
   bool make_room(bool for_resp = false);
   bool close_silent_resp();
   void refused(const Status& adopted);
@@ -206,11 +210,22 @@ void NodeImpl::bind_local_socket(const net::Listener& port) {
   }
 }
 
-Status NodeImpl::bind_one(const std::string& text, net::Reach reach,
-                          std::vector<std::unique_ptr<net::Listener>>& listeners, std::string& why) {
+// Other machines may come where everybody has to say who they are.
+net::Reach NodeImpl::reach_of(const net::Address& address) const {
+  const bool certificates = address.tls && options_.tls->knows_clients();
+  const bool known = options_.authority != nullptr || certificates;
+  return known || options_.insecure ? net::Reach::kAnyHost : net::Reach::kThisHost;
+}
+
+Status NodeImpl::bind_one(const std::string& text, std::vector<std::unique_ptr<net::Listener>>& listeners,
+                          std::string& why) {
   const Result<net::Address> address = net::parse_address(text);
   if (!address) return explain(text, address.error(), why);
-  Result<std::unique_ptr<net::Listener>> listener = net::Listener::bind(loop_, *address, reach);
+  if (address->tls && options_.tls == nullptr) {
+    why = fmt::format("{}: a tls:// address needs a certificate: give --tls-cert and --tls-key", text);
+    return fail(Code::kInvalid, "a tls:// address needs a certificate");
+  }
+  Result<std::unique_ptr<net::Listener>> listener = net::Listener::bind(loop_, *address, reach_of(*address));
   if (!listener) return explain(text, listener.error(), why);
   listeners.push_back(std::move(*listener));
   return {};
@@ -219,16 +234,14 @@ Status NodeImpl::bind_one(const std::string& text, net::Reach reach,
 // Takes every address before the store is opened: what is in use is known at once, and health is answered during
 // recovery.
 Status NodeImpl::bind(std::string& why) {
-  const net::Reach reach =
-      options_.authority != nullptr || options_.insecure ? net::Reach::kAnyHost : net::Reach::kThisHost;
   for (const std::string& text : options_.listen) {
-    if (Status bound = bind_one(text, reach, listeners_, why); !bound) return bound;
+    if (Status bound = bind_one(text, listeners_, why); !bound) return bound;
     addresses_.push_back(listeners_.back()->address().text());
     const net::Listener& bound = *listeners_.back();
-    if (lends() && !bound.is_unix()) bind_local_socket(bound);
+    if (lends() && !bound.is_unix() && !bound.address().tls) bind_local_socket(bound);
   }
   for (const std::string& text : options_.resp)
-    if (Status bound = bind_one(text, reach, resp_listeners_, why); !bound) return bound;
+    if (Status bound = bind_one(text, resp_listeners_, why); !bound) return bound;
   if (options_.http.empty()) return {};
   auto http = http::HttpServer::start(options_.http, [this](std::string_view path) { return answer(path); });
   if (!http) return explain(std::string(kHttpScheme) + options_.http, http.error(), why);
@@ -265,36 +278,47 @@ void NodeImpl::make_context() {
 }
 
 // Who a Redis client is by the credentials of the day.
-std::optional<RespAccess> NodeImpl::resp_access(std::string_view token, std::string_view peer) {
-  auto admission = gate_.enter(std::as_bytes(std::span(token)), peer);
-  if (!admission) return std::nullopt;
-  const auth::Rights rights = admission->identity->rights;
-  return RespAccess{.tenant = admission->identity->tenant,
+RespAccess NodeImpl::resp_access(Gate::Admission admission) {
+  const auth::Rights rights = admission.identity->rights;
+  return RespAccess{.tenant = admission.identity->tenant,
                     .reads = rights.allow(auth::Right::kRead),
                     .writes = rights.allow(auth::Right::kWrite),
-                    .identity = std::move(admission->identity),
-                    .use = std::move(admission->tenant),
+                    .identity = std::move(admission.identity),
+                    .use = std::move(admission.tenant),
                     .administers = rights.allow(auth::Right::kAdmin)};
 }
 
-Status NodeImpl::listen(std::string& why) {
-  RespServer::Identify identify;
+RespServer::Doors NodeImpl::resp_doors() {
   if (options_.resp_identify) {
-    identify = [this](std::string_view token, std::string_view) { return options_.resp_identify(token); };
-  } else if (!gate_.open()) {
-    identify = [this](std::string_view token, std::string_view peer) { return resp_access(token, peer); };
+    return {.by_token = [this](std::string_view token, std::string_view) { return options_.resp_identify(token); },
+            .by_certificate = {}};
   }
-  resp_ = std::make_unique<RespServer>(*context_, options_.resp_ack, std::move(identify), [this](const Error& error) {
+  if (gate_.open()) return {};
+  return {.by_token = [this](std::string_view token, std::string_view peer) -> std::optional<RespAccess> {
+            auto admission = gate_.enter(std::as_bytes(std::span(token)), peer);
+            if (!admission) return std::nullopt;
+            return resp_access(std::move(*admission));
+          },
+          .by_certificate = [this](const io::PeerCertificate& certificate) -> std::optional<RespAccess> {
+            auto admission = gate_.enter(certificate);
+            if (!admission) return std::nullopt;
+            return resp_access(std::move(*admission));
+          }};
+}
+
+Status NodeImpl::listen(std::string& why) {
+  resp_ = std::make_unique<RespServer>(*context_, options_.resp_ack, resp_doors(), [this](const Error& error) {
     counters_.resp_connections.set(resp_->sessions());
     ended("a RESP client", error);
   });
   for (const auto& listener : resp_listeners_) {
     const Status started = listener->start(
-        [this](io::UniqueFd socket) { refused(adopt_resp(net::make_socket_stream(std::move(socket)))); });
+        [this, tls = listener->address().tls](io::UniqueFd socket) { on_accept_resp(std::move(socket), tls); });
     if (!started) return explain(listener->address().text(), started.error(), why);
   }
   for (const auto& listener : listeners_) {
-    const Status started = listener->start([this](io::UniqueFd socket) { on_accept(std::move(socket)); });
+    const Status started = listener->start(
+        [this, tls = listener->address().tls](io::UniqueFd socket) { on_accept(std::move(socket), tls); });
     if (!started) return explain(listener->address().text(), started.error(), why);
   }
   return {};
@@ -332,7 +356,21 @@ http::Response NodeImpl::answer(std::string_view path) const {
   return {.status = 200, .body = "ready\n"};
 }
 
-void NodeImpl::on_accept(io::UniqueFd socket) { refused(adopt(net::make_socket_stream(std::move(socket)))); }
+Result<std::unique_ptr<io::Stream>> NodeImpl::stream_of(io::UniqueFd socket, bool tls) const {
+  auto stream = net::make_socket_stream(std::move(socket));
+  if (!tls) return stream;
+  return options_.tls->wrap(std::move(stream), {}, options_.limits.handshake_limit);
+}
+
+void NodeImpl::on_accept(io::UniqueFd socket, bool tls) {
+  auto stream = stream_of(std::move(socket), tls);
+  refused(stream ? adopt(std::move(*stream)) : Status(fail(stream.error())));
+}
+
+void NodeImpl::on_accept_resp(io::UniqueFd socket, bool tls) {
+  auto stream = stream_of(std::move(socket), tls);
+  refused(stream ? adopt_resp(std::move(*stream)) : Status(fail(stream.error())));
+}
 
 void NodeImpl::refused(const Status& adopted) {
   if (adopted) return;
@@ -443,6 +481,11 @@ void NodeImpl::set_authority(std::shared_ptr<const auth::Authority> authority) {
   for (const auto& [number, session] : sessions_) session->renew_identity();
   // Redis clients come back by themselves, and say again who they are.
   resp_->close_all(Error{Code::kUnavailable, 0, "the credentials have changed"});
+}
+
+void NodeImpl::judge_certificates() {
+  for (const auto& [number, session] : sessions_) session->renew_identity();
+  resp_->close_secure(Error{Code::kUnavailable, 0, "the certificates have changed"});
 }
 
 void NodeImpl::drain(Duration limit, io::Callback on_done) {

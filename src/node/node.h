@@ -45,6 +45,10 @@ class Node {
   // not among them, or now of another tenant, lose their connection. Loop thread.
   virtual void set_authority(std::shared_ptr<const auth::Authority> authority) = 0;
 
+  // The context of NodeOptions::tls has other files: clients whose certificate is not accepted any more lose their
+  // connection, Redis clients all do and come back. Loop thread.
+  virtual void judge_certificates() = 0;
+
   // Stops taking connections and requests, lets unfinished ones end for at most half of `limit`, writes what is dirty
   // to flash in the rest, then calls on_done from the loop. Once.
   virtual void drain(Duration limit, io::Callback on_done) = 0;

@@ -13,6 +13,7 @@
 #include "base/time.h"
 #include "kvdepot/types.h"
 #include "store/store.h"
+#include "tls/context.h"
 
 namespace kvd::node {
 
@@ -34,7 +35,8 @@ struct Limits {
   std::uint32_t connection_percent_max = 50;  // share of these two, and of leases, that one connection may take
   std::uint32_t lent_percent_max = 50;        // share of what GETs may pin, of the node and of a connection, for those
                                               // read through shared memory: the others always have the rest
-  std::uint32_t strangers_max = 128;          // connections that have not shown a token yet, where one is needed
+  std::uint32_t strangers_max = 128;          // connections of people who are not known yet, where they
+                                              // have to be, or who have to shake hands (TLS)
   Duration refusal_delay = std::chrono::milliseconds(500);  // before a wrong token is answered: 256 guesses a second
   Duration handshake_limit = std::chrono::seconds(5);       // from connecting to HELLO, and its token
   Duration put_idle_limit = std::chrono::seconds(60);       // between two messages of a PUT without a deadline
@@ -64,8 +66,8 @@ struct RespAccess {
 
 struct NodeOptions {
   store::StoreOptions store;
-  std::vector<std::string> listen;        // tcp://HOST:PORT, unix:///PATH; may be empty (embedded: adopt())
-  std::vector<std::string> resp;          // addresses like these where Redis clients are served; mostly none
+  std::vector<std::string> listen;  // tcp://HOST:PORT, tls://HOST:PORT, unix:///PATH; may be empty (embedded: adopt())
+  std::vector<std::string> resp;    // addresses like these where Redis clients are served; mostly none
   AckLevel resp_ack = AckLevel::kPooled;  // what their SETs wait for; beyond kPooled a flash tier is needed
   // Who a Redis client is, by the token that it says with AUTH; nothing: nobody. Empty = as the credentials say, and
   // without any nobody has to say it.
@@ -77,6 +79,7 @@ struct NodeOptions {
   bool shared_memory = true;
   io::DiskFactory* disks = nullptr;                  // where the flash file is opened; borrowed, null = the real disks
   std::shared_ptr<const auth::Authority> authority;  // who may come in, as Node::set_authority(); null = everybody
+  std::shared_ptr<tls::Context> tls;                 // of tls:// addresses; null = there are none. Also its maker's
   bool insecure = false;                             // without one: listen also where other machines come from
   std::function<auth::WallSeconds()> wall_clock;     // for the expiry of credentials; empty = the system's
   Limits limits;

@@ -102,9 +102,9 @@ void RespCommands::run(RespSession& session, const std::vector<std::string_view>
     return session.answer_error("NOAUTH Authentication required.");
   const auto& identity = session.access_.identity;
   if (!entry->before_auth && identity && session.context_.node.gate.expired(*identity)) {
-    session.context_.node.gate.refuse(session.peer_host_, "expired token");
+    session.context_.node.gate.refuse(session.peer_host_, "expired credential");
     session.quits_ = true;
-    return session.answer_error("NOAUTH the token has expired.");
+    return session.answer_error("NOAUTH the credential has expired.");
   }
   const bool may =
       entry->right == Right::kNone || (entry->right == Right::kRead ? session.access_.reads : session.access_.writes);
@@ -144,25 +144,29 @@ void RespSession::quit(const Words&) {
 // Whether the client is who it says. A wrong token is answered after a moment and ends the connection, so that guesses
 // take their time and one of the few places for strangers.
 bool RespSession::log_in(std::string_view user, std::string_view token) {
-  if (!context_.identify && user == "default") return true;
-  if (!context_.identify) {
+  if (!context_.doors.by_token && user == "default") return true;
+  if (!context_.doors.by_token) {
     answer_error(kWrongPass);
     return false;
   }
-  const auto access = context_.identify(token, peer_host_);
+  const auto access = context_.doors.by_token(token, peer_host_);
   if (!access) {
     refused_ = true;
     auth_timer_.disarm();
     refusal_timer_.arm_in(context_.node.limits.refusal_delay);
     return false;
   }
-  auto keyspace = context_.keyspace_of(access->tenant);
-  if (!keyspace) {
-    answer_error("ERR the depot serves too many tenants");
-    return false;
-  }
+  if (enter(*access)) return true;
+  answer_error("ERR the depot serves too many tenants");
+  return false;
+}
+
+// Is known from now on; false: the store has too many namespaces open.
+bool RespSession::enter(const RespAccess& access) {
+  auto keyspace = context_.keyspace_of(access.tenant);
+  if (!keyspace) return false;
   keyspace_ = std::move(*keyspace);
-  access_ = *access;
+  access_ = access;
   auth_timer_.disarm();
   stranger_.release();
   return true;
@@ -176,7 +180,7 @@ void RespSession::on_refusal_timer() {
 
 void RespSession::auth(const Words& words) {
   if (words.size() > 3) return answer_error(kSyntax);
-  if (words.size() == 2 && !context_.identify)
+  if (words.size() == 2 && !context_.doors.by_token)
     return answer_error(
         "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
         "configuration is correct?");

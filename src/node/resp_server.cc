@@ -7,11 +7,10 @@
 
 namespace kvd::node {
 
-RespServer::RespServer(NodeContext& context, AckLevel ack, Identify identify,
-                       std::function<void(const Error&)> on_closed)
+RespServer::RespServer(NodeContext& context, AckLevel ack, Doors doors, std::function<void(const Error&)> on_closed)
     : context_(context),
       on_closed_(std::move(on_closed)),
-      shared_{context, ack, std::move(identify), [this](const std::string& tenant) { return keyspace_of(tenant); },
+      shared_{context, ack, std::move(doors), [this](const std::string& tenant) { return keyspace_of(tenant); },
               [this](bool all) { return info(all); }} {}
 
 Status RespServer::adopt(std::unique_ptr<io::Stream> stream) {
@@ -52,6 +51,11 @@ void RespServer::close_idle(const Error& why) {
 
 void RespServer::close_all(const Error& why) {
   for (const auto& [number, session] : sessions_) session->close(why);
+}
+
+void RespServer::close_secure(const Error& why) {
+  for (const auto& [number, session] : sessions_)
+    if (session->is_secure()) session->close(why);
 }
 
 Result<std::shared_ptr<RespKeyspace>> RespServer::keyspace_of(const std::string& tenant) {

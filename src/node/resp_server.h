@@ -14,11 +14,11 @@ namespace kvd::node {
 
 class RespServer {
  public:
-  using Identify = std::function<std::optional<RespAccess>(std::string_view token, std::string_view peer)>;
+  using Doors = RespDoors;
 
-  // `ack` as in NodeOptions, `identify` as in RespContext. `on_closed` comes from the loop when a session has ended and
+  // `ack` as in NodeOptions, `doors` as in RespContext. `on_closed` comes from the loop when a session has ended and
   // is gone: with why, for the log.
-  RespServer(NodeContext& context, AckLevel ack, Identify identify, std::function<void(const Error&)> on_closed);
+  RespServer(NodeContext& context, AckLevel ack, Doors doors, std::function<void(const Error&)> on_closed);
 
   // Serves the client at the other end. kNoSpace: the store has too many namespaces open; kBusy: too many strangers.
   Status adopt(std::unique_ptr<io::Stream> stream);
@@ -31,6 +31,8 @@ class RespServer {
   // Ends the sessions that have nothing under way, or all.
   void close_idle(const Error& why);
   void close_all(const Error& why);
+  // Ends those that are encrypted.
+  void close_secure(const Error& why);
 
  private:
   Result<std::shared_ptr<RespKeyspace>> keyspace_of(const std::string& tenant);

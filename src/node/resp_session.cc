@@ -61,16 +61,33 @@ RespSession::~RespSession() {
 }
 
 Status RespSession::start() {
-  if (context_.identify) {
+  // A handshake is paid for before anybody is known, whoever may come in.
+  if (context_.doors.by_token || is_secure()) {
     stranger_ = context_.node.gate.take_stranger();
-    if (!stranger_) return fail(Code::kBusy, "too many connections that have not shown a token");
+    if (!stranger_) return fail(Code::kBusy, "too many connections of strangers");
     auth_timer_.arm_in(context_.node.limits.handshake_limit);
-    return connection_->start();
   }
+  if (context_.doors.by_token) return connection_->start();
   auto keyspace = context_.keyspace_of(access_.tenant);
   if (!keyspace) return fail(keyspace.error());
   keyspace_ = std::move(*keyspace);
   return connection_->start();
+}
+
+// Who has shaken hands, and may come in or is known by it, is no stranger.
+void RespSession::shake_off() {
+  if (!context_.doors.by_token) {
+    stranger_.release();
+    return auth_timer_.disarm();
+  }
+  const io::PeerCertificate* const certificate = connection_->stream().peer_certificate();
+  if (certificate == nullptr || !context_.doors.by_certificate) return;
+  if (const auto access = context_.doors.by_certificate(*certificate)) enter(*access);
+}
+
+void RespSession::on_closed(const Error& why) {
+  if (const char* const refusal = connection_->stream().refusal()) context_.node.gate.refuse(peer_host_, refusal);
+  on_closed_(*this, why);
 }
 
 // ---- Bytes in ----
@@ -96,6 +113,7 @@ std::size_t RespSession::places(std::span<iovec> out) {
 }
 
 Status RespSession::landed(std::size_t bytes) {
+  if (!std::exchange(shaken_, true)) shake_off();
   const std::size_t direct = std::min(bytes, direct_);
   if (direct > 0) {
     puts_.back()->landed(direct);

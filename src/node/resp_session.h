@@ -25,12 +25,18 @@
 
 namespace kvd::node {
 
+// How a Redis client is known; all empty = nobody has to say who he is.
+struct RespDoors {
+  // `peer`: where he comes from, for the log.
+  std::function<std::optional<RespAccess>(std::string_view token, std::string_view peer)> by_token;
+  std::function<std::optional<RespAccess>(const io::PeerCertificate& certificate)> by_certificate;
+};
+
 // What the RESP sessions of a node share. Owned by RespServer.
 struct RespContext {
   NodeContext& node;
   AckLevel ack;  // that a SET waits for
-  // Empty = nobody has to say who he is. `peer`: where he comes from, for the log.
-  std::function<std::optional<RespAccess>(std::string_view token, std::string_view peer)> identify;
+  RespDoors doors;
   // The tenant's keyspace; kNoSpace when it cannot be opened.
   std::function<Result<std::shared_ptr<RespKeyspace>>(const std::string& tenant)> keyspace_of;
   std::function<std::string(bool all)> info;  // INFO's text; all: also figures of what all tenants do
@@ -66,6 +72,7 @@ class RespSession final : private net::ByteHandler {
   [[nodiscard]] Time stuck_since() const noexcept {
     return pins_.used() > 0 ? connection_->stuck_since() : Time::max();
   }
+  [[nodiscard]] bool is_secure() const noexcept { return connection_->stream().is_secure(); }
 
  private:
   friend class RespCommands;
@@ -93,7 +100,7 @@ class RespSession final : private net::ByteHandler {
   [[nodiscard]] bool within() const override { return parser_.within_command() && !command_waits_ && !writing_; }
   [[nodiscard]] std::uint64_t finished() const override { return commands_; }
   void on_drained() override { schedule(); }
-  void on_closed(const Error& why) override { on_closed_(*this, why); }
+  void on_closed(const Error& why) override;
 
   // resp_session.cc: bytes, order, values
   void parse();
@@ -132,6 +139,8 @@ class RespSession final : private net::ByteHandler {
   void quit(const Words& words);
   void auth(const Words& words);
   bool log_in(std::string_view user, std::string_view token);
+  bool enter(const RespAccess& access);
+  void shake_off();
   void on_refusal_timer();
   void hello(const Words& words);
   void select(const Words& words);
@@ -163,6 +172,7 @@ class RespSession final : private net::ByteHandler {
   std::string peer_host_;
   Budget::Share stranger_;  // until then, where it has to be said
   bool greeted_ = false;
+  bool shaken_ = false;   // its first bytes have come: a handshake, where there is one, is done
   bool refused_ = false;  // has shown a wrong token: nothing more is taken
   io::Timer auth_timer_;
   io::Timer refusal_timer_;

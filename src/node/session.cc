@@ -83,9 +83,10 @@ Session::~Session() {
 }
 
 Status Session::start() {
-  if (!context_.gate.open()) {
+  // A handshake is paid for before anybody is known, whoever may come in.
+  if (!context_.gate.open() || connection_->stream().is_secure()) {
     stranger_ = context_.gate.take_stranger();
-    if (!stranger_) return fail(Code::kBusy, "too many connections that have not shown a token");
+    if (!stranger_) return fail(Code::kBusy, "too many connections of strangers");
   }
   handshake_timer_.arm_in(context_.limits.handshake_limit);
   return connection_->start();
@@ -112,8 +113,8 @@ Status Session::on_message(const wire::Header& header, Bytes meta) {
 Status Session::on_request(const wire::Header& header, Bytes meta) {
   if (identity_ == nullptr) return dispatch(header, meta);
   if (context_.gate.expired(*identity_)) {
-    context_.gate.refuse(peer_host_, "expired token");
-    return fail(Code::kUnavailable, "the client's token has expired");
+    context_.gate.refuse(peer_host_, "expired credential");
+    return fail(Code::kUnavailable, "the client's credential has expired");
   }
   if (may(header.opcode)) {
     if (is_new_request(header.opcode)) tenant_->accepted.add();
@@ -122,7 +123,7 @@ Status Session::on_request(const wire::Header& header, Bytes meta) {
   context_.counters.forbidden.add();
   tenant_->refused.add();
   if (wire::reply_of(header.opcode) == header.opcode) return {};  // CHECK has no answer
-  return refuse(header, {Code::kInvalid, 0, "the token does not allow this"});
+  return refuse(header, {Code::kInvalid, 0, "the credential does not allow this"});
 }
 
 Status Session::dispatch(const wire::Header& header, Bytes meta) {
@@ -161,6 +162,7 @@ Status Session::on_hello(const wire::Header& header, Bytes meta) {
   context_.log.debug(fmt::format("connection {}: this is '{}'", number_, peer_name_));
   if (!context_.gate.open()) return on_stranger(header, *hello);
   greeted_ = true;
+  stranger_.release();
   handshake_timer_.disarm();
   connection_->set_meta_bytes_max(wire::kMetaBytesMax);
   const bool asked = (hello->features & wire::kFeatureSharedMemory) != 0;
@@ -186,7 +188,7 @@ Status Session::on_open(const wire::Header& header, Bytes meta) {
   // Not put right here: the client seeds checksums with keys that its tenant is part of.
   if (identity_ != nullptr && open->ns.tenant != identity_->tenant) {
     context_.counters.forbidden.add();
-    return refuse(header, {Code::kInvalid, 0, "the token is of another tenant"});
+    return refuse(header, {Code::kInvalid, 0, "the credential is of another tenant"});
   }
   if (open->ns.fingerprint.starts_with(RespKeyspace::kReserved)) {
     return refuse(header, {Code::kInvalid, 0, "a fingerprint that is kept for Redis clients"});

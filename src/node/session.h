@@ -56,7 +56,7 @@ class Session final : private net::MessageHandler {
   // Ends the connection; on_closed follows.
   void close(const Error& why) { connection_->close(why); }
   [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
-  // Other credentials count from now on: ends the connection when its client's are not among them.
+  // Other credentials or certificates count from now on: ends the connection when its client's are not among them.
   void renew_identity();
 
  private:
@@ -149,7 +149,7 @@ class Session final : private net::MessageHandler {
   Status on_payload_end() override;
   void on_drained() override { pump(); }
   wire::Buffer farewell(const Error& why, Bytes first_bytes) override;
-  void on_closed(const Error& why) override { on_closed_(*this, why); }
+  void on_closed(const Error& why) override;
 
   // session.cc: the connection and small requests
   Status on_hello(const wire::Header& header, Bytes meta);
@@ -178,6 +178,7 @@ class Session final : private net::MessageHandler {
   // session_auth.cc: who the client is and what it may do
   Status on_stranger(const wire::Header& hello, const wire::Hello& said);
   Status on_auth(const wire::Header& header, Bytes meta);
+  void admit(Gate::Admission admission);
   void say_unauthorized(wire::Opcode opcode);
   [[nodiscard]] bool may(wire::Opcode opcode) const noexcept;
   Result<TenantSlot> take_slot();

@@ -11,10 +11,22 @@ constexpr Error kUnauthorized{Code::kInvalid, 0, "unauthorized"};
 
 }  // namespace
 
-// A client that has no token, or does not know what one is, is refused at once; the others are asked for it.
+// Whose certificate is listed is in. Of the others, a client that has no token, or does not know what one is, is
+// refused at once; the rest are asked for it.
 Status Session::on_stranger(const wire::Header& hello, const wire::Hello& said) {
+  const char* why = "no token";
+  if (const io::PeerCertificate* const certificate = connection_->stream().peer_certificate()) {
+    Result<Gate::Admission> admission = context_.gate.enter(*certificate);
+    if (admission) {
+      admit(std::move(*admission));
+      handshake_timer_.disarm();
+      let_in(hello, 0);
+      return {};
+    }
+    why = admission.error().what;
+  }
   if ((said.features & wire::kFeatureToken) == 0) {
-    context_.gate.refuse(peer_host_, "no token");
+    context_.gate.refuse(peer_host_, why);
     say_unauthorized(wire::Opcode::kHelloReply);
     return {};
   }
@@ -36,14 +48,24 @@ Status Session::on_auth(const wire::Header& header, Bytes meta) {
     refusal_timer_.arm_in(context_.limits.refusal_delay);
     return {};
   }
-  identity_ = std::move(admission->identity);
-  tenant_ = std::move(admission->tenant);
-  stranger_.release();
-  greeted_ = true;
-  connection_->set_meta_bytes_max(wire::kMetaBytesMax);
+  admit(std::move(*admission));
   const wire::Header answer{.flags = wire::kFlagLast, .request_id = header.request_id};
   connection_->send({.head = wire::frame(answer, wire::AuthReply{}), .body = {}, .on_done = {}});
   return {};
+}
+
+void Session::admit(Gate::Admission admission) {
+  identity_ = std::move(admission.identity);
+  tenant_ = std::move(admission.tenant);
+  stranger_.release();
+  greeted_ = true;
+  connection_->set_meta_bytes_max(wire::kMetaBytesMax);
+}
+
+// Whoever was refused within the handshake has not come to HELLO.
+void Session::on_closed(const Error& why) {
+  if (const char* const refusal = connection_->stream().refusal()) context_.gate.refuse(peer_host_, refusal);
+  on_closed_(*this, why);
 }
 
 void Session::say_unauthorized(wire::Opcode opcode) {
@@ -52,11 +74,15 @@ void Session::say_unauthorized(wire::Opcode opcode) {
 }
 
 void Session::renew_identity() {
+  if (const Status judged = connection_->stream().judge_again(); !judged) {
+    context_.gate.refuse(peer_host_, judged.error().what);
+    return close({Code::kUnavailable, 0, "the client's certificate is not accepted any more"});
+  }
   if (identity_ == nullptr) return;  // has not shown anything yet
   std::optional<Gate::Admission> admission = context_.gate.renew(*identity_);
   if (!admission) {
-    context_.gate.refuse(peer_host_, "its token was revoked");
-    return close({Code::kUnavailable, 0, "the client's token was revoked"});
+    context_.gate.refuse(peer_host_, "its credential was revoked");
+    return close({Code::kUnavailable, 0, "the client's credential was revoked"});
   }
   identity_ = std::move(admission->identity);
   tenant_ = std::move(admission->tenant);

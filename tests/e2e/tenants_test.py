@@ -83,10 +83,10 @@ class TenantsTest(unittest.TestCase):
             self.assertEqual(b.put(2).failed_keys, 0)
             self.assertEqual((a.get()[1], b.get()[1]), (1, 2))
             refused = reader.put(3)
-            self.assertEqual((refused.code, refused.why), ("invalid", "the token does not allow this"))
+            self.assertEqual((refused.code, refused.why), ("invalid", "the credential does not allow this"))
             self.assertEqual(a.client.stats()["bytes_shared"], 0, "nobody is lent the pool")
 
-            self.assertEqual(Peer(self, address, b_file, "a").get()[0].why, "the token is of another tenant")
+            self.assertEqual(Peer(self, address, b_file, "a").get()[0].why, "the credential is of another tenant")
             with self.assertRaises(kvdepot.KvdepotError):
                 kvdepot.Client(address, require_connection=True, connect_timeout_ms=500)
             self.assertIn("refused 127.0.0.1: no token", depot.output)

@@ -19,7 +19,7 @@ class ConfigError(ValueError):
 class Settings:
     """All settings with their defaults; only `depot` has none."""
 
-    depot: str                        # tcp://HOST:PORT, unix:///PATH or file:///DIR?pool=1GiB&flash=10GiB
+    depot: str                        # tcp:// or tls://HOST:PORT, unix:///PATH or file:///DIR?pool=1GiB&flash=10GiB
     tenant: str = "default"           # whose KV it is; tenants never see each other's
     ack: str = "pooled"               # when a store counts as done: pooled, written, synced
     deadline_share: float = 0.5       # a load may take this share of the compute that it saves
@@ -34,6 +34,10 @@ class Settings:
     prefault: bool = True             # touch the engine's KV memory once at start, so that no load pays for its pages
     shared_memory: bool = True        # of a depot on this host: copy from its memory instead of receiving bytes
     token_file: str = ""              # the token that the depot asks for is in this file, of mode 0600
+    tls_ca: str = ""                  # of tls:// depots: PEM file of who has signed the depot's certificate
+    tls_cert: str = ""                # this engine's own certificate, where the depot wants one, and
+    tls_key: str = ""                 # its key, of mode 0600
+    tls_server_name: str = ""         # what the depot's certificate is for, instead of the address's host
     verify: bool = True               # false only in tests that prove that verification matters
     weights_id: str = ""              # identity of weights that cannot be read from files
     shared_hash_seed: bool = False    # PYTHONHASHSEED is set, to the same value, for all engines of this depot
@@ -88,9 +92,9 @@ _KIND_NAMES = {"bool": "true or false", "int": "an integer", "float": "a number"
 
 
 def _check(settings: Settings) -> None:
-    if not settings.depot.startswith(("tcp://", "unix://", "file://")):
-        raise ConfigError(f"kv_connector_extra_config: depot {settings.depot!r} must start with tcp://, unix:// or "
-                          "file://")
+    if not settings.depot.startswith(("tcp://", "tls://", "unix://", "file://")):
+        raise ConfigError(f"kv_connector_extra_config: depot {settings.depot!r} must start with tcp://, tls://, "
+                          "unix:// or file://")
     if not 1 <= len(settings.tenant.encode()) <= 64:
         raise ConfigError("kv_connector_extra_config: tenant must have 1 to 64 bytes")
     if settings.ack not in ACK_LEVELS:

@@ -17,7 +17,7 @@ def test_only_the_depot_is_needed():
     ({}, ["needs 'depot'", "tcp://127.0.0.1:7070"]),
     (DEPOT | {"depott": 1}, ["depott", "did you mean 'depot'"]),
     (DEPOT | {"zzz": 1}, ["zzz", "known are", "deadline_share"]),
-    ({"depot": "127.0.0.1:7070"}, ["tcp://, unix:// or file://"]),
+    ({"depot": "127.0.0.1:7070"}, ["tcp://, tls://, unix:// or file://"]),
     (DEPOT | {"progress_ms": "fast"}, ["progress_ms", "an integer", "'fast'"]),
     (DEPOT | {"progress_ms": True}, ["an integer"]),
     (DEPOT | {"progress_ms": 0}, ["progress_ms must be at least 1"]),

@@ -78,7 +78,8 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         try:
             return native.Client(settings.depot, attach_only=attach_only, breaker_probe_ms=settings.breaker_probe_ms,
                                  verify=settings.verify, name=name, shared_memory=settings.shared_memory,
-                                 token_file=settings.token_file)
+                                 token_file=settings.token_file, tls_ca=settings.tls_ca, tls_cert=settings.tls_cert,
+                                 tls_key=settings.tls_key, tls_server_name=settings.tls_server_name)
         except native.KvdepotError as error:
             raise ConfigError(f"kvdepot cannot open {settings.depot}: {error}") from error
 

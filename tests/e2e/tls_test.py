@@ -1,0 +1,207 @@
+"""A depot behind TLS, over real sockets, with the certificates that docs/security.md says how to make: Python and Redis
+clients with certificates, those without, revocation and renewal by SIGHUP.
+
+    python -m unittest tests.e2e.tls_test        # kvdepot is taken from PATH
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import kvdepot
+import redis
+from tests.e2e.depot_process import DepotProcess
+from tests.e2e.tenants_test import GROUPS, KEY, LAYERS, SLAB, WAIT_SECONDS_MAX
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def commands_of_the_page():
+    """What docs/security.md tells people to type to make certificates."""
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").split("## Encryption", 1)[1]
+    return re.search(r"```\n(openssl req.*?)```", text, re.S)[1]
+
+
+class Peer:
+    def __init__(self, test, address, tenant, **options):
+        self.client = kvdepot.Client(address, require_connection=True, connect_timeout_ms=WAIT_SECONDS_MAX * 1000,
+                                     **options)
+        test.addCleanup(self.client.close)
+        self.memory = bytearray(SLAB * LAYERS)
+        self.region = self.client.register(self.memory)
+        self.ns = self.client.open_namespace(tenant, b"weights", GROUPS)
+
+    def _done(self, op):
+        done = self.client.wait(op, timeout_ms=WAIT_SECONDS_MAX * 1000)
+        self.client.release(op)
+        return done
+
+    def put(self, fill):
+        self.memory[:] = bytes([fill]) * len(self.memory)
+        return self._done(self.client.multiput(self.ns, KEY, len(KEY), self.region, [0, SLAB], [0], total_ms=10_000))
+
+    def get(self):
+        self.memory[:] = bytes(len(self.memory))
+        done = self._done(self.client.multiget(self.ns, KEY, len(KEY), self.region, [0, SLAB], [0], total_ms=10_000,
+                                               progress_ms=0))
+        return None if done.failed_keys or done.code != "ok" else self.memory[0]
+
+
+class TlsTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="kvd-tls-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.shell(commands_of_the_page())
+        self.credentials = self.path("credentials")
+        self.write("subject engine-2.example.net tenant=search rights=read,write\n")
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def shell(self, script):
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=self.folder, capture_output=True,
+                              text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def write(self, text):
+        with open(self.credentials, "w", encoding="ascii") as file:
+            file.write(text)
+
+    def own(self, name):
+        return {"tls_ca": self.path("ca.pem"), "tls_cert": self.path(name + ".pem"),
+                "tls_key": self.path(name + ".key")}
+
+    def sign(self, name, days=365):
+        """One more certificate of the authority."""
+        function = commands_of_the_page().split("sign() {", 1)[1].split("\n}\n", 1)[0]
+        self.shell("sign() {" + function.replace("-days 365", f"-days {days}") + f"\n}}\nsign {name} DNS:{name}")
+
+    def crl(self, *names):
+        """The authority's list of what it has taken back."""
+        config = ("[ca]\ndefault_ca=a\n[a]\ndatabase=index.txt\ncrlnumber=number\ndefault_md=sha256\n"
+                  "default_crl_days=30\ncertificate=ca.pem\nprivate_key=ca.key\n")
+        script = f"printf '{config}' > ca.conf; : > index.txt; echo 01 > number\n"
+        script += "".join(f"openssl ca -config ca.conf -revoke {name}.pem\n" for name in names)
+        self.shell(script + "openssl ca -config ca.conf -gencrl -out crl.pem")
+
+    def depot(self, *more, listen="tls://127.0.0.1:0"):
+        flags = ["--tls-cert", self.path("depot.pem"), "--tls-key", self.path("depot.key"), *more]
+        depot = DepotProcess(pool="64MiB", flash="80MiB", extra=flags, listen=listen)
+        depot.start()
+        self.addCleanup(depot.__exit__)
+        return depot
+
+    def until(self, holds):
+        end = time.monotonic() + WAIT_SECONDS_MAX
+        while not holds():
+            self.assertLess(time.monotonic(), end, "it did not come about")
+            time.sleep(0.01)
+
+    def refused(self, address, **options):
+        with self.assertRaises(kvdepot.KvdepotError) as raised:
+            kvdepot.Client(address, require_connection=True, connect_timeout_ms=1500, **options)
+        return str(raised.exception)
+
+    def test_certificates_say_who_comes_in_and_are_renewed_and_taken_back(self):
+        self.crl()
+        self.sign("engine-4")
+        depot = self.depot("--credentials", self.credentials, "--tls-client-ca", self.path("ca.pem"), "--tls-crl",
+                           self.path("crl.pem"), listen="tls://0.0.0.0:0")
+        address = depot.address.replace("0.0.0.0", "127.0.0.1")
+        peer = Peer(self, address, "search", **self.own("engine-2"))
+        self.assertEqual(peer.put(7).failed_keys, 0)
+        self.assertEqual(peer.get(), 7)
+        self.assertEqual(peer.client.stats()["bytes_shared"], 0)
+
+        self.refused(address, **self.own("engine-4"))
+        self.assertIn("its certificate is nobody's", depot.output)
+        shown = self.shell("openssl x509 -in engine-4.pem -noout -fingerprint -sha256")
+        fingerprint = shown.split("=")[1].strip().replace(":", "").lower()
+        self.write("subject engine-2.example.net tenant=search rights=read,write\n"
+                   f"certificate four tenant=lab rights=read,write sha256={fingerprint}\n")
+        os.kill(depot.pid, signal.SIGHUP)
+        self.until(lambda: "credentials read again" in depot.output)
+        other = Peer(self, address, "lab", **self.own("engine-4"))
+        self.assertIsNone(other.get(), "another tenant's record")
+        self.refused(address, tls_ca=self.path("ca.pem"))
+        self.until(lambda: depot.metrics()["kvdepot_unauthorized_total"] >= 2)
+
+        self.crl("engine-4")
+        os.kill(depot.pid, signal.SIGHUP)
+        self.until(lambda: not other.client.stats()["connected"])
+        self.assertEqual(peer.get(), 7)
+        self.refused(address, **self.own("engine-4"))
+
+        shutil.copy(self.path("depot.pem"), self.path("depot.old"))
+        Path(self.path("depot.pem")).write_text("no certificate\n", encoding="ascii")
+        os.kill(depot.pid, signal.SIGHUP)
+        self.until(lambda: "the certificates stay as they were: " + self.path("depot.pem") in depot.output)
+        Peer(self, address, "search", **self.own("engine-2"))
+        shutil.copy(self.path("depot.old"), self.path("depot.pem"))
+        os.kill(depot.pid, signal.SIGHUP)
+        self.until(lambda: depot.output.count("certificates read again") >= 2)
+        self.assertEqual(Peer(self, address, "search", **self.own("engine-2")).get(), 7)
+
+    def test_a_client_knows_the_depot_it_means(self):
+        depot = self.depot()
+        name = depot.address.replace("127.0.0.1", "localhost")
+        self.assertEqual(Peer(self, name, "default", tls_ca=self.path("ca.pem")).put(1).failed_keys, 0)
+        Peer(self, depot.address, "default", tls_ca=self.path("ca.pem"), tls_server_name="localhost")
+        self.refused(depot.address, tls_ca=self.path("ca.pem"), tls_server_name="other.example.net")
+        self.refused(depot.address, tls_ca=self.path("engine-2.pem"))
+        self.refused(depot.address.replace("tls://", "tcp://"))
+        self.assertIn("tls_ca is missing", self.refused(depot.address))
+        self.assertIn("for addresses that begin with tls://",
+                      self.refused("tcp://127.0.0.1:1", tls_ca=self.path("ca.pem")))
+        bench = subprocess.run(["kvdepot", "bench", "net", name, "--tls-ca", self.path("ca.pem"), "--time", "10ms",
+                                "--rounds", "1", "--size", "8MiB", "--json"], capture_output=True, text=True,
+                               timeout=60)
+        self.assertEqual(bench.returncode, 0, bench.stderr)
+        self.assertGreater(len(json.loads(bench.stdout)["rows"]), 3)
+
+    def test_redis_clients_come_in_by_certificate(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        depot = self.depot("--credentials", self.credentials, "--tls-client-ca", self.path("ca.pem"), "--resp",
+                           f"tls://127.0.0.1:{port}")
+        files = {"ssl_ca_certs": self.path("ca.pem"), "ssl_certfile": self.path("engine-2.pem"),
+                 "ssl_keyfile": self.path("engine-2.key")}
+        client = redis.Redis("localhost", port, ssl=True, socket_timeout=30, **files)
+        value = os.urandom(3_000_000)
+        self.assertTrue(client.set("key", value))
+        self.assertEqual(client.get("key"), value)
+        asked = subprocess.run(["redis-cli", "--tls", "-h", "127.0.0.1", "-p", str(port), "--cacert",
+                                self.path("ca.pem"), "--cert", self.path("engine-2.pem"), "--key",
+                                self.path("engine-2.key"), "STRLEN", "key"], capture_output=True, text=True, timeout=30)
+        self.assertEqual(asked.stdout.strip(), "3000000", asked.stderr)
+        with self.assertRaises(redis.exceptions.ConnectionError):
+            redis.Redis("localhost", port, ssl=True, ssl_ca_certs=self.path("ca.pem"), socket_timeout=5).get("key")
+        with self.assertRaises(redis.exceptions.ConnectionError):
+            redis.Redis("localhost", port, socket_timeout=5).get("key")
+        self.assertIn("peer did not return a certificate", depot.output)
+
+    def test_what_does_not_belong_together_is_said_before_anything_is_opened(self):
+        for flags, words in ((["--tls-cert", "x"], "--tls-key: is missing"),
+                             (["--tls-client-ca", "x"], "--tls-client-ca: is for tls:// addresses"),
+                             (["--tls-cert", "x", "--tls-key", "y"], "--tls-cert: is for addresses that begin"),
+                             (["--listen", "tls://127.0.0.1:0"], "give --tls-cert and --tls-key"),
+                             (["--tls-cert", "/nowhere", "--tls-key", "y", "--listen", "tls://127.0.0.1:0"],
+                              "/nowhere: cannot be read")):
+            done = subprocess.run(["kvdepot", "serve", "--flash", "0", "--pool", "64MiB", "--http", "off", *flags],
+                                  capture_output=True, text=True, timeout=30)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(words, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
