@@ -14,11 +14,12 @@ import sys
 
 from bench import harness
 from bench.store_lab import StoreLab
-from bench.store_rows import large, layers, pool, reads, writes
+from bench.store_rows import bounds, large, layers, pool, reads, writes
 
 
 def run(bench: harness.Bench) -> None:
     lab = StoreLab(bench)
+    bounds.run(lab, bench)
     large.run(lab, bench)
     layers.run(lab, bench)
     reads.run(lab, bench)

@@ -100,6 +100,17 @@ class StoreLab:
             command += [f"--{name.replace('_', '-')}", value]
         return self._json(command)
 
+    def bounds_run(self, seconds: int) -> dict:
+        """Everything at once for that long, and what the store took meanwhile."""
+        program = self.bench.build / "release" / "bin" / "kvd_store_bounds"
+        if not program.exists():
+            raise BenchError(f"{program} is not there: make build PRESET=release TARGETS=kvd_store_bench")
+        folder = self.bench.work / "bounds"
+        try:
+            return self._json([program, "--seconds", seconds, "--dir", folder], seconds + RUN_SECONDS_MAX)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
     def filled(self, size: Size) -> Filled:
         """A store with as many records as stay without eviction. Made on the first call."""
         if size.name not in self._stores:
@@ -189,12 +200,12 @@ class StoreLab:
                    "--thread", *options]
         return parse_fio(self._output(command), "write" if kind == "write" else "read")
 
-    def _json(self, command: list) -> dict:
-        return json.loads(self._output(command))
+    def _json(self, command: list, seconds_max: int = RUN_SECONDS_MAX) -> dict:
+        return json.loads(self._output(command, seconds_max))
 
-    def _output(self, command: list) -> str:
+    def _output(self, command: list, seconds_max: int = RUN_SECONDS_MAX) -> str:
         words = [str(word) for word in command]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=RUN_SECONDS_MAX)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds_max)
         if done.returncode != 0:
             lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
             raise BenchError(f"{Path(words[0]).name} {words[1]}: {lines[-1][:200]}")

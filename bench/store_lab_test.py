@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 from bench import harness, store_lab
-from bench.store_rows import large, layers, pool, reads, writes
+from bench.store_rows import bounds, large, layers, pool, reads, writes
 
 FIO = {"jobs": [{"error": 0, "usr_cpu": 2.0, "sys_cpu": 8.0,
                  "read": {"io_bytes": 3_000_000_000, "runtime": 1500},
@@ -17,6 +17,9 @@ FIO = {"jobs": [{"error": 0, "usr_cpu": 2.0, "sys_cpu": 8.0,
 
 
 MATCHED = {"records": 4096, "match_us": 20.5, "match_p99_us": 30.0, "peak_kib": 9000}
+BOUNDS = {"seconds": 10, "memory_over_configured_MiB": 40.5, "disk_over_configured_bytes": 0,
+          "allocations_after_start": 0, "segments_evicted": 9, "puts": 1, "gets": 2, "pool_hits": 1, "flash_hits": 1,
+          "failed": 0, "wrong": 0}
 RECOVERED = {"records": 4096, "open_s": 1.5, "first_hit_s": 1.25, "served_s": 1.5}
 
 
@@ -49,6 +52,7 @@ class Rows(unittest.TestCase):
                   f"match) echo '{json.dumps(MATCHED)}'; exit;; recover) echo '{json.dumps(RECOVERED)}'; exit;; "
                   f"esac; shift; done\necho '{json.dumps(figures)}'\n")
         self.program(programs / "kvd_store_driver", script)
+        self.program(programs / "kvd_store_bounds", f"#!/bin/sh\necho '{json.dumps(BOUNDS)}'\n")
         self.program(programs / "kvd_blobdb_driver", script.replace("0.5", "1.0").replace(
             ', "first_layer_seconds": 0.05, "device_bytes": 1077936128, "segments_evicted": 3', ""))
         fio = {"jobs": [FIO["jobs"][0] | {kind: {"io_bytes": 1 << 30, "runtime": 500} for kind in ("read", "write")}]}
@@ -63,19 +67,20 @@ class Rows(unittest.TestCase):
         bench = harness.Bench("store", options)
         bench.work.mkdir(parents=True)
         lab = store_lab.StoreLab(bench)
-        for module in (large, layers, reads, pool, writes):
+        for module in (bounds, large, layers, reads, pool, writes):
             module.run(lab, bench)
         return {result["name"]: result for result in bench.results}
 
     def test_every_name_has_a_figure(self):
         with mock.patch("shutil.which", return_value=str(self.build / "fio")):
             results = self.run_suite()
-        names = {*large.NAMES, *layers.NAMES, *reads.NAMES, *pool.NAMES, *writes.NAMES}
+        names = {*bounds.NAMES, *large.NAMES, *layers.NAMES, *reads.NAMES, *pool.NAMES, *writes.NAMES}
         self.assertEqual(set(results), names)
         self.assertTrue(all(result["value"] is not None for result in results.values()))
         self.assertAlmostEqual(results["read_1MiB_over_fio"]["value"], 1.0)
         self.assertAlmostEqual(results["write_4MiB_over_blobdb"]["value"], 2.0)
         self.assertAlmostEqual(results["write_amplification"]["value"], 1 + 1 / 256)
+        self.assertAlmostEqual(results["memory_over_configured_MiB"]["value"], 40.5)
         self.assertAlmostEqual(results["match_prefix_512_us"]["value"], 20.5)
         self.assertAlmostEqual(results["recovery_4TB_first_hit_s"]["value"], 1.25)
         self.assertAlmostEqual(results["index_bytes_per_record"]["value"], 0, msg="both processes are as large")
@@ -91,6 +96,14 @@ class Rows(unittest.TestCase):
         large.recovery(lab, bench)
         self.assertEqual([call.args[:2] for call in bench.value.call_args_list],
                          [("recovery_4TB_s", 3.25), ("recovery_4TB_first_hit_s", 3.0)])
+
+    def test_bounds_of_a_load_with_wrong_bytes_are_no_figures(self):
+        program = self.build / "release/bin/kvd_store_bounds"
+        program.write_text(program.read_text().replace('"wrong": 0', '"wrong": 1'))
+        with mock.patch("shutil.which", return_value=str(self.build / "fio")):
+            results = self.run_suite()
+        self.assertIn("1 wrong gets", results["allocations_after_start"]["failed"])
+        self.assertIsNone(results["memory_over_configured_MiB"]["value"])
 
     def test_what_is_not_installed_is_skipped_with_the_reason(self):
         (self.build / "release/bin/kvd_blobdb_driver").unlink()

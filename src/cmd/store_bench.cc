@@ -1,5 +1,7 @@
 #include "cmd/store_bench.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -19,6 +21,7 @@ constexpr std::uint64_t kLayerReadBytes = 256 << 10;                // as src/no
 constexpr std::uint64_t kFirstLayerBytes = 64 << 10;
 constexpr std::uint64_t kLayerWindowBytes = std::uint64_t{64} << 20;
 constexpr Duration kDrainLimit = std::chrono::seconds(60);
+constexpr Duration kPoolLimit = std::chrono::seconds(20);
 constexpr std::size_t kStampBytes = 16;
 constexpr std::uint64_t kSegmentsAhead = 4;  // open, ready twice, and one being given up
 
@@ -78,10 +81,20 @@ Status StoreBench::start(std::string& why) {
   }
   ns_ = *ns;
   fill_source();
-  // The pool's memory is touched in the background after opening, at more than this rate; a run would pay for it.
-  const Time touched = after(loop_->now(), Millis(100) + Millis(options_.pool_bytes >> 21));
-  while (loop_->now() < touched) loop_->run_once(touched - loop_->now());
+  wait_for_pool();
   return {};
+}
+
+// The pool's memory is touched in the background after opening, and then registered with the disk; a run would pay for
+// both. Where the system gives memory back to a host it may take seconds.
+void StoreBench::wait_for_pool() {
+  const Time limit = after(loop_->now(), kPoolLimit);
+  struct stat info{};
+  while (loop_->now() < limit && ::fstat(store_->pool_fd(), &info) == 0 &&
+         static_cast<std::uint64_t>(info.st_blocks) * 512 < options_.pool_bytes)
+    loop_->run_once(Millis(10));
+  const Time registered = after(loop_->now(), Millis(100));
+  while (loop_->now() < registered) loop_->run_once(registered - loop_->now());
 }
 
 void StoreBench::fill_source() {

@@ -80,6 +80,7 @@ class StoreBench {
   struct LayerRun;
 
   Status start(std::string& why);
+  void wait_for_pool();
   void fill_source();
   Status put_one(std::uint64_t number, std::uint64_t& waiting, Status& worst);
   // Whether a view holds the layers [first, ...) of record `number`.

@@ -23,7 +23,7 @@ Result<std::unique_ptr<Disk>> open_disk(Loop& loop, Log& log, const std::string&
     if (ring) {
       log.info(fmt::format("disk {}: {:.2f} GiB, {}, io_uring ({}), depth {}", path, gib, cache, ring->mode(),
                            options.depth_max));
-      return make_uring_disk(loop, std::move(*file), std::move(*ring), options.depth_max);
+      return make_uring_disk(loop, log, std::move(*file), std::move(*ring), options.depth_max);
     }
     log.warn(
         fmt::format("disk {}: no io_uring ({}), so a pool of threads does its work", path, error_text(ring.error())));

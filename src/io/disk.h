@@ -9,6 +9,7 @@
 
 #include <sys/uio.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,6 +42,10 @@ class Disk {
   // Starts `op`; kBusy when `depth_max` operations are queued, kInvalid when misaligned or out of range. Never blocks;
   // operations submitted in one turn of the loop reach the kernel together at its end.
   virtual Status submit(DiskOp& op) = 0;
+  // Most transfers will be from or to `memory`, which stays where it is until the disk is gone and should have all its
+  // pages by now (they are held from here on). An engine that can be faster for that prepares it on the loop, a part a
+  // turn; one that cannot does nothing. At most once.
+  virtual void use_memory(std::span<std::byte> /*memory*/) {}
   // Bytes of the file or device, rounded down to 4 KiB.
   [[nodiscard]] virtual std::uint64_t size() const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t in_flight() const noexcept = 0;

@@ -105,6 +105,22 @@ Status Uring::enable() {
   return {};
 }
 
+Status Uring::begin_buffers(std::uint32_t count) {
+  if (const int result = io_uring_register_buffers_sparse(ring_.get(), count); result < 0) {
+    return fail(Code::kIo, "make a table of buffers in io_uring", -result);
+  }
+  return {};
+}
+
+Status Uring::set_buffer(std::uint32_t index, std::span<std::byte> memory) {
+  const iovec buffer{memory.data(), memory.size()};
+  const __u64 tag = 0;
+  if (const int result = io_uring_register_buffers_update_tag(ring_.get(), index, &buffer, &tag, 1); result < 0) {
+    return fail(Code::kIo, "register memory with io_uring", -result);
+  }
+  return {};
+}
+
 void Uring::clear_wake() noexcept {
   std::uint64_t count = 0;
   const ssize_t got = ::read(wake_.get(), &count, sizeof count);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/result.h"
 #include "io/fd.h"
@@ -34,6 +35,10 @@ class Uring {
   [[nodiscard]] int wake_fd() const noexcept { return wake_.get(); }
   // Makes wake_fd() unreadable until something new comes.
   void clear_wake() noexcept;
+  // Registers parts of memory with which operations can then name them: the kernel looks their pages up once instead of
+  // for every operation, and holds them. kIo with errno: too old a kernel (before 5.19), or a limit on locked memory.
+  Status begin_buffers(std::uint32_t count);
+  Status set_buffer(std::uint32_t index, std::span<std::byte> memory);
   // After io_uring_get_events(): whether the kernel, which does a limited amount at a time (20 items since 6.13), has
   // deferred work left. It does not signal wake_fd() again for that. May say so when nothing is left: see UringDisk.
   [[nodiscard]] bool more_deferred() const noexcept;

@@ -2,12 +2,17 @@
 
 #include <liburing.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "base/check.h"
+#include "base/error_text.h"
 #include "io/sanitizer.h"
 
 namespace kvd::io {
@@ -21,12 +26,15 @@ constexpr Duration kRetryDelay = Millis(1);
 
 class UringDisk final : public Disk {
  public:
-  UringDisk(Loop& loop, DiskFile file, Uring ring, std::uint32_t depth_max)
-      : file_(std::move(file)),
+  UringDisk(Loop& loop, Log& log, DiskFile file, Uring ring, std::uint32_t depth_max, std::uint64_t buffer_bytes)
+      : log_(log),
+        file_(std::move(file)),
         depth_max_(depth_max),
+        buffer_bytes_(buffer_bytes),
         ring_(std::make_unique<Uring>(std::move(ring))),
         flush_(loop, [this] { flush(); }),
         look_again_(loop, [this] { reap(); }),
+        register_(loop, [this] { register_memory(); }),
         watch_(loop, [this](std::uint32_t) { reap(); }),
         slots_(depth_max) {
     free_.reserve(depth_max);
@@ -51,6 +59,12 @@ class UringDisk final : public Disk {
     return {};
   }
 
+  void use_memory(std::span<std::byte> memory) override {
+    KVD_CHECK(memory_.empty());
+    memory_ = memory;
+    register_.arm(Time::min());
+  }
+
   [[nodiscard]] std::uint64_t size() const noexcept override { return file_.bytes; }
   [[nodiscard]] std::uint32_t in_flight() const noexcept override {
     return depth_max_ - static_cast<std::uint32_t>(free_.size());
@@ -73,6 +87,10 @@ class UringDisk final : public Disk {
   [[nodiscard]] bool ready();
   void move_to_this_thread();
   void prepare(io_uring_sqe& sqe, std::uint32_t slot);
+  void prepare_transfer(io_uring_sqe& sqe, Slot& slot);
+  void register_memory();
+  // The registered buffer that `part` lies in; nothing when it lies in none, or in two.
+  [[nodiscard]] std::optional<int> buffer_of(const iovec& part) const;
   [[nodiscard]] bool enter();
   void reap();
   [[nodiscard]] bool run_completions();
@@ -81,15 +99,20 @@ class UringDisk final : public Disk {
   void give_up_ring();
   void wait_for_kernel();
 
+  Log& log_;
   const DiskFile file_;
   const std::uint32_t depth_max_;
-  std::unique_ptr<Uring> ring_;  // null after it failed, until the next flush
-  bool enabled_ = false;         // ring_ belongs to a thread and is watched
-  std::uint32_t in_kernel_ = 0;  // submitted and not reaped
-  Timer flush_;                  // armed while something is queued
-  Timer look_again_;             // see reap()
-  Watch watch_;                  // of the ring's eventfd
-  std::vector<Slot> slots_;      // index = io_uring's user data
+  const std::uint64_t buffer_bytes_;  // of memory_, registered as one
+  std::unique_ptr<Uring> ring_;       // null after it failed, until the next flush
+  bool enabled_ = false;              // ring_ belongs to a thread and is watched
+  std::uint32_t in_kernel_ = 0;       // submitted and not reaped
+  Timer flush_;                       // armed while something is queued
+  Timer look_again_;                  // see reap()
+  Timer register_;                    // armed while memory is to be registered
+  std::span<std::byte> memory_;       // of use_memory(); empty when it cannot be registered
+  std::uint64_t registered_ = 0;      // bytes of it, from the start, in ring_
+  Watch watch_;                       // of the ring's eventfd
+  std::vector<Slot> slots_;           // index = io_uring's user data
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> queued_;  // in order of submission
   bool* gone_ = nullptr;               // set while callbacks run: they may destroy the disk
@@ -137,7 +160,39 @@ bool UringDisk::ready() {
     return false;
   }
   enabled_ = true;
+  if (!memory_.empty()) register_.arm(Time::min());
   return true;
+}
+
+// Timer: the next part of memory_. Operations go on meanwhile, and begin to use what is registered.
+void UringDisk::register_memory() {
+  if (!enabled_ || registered_ >= memory_.size()) return;  // without a ring ready() comes back to it
+  const std::uint64_t count = (memory_.size() - 1) / buffer_bytes_ + 1;
+  Status done = count > kRegisteredMax ? fail(Code::kIo, "register so much memory", E2BIG) : Status();
+  if (done && registered_ == 0) done = ring_->begin_buffers(static_cast<std::uint32_t>(count));
+  if (done) {
+    const std::uint64_t bytes = std::min(buffer_bytes_, memory_.size() - registered_);
+    done =
+        ring_->set_buffer(static_cast<std::uint32_t>(registered_ / buffer_bytes_), memory_.subspan(registered_, bytes));
+    if (done) registered_ += bytes;
+  }
+  if (!done && done.error().sys_errno == EEXIST) {  // the loop runs on another thread than before
+    move_to_this_thread();
+  } else if (!done) {
+    log_.info(fmt::format("disk: {} of {} MiB of memory are registered with io_uring ({}), which only costs speed",
+                          registered_ >> 20, memory_.size() >> 20, error_text(done.error())));
+    memory_ = memory_.first(registered_);
+  } else if (registered_ < memory_.size()) {
+    register_.arm(Time::min());
+  }
+}
+
+std::optional<int> UringDisk::buffer_of(const iovec& part) const {
+  const auto begin = reinterpret_cast<std::uintptr_t>(part.iov_base) - reinterpret_cast<std::uintptr_t>(memory_.data());
+  if (begin >= registered_ || part.iov_len > registered_ - begin) return std::nullopt;
+  const std::uint64_t index = begin / buffer_bytes_;
+  if ((begin + part.iov_len - 1) / buffer_bytes_ != index) return std::nullopt;
+  return static_cast<int>(index);
 }
 
 // The loop runs on another thread than before, from which io_uring takes nothing: start all over in a new ring.
@@ -150,25 +205,34 @@ void UringDisk::move_to_this_thread() {
 }
 
 void UringDisk::prepare(io_uring_sqe& sqe, std::uint32_t slot) {
-  const Transfer& transfer = slots_[slot].transfer;
-  if (transfer.op().kind == DiskOp::Kind::kSync) {
+  if (slots_[slot].transfer.op().kind == DiskOp::Kind::kSync) {
     io_uring_prep_fsync(&sqe, Uring::kFileIndex, IORING_FSYNC_DATASYNC);
   } else {
-    const bool read = transfer.op().kind == DiskOp::Kind::kRead;
-    const std::span<const iovec> piece = transfer.piece(slots_[slot].rest);
-    const std::uint64_t offset = transfer.offset();
-    const auto count = static_cast<unsigned>(piece.size());
-    if (count == 1) {
-      const auto bytes = static_cast<unsigned>(piece[0].iov_len);
-      read ? io_uring_prep_read(&sqe, Uring::kFileIndex, piece[0].iov_base, bytes, offset)
-           : io_uring_prep_write(&sqe, Uring::kFileIndex, piece[0].iov_base, bytes, offset);
-    } else {
-      read ? io_uring_prep_readv(&sqe, Uring::kFileIndex, piece.data(), count, offset)
-           : io_uring_prep_writev(&sqe, Uring::kFileIndex, piece.data(), count, offset);
-    }
+    prepare_transfer(sqe, slots_[slot]);
   }
   io_uring_sqe_set_flags(&sqe, IOSQE_FIXED_FILE);
   io_uring_sqe_set_data64(&sqe, slot);
+}
+
+void UringDisk::prepare_transfer(io_uring_sqe& sqe, Slot& slot) {
+  constexpr int kFile = Uring::kFileIndex;
+  const bool read = slot.transfer.op().kind == DiskOp::Kind::kRead;
+  const std::span<const iovec> piece = slot.transfer.piece(slot.rest);
+  const std::uint64_t offset = slot.transfer.offset();
+  const auto count = static_cast<unsigned>(piece.size());
+  if (count > 1) {
+    read ? io_uring_prep_readv(&sqe, kFile, piece.data(), count, offset)
+         : io_uring_prep_writev(&sqe, kFile, piece.data(), count, offset);
+    return;
+  }
+  void* const base = piece[0].iov_base;
+  const auto bytes = static_cast<unsigned>(piece[0].iov_len);
+  if (const std::optional<int> buffer = buffer_of(piece[0])) {
+    read ? io_uring_prep_read_fixed(&sqe, kFile, base, bytes, offset, *buffer)
+         : io_uring_prep_write_fixed(&sqe, kFile, base, bytes, offset, *buffer);
+  } else {
+    read ? io_uring_prep_read(&sqe, kFile, base, bytes, offset) : io_uring_prep_write(&sqe, kFile, base, bytes, offset);
+  }
 }
 
 // Submits what is in the ring. False when it could not, and then it has arranged for what follows: a later flush, a new
@@ -276,7 +340,9 @@ void UringDisk::fail_all(const Error& error) {
 void UringDisk::give_up_ring() {
   watch_.stop();
   look_again_.disarm();
+  register_.disarm();
   enabled_ = false;
+  registered_ = 0;  // the next ring begins anew
   if (std::exchange(in_kernel_, 0) > 0) {
     Uring::abandon(std::move(ring_));
   } else {
@@ -297,8 +363,9 @@ void UringDisk::wait_for_kernel() {
 
 }  // namespace
 
-std::unique_ptr<Disk> make_uring_disk(Loop& loop, DiskFile file, Uring ring, std::uint32_t depth_max) {
-  return std::make_unique<UringDisk>(loop, std::move(file), std::move(ring), depth_max);
+std::unique_ptr<Disk> make_uring_disk(Loop& loop, Log& log, DiskFile file, Uring ring, std::uint32_t depth_max,
+                                      std::uint64_t registered_bytes) {
+  return std::make_unique<UringDisk>(loop, log, std::move(file), std::move(ring), depth_max, registered_bytes);
 }
 
 }  // namespace kvd::io

@@ -13,6 +13,12 @@
 
 namespace kvd::io {
 
-std::unique_ptr<Disk> make_uring_disk(Loop& loop, DiskFile file, Uring ring, std::uint32_t depth_max);
+// Of use_memory() so much is registered in one turn of the loop, as a buffer of its own: some milliseconds. The kernel
+// takes 16,384 buffers of at most 1 GiB.
+inline constexpr std::uint64_t kRegisteredBytes = std::uint64_t{256} << 20;
+inline constexpr std::uint64_t kRegisteredMax = 16'384;
+
+std::unique_ptr<Disk> make_uring_disk(Loop& loop, Log& log, DiskFile file, Uring ring, std::uint32_t depth_max,
+                                      std::uint64_t registered_bytes = kRegisteredBytes);
 
 }  // namespace kvd::io

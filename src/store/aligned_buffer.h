@@ -1,9 +1,11 @@
 // AlignedBuffer: page-aligned memory for direct I/O that is not pool memory (superblocks, headers, descriptors,
 // footers). Moves, does not copy; freed when destroyed. Its owner keeps it until every operation on it has completed.
+// The memory comes from operator new, so that a program that counts allocations counts these.
 #pragma once
 
-#include <cstdlib>
+#include <cstddef>
 #include <memory>
+#include <new>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -16,9 +18,13 @@ class AlignedBuffer {
   // `bytes` zeros, a multiple of 4 KiB.
   explicit AlignedBuffer(std::size_t bytes) : size_(bytes) {
     KVD_CHECK(is_aligned(bytes, kPageBytes));
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, bytes)));
-    KVD_CHECK(memory_ != nullptr || bytes == 0);
-    if (bytes > 0) std::memset(memory_.get(), 0, bytes);
+    if (bytes == 0) return;
+    memory_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kPageBytes})));
+    std::memset(memory_.get(), 0, bytes);
+  }
+  // Makes it at least that long; what it holds is lost then.
+  void grow(std::size_t bytes) {
+    if (size_ < bytes) *this = AlignedBuffer(bytes);
   }
 
   [[nodiscard]] std::byte* data() const noexcept { return memory_.get(); }
@@ -28,7 +34,7 @@ class AlignedBuffer {
 
  private:
   struct Free {
-    void operator()(std::byte* memory) const noexcept { std::free(memory); }
+    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, std::align_val_t{kPageBytes}); }
   };
   std::unique_ptr<std::byte[], Free> memory_;
   std::size_t size_ = 0;

@@ -22,7 +22,10 @@ Demoter::Demoter(Flash& flash, Pool& pool, LogWriter& writer, Evictor& evictor, 
       timing_(timing),
       last_activity_(flash.loop.now()),
       pump_(flash.loop, [this] { pump(); }),
-      acks_(flash.loop, [this] { tell_acks(); }) {
+      acks_(flash.loop, [this] { tell_acks(); }),
+      ack_nodes_(pool.reserved(kAcksReserved)) {
+  due_.reserve(pool.reserved(kAcksReserved));
+  telling_.reserve(pool.reserved(kAcksReserved));
   syncs_.on_flush([this] { flash_.tombstones.flush_begins(); }, [this](bool ok) { flushed(ok); });
   writer_.on_frame([this](Frame& frame, const Status& status) { frame_done(frame, status); });
 }
@@ -34,7 +37,7 @@ void Demoter::add(PoolRecord& record) {
   dirty_bytes_ += record.bytes();
   flash_.stats.dirty_bytes.add(record.bytes());
   flash_.stats.dirty_records.add(1);
-  (record.acks.empty() ? waiting_ : urgent_).push_back(record);
+  (record.acks_first == nullptr ? waiting_ : urgent_).push_back(record);
   kick();
 }
 
@@ -62,7 +65,8 @@ void Demoter::replace(PoolRecord& record, PoolRecord& by) {
   unqueue(record);
   if (!flash_.health.on())
     return take_acks(record, tier_is_off());  // `by` will not be queued, so nobody would tell them
-  by.acks = std::exchange(record.acks, {});
+  by.acks_first = std::exchange(record.acks_first, nullptr);
+  by.acks_last = std::exchange(record.acks_last, nullptr);
 }
 
 void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack) {
@@ -89,7 +93,7 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
     add(record);
   }
   if (record.state == PoolRecord::State::kDirty) {
-    record.acks.push_back({level, std::move(on_ack)});
+    add_ack(record, level, std::move(on_ack));
     if (waiting_.holds(record)) {
       waiting_.erase(record);
       urgent_.push_back(record);
@@ -333,8 +337,19 @@ void Demoter::tier_off() {
 
 // ---- Acknowledgements ----
 
+void Demoter::add_ack(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack) {
+  PoolRecord::Ack& ack = ack_nodes_.take();
+  ack.level = level;
+  ack.on_ack = std::move(on_ack);
+  (record.acks_first == nullptr ? record.acks_first : record.acks_last->next) = &ack;
+  record.acks_last = &ack;
+}
+
 void Demoter::take_acks(PoolRecord& record, const Status& status) {
-  for (auto& ack : std::exchange(record.acks, {})) {
+  PoolRecord::Ack* next = std::exchange(record.acks_first, nullptr);
+  record.acks_last = nullptr;
+  while (next != nullptr) {
+    PoolRecord::Ack& ack = *std::exchange(next, next->next);
     if (status && ack.level == AckLevel::kSynced && flash_.segments.at(record.place.segment).unflushed) {
       due_.emplace_back(std::move(ack.on_ack), fail(Code::kIo, "a flush of the record's segment failed"));
     } else if (status && ack.level == AckLevel::kSynced) {
@@ -342,6 +357,7 @@ void Demoter::take_acks(PoolRecord& record, const Status& status) {
     } else {
       due_.emplace_back(std::move(ack.on_ack), status);
     }
+    ack_nodes_.give_back(ack);
   }
   if (!due_.empty()) acks_.arm(flash_.loop.now());
 }
@@ -356,8 +372,9 @@ void Demoter::take_removals() {
 }
 
 void Demoter::tell_acks() {
-  auto due = std::exchange(due_, {});
-  for (auto& [on_ack, status] : due) on_ack(status);
+  telling_.swap(due_);
+  for (auto& [on_ack, status] : telling_) on_ack(status);
+  telling_.clear();
 }
 
 }  // namespace kvd::store

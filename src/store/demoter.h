@@ -21,6 +21,7 @@
 #include "io/loop.h"
 #include "store/log_writer.h"
 #include "store/pool.h"
+#include "store/recycler.h"
 #include "store/sync_queue.h"
 
 namespace kvd::store {
@@ -30,6 +31,7 @@ class Demoter {
   static constexpr std::uint64_t kFrameTarget = 2 << 20;  // storage design: 2 MiB, enough for a drive's stripe
   static constexpr std::uint64_t kFrameMax = 4 << 20;     // beyond it only single larger records
   static constexpr std::uint64_t kShareMin = 256 << 10;   // smaller urgent frames wait for the one before, to share
+  static constexpr std::size_t kAcksReserved = 1024;  // that wait at once, for which memory is taken at start, at most
 
   struct Timing {
     Duration after{};
@@ -82,6 +84,7 @@ class Demoter {
   void record_failed(PoolRecord& record, const FlashPlace& place);
   void give_up(PoolRecord& record, const Status& why);
   void drop_due();
+  void add_ack(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack);
   void take_acks(PoolRecord& record, const Status& status);
   void take_removals();
   void flushed(bool ok);
@@ -111,7 +114,9 @@ class Demoter {
   };
   std::deque<RemovalWait> removal_waits_;  // `before` grows
   io::Timer acks_;                         // acknowledgements that are due, told from the loop
-  std::vector<std::pair<std::move_only_function<void(Status)>, Status>> due_;
+  using Due = std::vector<std::pair<std::move_only_function<void(Status)>, Status>>;
+  Due due_, telling_;
+  Recycler<PoolRecord::Ack> ack_nodes_;
 };
 
 }  // namespace kvd::store

@@ -13,7 +13,20 @@ Evictor::Evictor(Flash& flash, SyncQueue& syncs)
     : flash_(flash),
       syncs_(syncs),
       sweep_(flash.loop, [this] { sweep(); }),
-      retry_(flash.loop, [this] { retry_all(); }) {}
+      retry_(flash.loop, [this] { retry_all(); }) {
+  tasks_.reserve(kTasksReserved);
+  while (spare_.size() < kTasksReserved) add_spare();
+  footer_.content.reserve(flash_.records_per_segment());
+  footer_.usage.reserve(footer_.content.namespaces.capacity());
+  hashes_.reserve(footer_.content.namespaces.capacity());
+}
+
+void Evictor::add_spare() {
+  spare_.push_back(std::make_unique<Task>());
+  const std::size_t tail = std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes());
+  spare_.back()->buffer.grow(std::max(tail, footer_bytes(1, 1, flash_.records_per_segment())));
+  spare_.back()->content.reserve(flash_.records_per_segment());
+}
 
 void Evictor::maintain() {
   prepare_free();
@@ -112,10 +125,16 @@ std::vector<std::uint32_t> Evictor::removed_from(std::uint64_t hash) {
 }
 
 Evictor::Task& Evictor::add_task(std::uint32_t segment, bool evicts) {
-  tasks_.push_back(std::make_unique<Task>());
+  if (spare_.empty()) add_spare();
+  tasks_.push_back(std::move(spare_.back()));
+  spare_.pop_back();
   Task& task = *tasks_.back();
   task.segment = segment;
   task.evicts = evicts;
+  task.content_known = task.retire = false;
+  task.content.clear();
+  task.removed.clear();
+  task.failures = 0;
   return task;
 }
 
@@ -133,20 +152,20 @@ void Evictor::submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, st
 
 void Evictor::read_footer(Task& task, std::size_t bytes) {
   task.step = Task::Step::kFooter;
-  task.buffer = AlignedBuffer(bytes);
+  task.buffer.grow(bytes);
   const std::uint64_t offset = flash_.volume.offset_of(task.segment) + flash_.volume.segment_bytes() - bytes;
   submit(task, io::DiskOp::Kind::kRead, offset, bytes, [this, &task](Status status) { footer_read(task, status); });
 }
 
 void Evictor::footer_read(Task& task, const Status& status) {
   const Segment& segment = flash_.segments.at(task.segment);
-  const Bytes area = task.buffer.span();
+  const Bytes area = task.buffer.first(task.io.iov_len);
   const auto trailer = status ? peek_footer(area, task.segment, segment.generation, flash_.volume.segment_bytes())
                               : Result<FooterTrailer>(fail(status.error()));
   if (trailer && trailer->footer_bytes > area.size()) return read_footer(task, trailer->footer_bytes);
   if (trailer) {
-    if (const auto footer = parse_footer(area.last(trailer->footer_bytes), flash_.volume.seeds(), *trailer)) {
-      erase_by(task, *footer);
+    if (parse_footer(area.last(trailer->footer_bytes), flash_.volume.seeds(), *trailer, footer_)) {
+      erase_by(task, footer_);
       return index_clean(task);
     }
   }
@@ -157,13 +176,13 @@ void Evictor::footer_read(Task& task, const Status& status) {
 
 void Evictor::erase_by(Task& task, const Footer& footer) {
   const SegmentContent& content = footer.content;
-  std::vector<block::NamespaceHash> hashes;
+  hashes_.clear();
   for (const auto& name : content.namespaces)
-    hashes.push_back(block::hash_namespace(name.tenant, as_bytes(name.fingerprint)));
+    hashes_.push_back(block::hash_namespace(name.tenant, as_bytes(name.fingerprint)));
   for (const Descriptor& d : content.descriptors) {
     if (d.tombstone() || !servable(d, content, footer.trailer.data_pages)) continue;
     const block::RecordId id{d.key(), d.shard, content.schemas[d.schema].group};
-    task.content.push_back(record_hash(hashes[d.name_space], id));
+    task.content.push_back(record_hash(hashes_[d.name_space], id));
     flash_.index.erase(task.content.back(), task.segment, d.offset);
   }
   std::ranges::sort(task.content);
@@ -226,8 +245,9 @@ void Evictor::write_header(Task& task) {
   header.generation = task.new_generation;
   header.boot_epoch = flash_.volume.boot_epoch();
   header.segment_bytes = flash_.volume.segment_bytes();
-  task.buffer = AlignedBuffer(kPageBytes);
-  encode_segment_header(task.buffer.span(), flash_.volume.seeds(), header, flash_.segments.recent(kRecentMax));
+  task.buffer.grow(kPageBytes);
+  encode_segment_header(task.buffer.first(kPageBytes), flash_.volume.seeds(), header,
+                        flash_.segments.recent(kRecentMax));
   submit(task, io::DiskOp::Kind::kWrite, flash_.volume.offset_of(task.segment), kPageBytes,
          [this, &task](Status status) {
            if (!status) return retry(task);
@@ -245,7 +265,10 @@ void Evictor::finish(Task& task) {
   } else {
     flash_.segments.ready(task.segment, task.new_generation);
   }
-  std::erase_if(tasks_, [&](const auto& other) { return other.get() == &task; });
+  const auto at = std::ranges::find_if(tasks_, [&](const auto& other) { return other.get() == &task; });
+  if (task.buffer.size() > kBufferKeptMax) task.buffer = AlignedBuffer();
+  spare_.push_back(std::move(*at));
+  tasks_.erase(at);
   tombstones_durable();  // others may have carried tombstones of this segment, which nothing needs any more
   changed();
 }

@@ -21,8 +21,10 @@ namespace kvd::store {
 
 class Evictor {
  public:
-  static constexpr std::uint32_t kReadyWanted = 2;          // one to open next, one that stays (Segments::open_next)
-  static constexpr std::size_t kTasksMax = 4;               // segments being given up at once
+  static constexpr std::uint32_t kReadyWanted = 2;        // one to open next, one that stays (Segments::open_next)
+  static constexpr std::size_t kTasksMax = 4;             // segments being given up at once
+  static constexpr std::size_t kBufferKeptMax = 4 << 20;  // of a task that has ended; a footer's length may be damaged
+  static constexpr std::size_t kTasksReserved = kTasksMax + kReadyWanted;  // for which memory is taken at start
   static constexpr std::uint64_t kSweepBuckets = 64 << 10;  // 4 MiB of index per turn of the loop: about 1 ms
   static constexpr std::uint32_t kFailuresMax =
       5;  // in a row, then the device is taken for dead: nothing can be written
@@ -71,7 +73,7 @@ class Evictor {
     std::uint64_t new_generation = 0;
     std::uint64_t sweep_at = 0;
     std::uint32_t failures = 0;  // in a row
-    AlignedBuffer buffer;
+    AlignedBuffer buffer;        // may be longer than what is read or written
     iovec io{};
     io::DiskOp op;
   };
@@ -81,6 +83,7 @@ class Evictor {
   [[nodiscard]] bool stuck() const;
   bool give_up_one();
   Task& begin(std::uint32_t segment);
+  void add_spare();
   Task& add_task(std::uint32_t segment, bool evicts);
   void submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, std::size_t bytes,
               std::move_only_function<void(Status)> on_done);
@@ -100,6 +103,9 @@ class Evictor {
   SyncQueue& syncs_;
   std::function<void()> on_progress_;
   std::vector<std::unique_ptr<Task>> tasks_;
+  std::vector<std::unique_ptr<Task>> spare_;  // not in use; they keep their memory
+  Footer footer_;                             // of the segment that is looked at; the same
+  std::vector<block::NamespaceHash> hashes_;  // of its namespaces; the same
   std::vector<std::uint32_t> surplus_;
   std::uint32_t failures_ = 0;  // since a segment became ready
   io::Timer sweep_;

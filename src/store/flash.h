@@ -3,6 +3,7 @@
 // borrow it. Everything runs on the store's loop.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "store/index.h"
 #include "store/namespaces.h"
 #include "store/pool_record.h"
+#include "store/recycler.h"
 #include "store/segments.h"
 #include "store/store.h"
 #include "store/tombstones.h"
@@ -37,6 +39,7 @@ struct Flash {
         write_budget_(write_budget),
         budget_at_(loop.now()),
         segment_namespaces_(segments.count()),
+        flights_(kFlightsReserved),
         refused_timer_(loop, [this] { fail_refused(); }) {}
   Flash(const Flash&) = delete;
   Flash& operator=(const Flash&) = delete;
@@ -72,6 +75,10 @@ struct Flash {
   // is given up.
   void hold_namespace(std::uint32_t segment, NamespaceHandle ns);
   void release_namespaces(std::uint32_t segment);
+  // Records that a segment has on average when the index is full: how much memory is taken ahead for its footer.
+  [[nodiscard]] std::size_t records_per_segment() const noexcept {
+    return std::min<std::size_t>(index.records_max() / segments.count() + 1, volume.segment_pages());
+  }
   // Notes that the record of this key in a segment of this generation is removed, for as long as that lives.
   void bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation);
   // `record`, which replaces others, is on flash at `place`: as long as it is there nothing older of its key is found,
@@ -98,11 +105,21 @@ struct Flash {
   std::uint64_t generation_next = 1;
 
  private:
+  // An operation that the device has: who it is reported to.
+  struct Flight {
+    Time expected{};
+    std::move_only_function<void(Status)> on_done;
+    void reset() noexcept { on_done = nullptr; }
+  };
+  static constexpr std::size_t kFlightsReserved = 256;  // as many as the disk takes at once
+
+  void landed(Flight& flight, const Status& status);
   void fail_refused();
 
   policy::WriteBudget write_budget_;
   Time budget_at_;
   std::vector<std::vector<NamespaceHandle>> segment_namespaces_;
+  Recycler<Flight> flights_;
   std::vector<std::pair<io::DiskOp*, Status>> refused_;
   io::Timer refused_timer_;
 };

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory_resource>
 #include <set>
 
 #include "base/log.h"
@@ -59,8 +60,9 @@ class FlashHealth {
   io::Disk& disk_;
   std::function<void()> off_;
   io::Timer watchdog_;
-  std::multiset<Time> expected_;  // of writes and flushes that are under way; a few
-  io::Timer overdue_;             // armed while there are any, for the first or earlier
+  std::pmr::unsynchronized_pool_resource nodes_;  // keeps what expected_ gives up
+  std::pmr::multiset<Time> expected_{&nodes_};    // of writes and flushes that are under way; a few
+  io::Timer overdue_;                             // armed while there are any, for the first or earlier
   Time watchdog_due_{}, overdue_due_{};
   io::Timer announce_;  // calls off_ outside of whoever reported the error
   bool on_ = true;

@@ -63,11 +63,11 @@ Result<GroupSchema> parse_schema(const SchemaEntry& entry) {
   return schema;
 }
 
-Result<NamespaceName> parse_namespace(const NamespaceEntry& entry) {
+Status parse_namespace(const NamespaceEntry& entry, SegmentContent& content) {
   if (entry.tenant_bytes > entry.tenant.size() || entry.fingerprint_bytes > entry.fingerprint.size())
     return fail(Code::kCorrupt, "namespace entry is not valid");
-  return NamespaceName{std::string(entry.tenant.data(), entry.tenant_bytes),
-                       std::string(entry.fingerprint.data(), entry.fingerprint_bytes)};
+  content.add_namespace({entry.tenant.data(), entry.tenant_bytes}, {entry.fingerprint.data(), entry.fingerprint_bytes});
+  return {};
 }
 
 // Reads the tables at `at`; the caller has checked that they lie inside the buffer.
@@ -79,9 +79,7 @@ Result<const std::byte*> parse_tables(const std::byte* at, std::size_t schemas, 
     content.schemas.push_back(std::move(*schema));
   }
   for (std::size_t i = 0; i < namespaces; ++i, at += sizeof(NamespaceEntry)) {
-    auto name = parse_namespace(load<NamespaceEntry>(at));
-    if (!name) return fail(name.error());
-    content.namespaces.push_back(std::move(*name));
+    if (auto added = parse_namespace(load<NamespaceEntry>(at), content); !added) return fail(added.error());
   }
   return at;
 }
@@ -152,6 +150,38 @@ std::vector<std::uint32_t> parse_recent(Bytes page) {
   const std::size_t count = std::min<std::size_t>(load<std::uint32_t>(page.data() + kRecentAt), kRecentMax);
   take_all(page.data() + kRecentAt + 4, count, recent);
   return recent;
+}
+
+void SegmentContent::reserve(std::size_t records) {
+  constexpr std::size_t kFew = 8;
+  schemas.reserve(kFew);
+  namespaces.reserve(kFew);
+  descriptors.reserve(records);
+  spare.reserve(kFew);
+  while (spare.size() < kFew) {
+    NamespaceName& name = spare.emplace_back();
+    name.tenant.reserve(NamespaceEntry().tenant.size());
+    name.fingerprint.reserve(NamespaceEntry().fingerprint.size());
+  }
+}
+
+void SegmentContent::clear() {
+  constexpr std::size_t kSpareMax = 64;  // segments mostly hold a few namespaces
+  for (auto& name : namespaces)
+    if (spare.size() < kSpareMax) spare.push_back(std::move(name));
+  schemas.clear();
+  namespaces.clear();
+  descriptors.clear();
+}
+
+void SegmentContent::add_namespace(std::string_view tenant, std::string_view fingerprint) {
+  NamespaceName& name = namespaces.emplace_back();
+  if (!spare.empty()) {
+    name = std::move(spare.back());
+    spare.pop_back();
+  }
+  name.tenant.assign(tenant);
+  name.fingerprint.assign(fingerprint);
 }
 
 SchemaEntry encode_schema(const GroupSchema& schema) noexcept {
@@ -234,7 +264,9 @@ Result<FrameHead> parse_frame(Bytes bytes, const FormatSeeds& seeds, const Frame
 
 void encode_footer(MutableBytes area, const FormatSeeds& seeds, FooterTrailer trailer, const SegmentContent& content,
                    std::span<const NamespaceUsage> usage) noexcept {
-  const auto& [schemas, namespaces, descriptors] = content;
+  const auto& schemas = content.schemas;
+  const auto& namespaces = content.namespaces;
+  const auto& descriptors = content.descriptors;
   KVD_CHECK(area.size() == footer_bytes(schemas.size(), namespaces.size(), descriptors.size()));
   KVD_CHECK(usage.size() == namespaces.size());
   trailer.footer_bytes = static_cast<std::uint32_t>(area.size());
@@ -264,19 +296,26 @@ Result<FooterTrailer> peek_footer(Bytes tail, std::uint32_t segment, std::uint64
 }
 
 Result<Footer> parse_footer(Bytes area, const FormatSeeds& seeds, const FooterTrailer& trailer) {
+  Footer footer;
+  if (auto parsed = parse_footer(area, seeds, trailer, footer); !parsed) return fail(parsed.error());
+  return footer;
+}
+
+Status parse_footer(Bytes area, const FormatSeeds& seeds, const FooterTrailer& trailer, Footer& footer) {
+  footer.content.clear();
+  footer.usage.clear();
   if (area.size() != trailer.footer_bytes ||
       area.size() != footer_bytes(trailer.schemas, trailer.namespaces, trailer.records))
     return fail(Code::kCorrupt, "footer has the wrong size");
   const std::size_t hole = area.size() - sizeof trailer + kFooterChecksumAt;
   if (checksum_around(area, hole, seeds.footer) != trailer.checksum)
     return fail(Code::kCorrupt, "footer fails its checksum");
-  Footer footer;
   footer.trailer = trailer;
   auto at = parse_tables(area.data(), trailer.schemas, trailer.namespaces, footer.content);
   if (!at) return fail(at.error());
   const std::byte* descriptors = take_all(*at, trailer.namespaces, footer.usage);
   take_all(descriptors, trailer.records, footer.content.descriptors);
-  return footer;
+  return {};
 }
 
 bool servable(const Descriptor& d, const SegmentContent& content, std::uint32_t data_pages) noexcept {

@@ -191,6 +191,13 @@ struct SegmentContent {
   std::vector<GroupSchema> schemas;
   std::vector<NamespaceName> namespaces;
   std::vector<Descriptor> descriptors;
+  std::vector<NamespaceName> spare{};  // of clear(), for add_namespace(): their strings keep their memory
+
+  // Takes the memory for so many descriptors and a few schemas and namespaces with names as long as may be.
+  void reserve(std::size_t records);
+  // Empties the content without giving up its memory.
+  void clear();
+  void add_namespace(std::string_view tenant, std::string_view fingerprint);
 };
 
 SchemaEntry encode_schema(const GroupSchema& schema) noexcept;
@@ -243,6 +250,8 @@ struct Footer {
   std::vector<NamespaceUsage> usage;
 };
 Result<Footer> parse_footer(Bytes area, const FormatSeeds& seeds, const FooterTrailer& trailer);
+// The same into `footer`, whose memory is used again; after an error it holds nothing that counts.
+Status parse_footer(Bytes area, const FormatSeeds& seeds, const FooterTrailer& trailer, Footer& footer);
 
 // Whether `d` describes a record that this version can serve: known flags, schema and namespace in the tables, length
 // as its schema has it, place inside [1, data_pages) pages. Tombstones: flags and table positions only.

@@ -6,6 +6,30 @@
 
 namespace kvd::store {
 
+OpenSegment::OpenSegment(std::uint32_t pages_in, std::size_t records) : pages(pages_in) {
+  in_flight.reserve(kFramesMax);
+  content.reserve(records);
+  usage.reserve(content.namespaces.capacity());
+  schema_at[0] = 0;
+  namespace_at[0] = 0;
+  reset(0, 0);
+}
+
+void OpenSegment::reset(std::uint32_t id_in, std::uint64_t generation_in) {
+  KVD_CHECK(in_flight.empty());
+  id = id_in;
+  generation = generation_in;
+  next_page = completed_page = 1;
+  frame_seq = frames_completed = 0;
+  records_appended = 0;
+  put_seq_max = 0;
+  content.clear();
+  usage.clear();
+  schema_at.clear();
+  namespace_at.clear();
+  broken = frames_failed = closed = false;
+}
+
 bool OpenSegment::fits(std::uint32_t frame_pages, std::size_t new_schemas, std::size_t new_namespaces,
                        std::size_t new_records, bool tombstones_only) const noexcept {
   const std::size_t footer = footer_bytes(content.schemas.size() + new_schemas,
@@ -14,7 +38,11 @@ bool OpenSegment::fits(std::uint32_t frame_pages, std::size_t new_schemas, std::
   return next_page + std::uint64_t{frame_pages} + reserve + footer / kPageBytes <= pages;
 }
 
-Frame::Frame() : area_(kDescriptorAreaMax) { buffers_.reserve(kFrameRecordsMax + 1); }
+Frame::Frame() : area_(kDescriptorAreaMax) {
+  buffers_.reserve(kFrameRecordsMax + 1);
+  records_.reserve(kFrameRecordsMax);
+  descriptors_.reserve(kFrameRecordsMax);
+}
 
 void Frame::reset(OpenSegment& segment, const Namespaces& namespaces) {
   segment_ = &segment;
@@ -80,7 +108,7 @@ bool Frame::add(Descriptor descriptor, const RecordKey& key, std::uint32_t image
   }
   if (new_namespace) {
     segment_->namespace_at[key.ns] = static_cast<std::uint16_t>(content.namespaces.size());
-    content.namespaces.push_back(info.name);
+    content.add_namespace(info.name.tenant, info.name.fingerprint);
     segment_->usage.emplace_back();
     new_namespaces_.push_back(key.ns);
   }

@@ -9,7 +9,7 @@
 #include <sys/uio.h>
 
 #include <cstdint>
-#include <deque>
+#include <memory_resource>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -26,8 +26,10 @@ namespace kvd::store {
 class Frame;
 
 struct OpenSegment {
-  OpenSegment(std::uint32_t id_in, std::uint64_t generation_in, std::uint32_t pages_in)
-      : id(id_in), generation(generation_in), pages(pages_in) {}
+  // `records`: how many descriptors it takes memory for.
+  explicit OpenSegment(std::uint32_t pages_in, std::size_t records = 0);
+  // Begins with this segment, which has taken no frame yet. Keeps its memory.
+  void reset(std::uint32_t id_in, std::uint64_t generation_in);
 
   // Pages kept for frames of tombstones only, so that a full segment never stops a removal from being carried over.
   [[nodiscard]] std::uint32_t reserve_pages() const noexcept { return std::min(16u, pages / 16); }
@@ -35,8 +37,10 @@ struct OpenSegment {
   [[nodiscard]] bool fits(std::uint32_t frame_pages, std::size_t new_schemas, std::size_t new_namespaces,
                           std::size_t new_records, bool tombstones_only) const noexcept;
 
-  std::uint32_t id;
-  std::uint64_t generation;
+  static constexpr std::size_t kFramesMax = 4;  // in flight (LogWriter)
+
+  std::uint32_t id = 0;
+  std::uint64_t generation = 0;
   std::uint32_t pages;
   std::uint32_t next_page = 1;       // after the header and all frames so far
   std::uint32_t completed_page = 1;  // the same for frames that have completed
@@ -46,12 +50,13 @@ struct OpenSegment {
   std::uint64_t put_seq_max = 0;
   SegmentContent content;  // tables of all frames, descriptors of completed ones
   std::vector<NamespaceUsage> usage;
-  std::unordered_map<std::uint64_t, std::uint16_t> schema_at;  // by schema hash
-  std::unordered_map<NamespaceHandle, std::uint16_t> namespace_at;
-  std::deque<Frame*> in_flight;  // in order
-  bool broken = false;           // a write failed: nothing more is appended
-  bool frames_failed = false;    // ... and was reported: later frames do not count either
-  bool closed = false;           // gets its footer when nothing is in flight any more
+  std::pmr::unsynchronized_pool_resource nodes;                             // keeps what the maps give up
+  std::pmr::unordered_map<std::uint64_t, std::uint16_t> schema_at{&nodes};  // by schema hash
+  std::pmr::unordered_map<NamespaceHandle, std::uint16_t> namespace_at{&nodes};
+  std::vector<Frame*> in_flight;  // in order
+  bool broken = false;            // a write failed: nothing more is appended
+  bool frames_failed = false;     // ... and was reported: later frames do not count either
+  bool closed = false;            // gets its footer when nothing is in flight any more
 };
 
 class Frame {

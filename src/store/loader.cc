@@ -31,6 +31,7 @@ Loader::Loader(Flash& flash, Pool& pool, Evictor& evictor, bool verify)
       pump_(flash.loop, [this] { pump(); }) {
   landed_.reserve(kOpsMax * kPartsMax);
   taking_.reserve(kOpsMax * kPartsMax);
+  while (free_waiters_.size() < pool_.reserved(kWaitersReserved)) add_waiter();
   for (Op& op : ops_) {
     op.parts.reserve(kPartsMax);
     op.buffers.reserve(2 * kPartsMax);
@@ -43,7 +44,7 @@ Loader::Loader(Flash& flash, Pool& pool, Evictor& evictor, bool verify)
 // Nothing of it is here yet.
 void Loader::expect(PoolRecord& record, const FlashPlace& place) {
   record.place = place;
-  record.load = std::make_unique<PoolRecord::Load>();
+  pool_.begin_load(record);
   record.load->table_valid = record.shape->table_bytes == 0;
   if (record.load->table_valid) record.checksums = {&record.own_checksum, 1};
 }
@@ -306,17 +307,20 @@ void Loader::settle(PoolRecord& record) {
   deactivate(record);
   if (!complete) return;
   KVD_CHECK(load.waiters.empty());
-  record.load.reset();
+  pool_.end_load(record);
 }
 
 // ---- Gets ----
 
+void Loader::add_waiter() {
+  all_waiters_.push_back(std::make_unique<Waiter>(flash_.loop, [this](Waiter& waiter) { deadline_passed(waiter); }));
+  free_waiters_.reserve(all_waiters_.capacity());
+  free_waiters_.push_back(all_waiters_.back().get());
+}
+
 Waiter& Loader::new_waiter() {
   ++waiters_;
-  if (free_waiters_.empty()) {
-    all_waiters_.push_back(std::make_unique<Waiter>(flash_.loop, [this](Waiter& waiter) { deadline_passed(waiter); }));
-    return *all_waiters_.back();
-  }
+  if (free_waiters_.empty()) add_waiter();
   Waiter& waiter = *free_waiters_.back();
   free_waiters_.pop_back();
   return waiter;

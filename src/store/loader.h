@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <memory_resource>
 #include <vector>
 
 #include "io/loop.h"
@@ -36,6 +37,7 @@ class Loader {
   static constexpr std::size_t kOpsMax = 32;                 // in flight; a drive needs 16 of 1 MiB
   static constexpr std::size_t kPromotionsQueuedMax = 8192;  // two requests of kKeysPerRequestMax keys
   static constexpr std::uint64_t kPromotionBytesMax = std::uint64_t{256} << 20;
+  static constexpr std::size_t kWaitersReserved = 1024;  // gets at once for which memory is taken at start, at most
 
   // Takes a record whose bytes on flash are no good out of pool and index for good.
   using Drop = std::function<void(PoolRecord&)>;
@@ -112,6 +114,7 @@ class Loader {
   void activate(PoolRecord& record);
   void deactivate(PoolRecord& record);
   // Gets.
+  void add_waiter();
   Waiter& new_waiter();
   void finish(Waiter& waiter, const Status& how);
   void deadline_passed(Waiter& waiter);
@@ -142,7 +145,8 @@ class Loader {
   io::Timer deliver_;                     // for gets that end outside of a completion
   io::Timer pump_;                        // submits for what was asked in this turn, together
 
-  std::deque<RecordKey> promotions_;
+  std::pmr::unsynchronized_pool_resource nodes_;  // keeps what promotions_ gives up
+  std::pmr::deque<RecordKey> promotions_{&nodes_};
   std::uint64_t promoting_bytes_ = 0;
 };
 

@@ -12,6 +12,15 @@ namespace kvd::store {
 LogWriter::LogWriter(Flash& flash, Evictor& evictor, SyncQueue& syncs)
     : flash_(flash), evictor_(evictor), syncs_(syncs) {
   for (Frame& frame : frames_) free_.push_back(&frame);
+  closing_.reserve(kSegmentsReserved);
+  for (std::size_t i = 0; i < kSegmentsReserved; ++i) add_spare();
+}
+
+void LogWriter::add_spare() {
+  const std::size_t records = flash_.records_per_segment();
+  spare_segments_.push_back(std::make_unique<OpenSegment>(flash_.volume.segment_pages(), records));
+  spare_closings_.push_back(std::make_unique<Closing>());
+  spare_closings_.back()->footer.grow(footer_bytes(1, 1, records));
 }
 
 Frame* LogWriter::begin_frame() {
@@ -22,8 +31,10 @@ Frame* LogWriter::begin_frame() {
     const auto next = flash_.segments.open_next(carrying);
     evictor_.maintain();
     if (!next) return nullptr;
-    current_ =
-        std::make_unique<OpenSegment>(*next, flash_.segments.at(*next).generation, flash_.volume.segment_pages());
+    if (spare_segments_.empty()) add_spare();
+    current_ = std::move(spare_segments_.back());
+    spare_segments_.pop_back();
+    current_->reset(*next, flash_.segments.at(*next).generation);
   }
   Frame* frame = free_.back();
   free_.pop_back();
@@ -68,7 +79,7 @@ void LogWriter::settle(OpenSegment& segment) {
   bool failed = segment.frames_failed;
   while (!segment.in_flight.empty() && segment.in_flight.front()->done) {
     Frame& frame = *segment.in_flight.front();
-    segment.in_flight.pop_front();
+    segment.in_flight.erase(segment.in_flight.begin());
     --in_flight_;
     failed = segment.frames_failed = failed || !frame.status;
     if (failed) {
@@ -95,7 +106,8 @@ void LogWriter::visit_in_flight(const std::function<void(const Frame&)>& visit) 
 
 void LogWriter::roll() {
   if (current_ == nullptr) return;
-  auto closing = std::make_unique<Closing>();
+  auto closing = std::move(spare_closings_.back());  // there are as many as segments
+  spare_closings_.pop_back();
   closing->segment = std::move(current_);
   OpenSegment& segment = *closing->segment;
   segment.closed = true;
@@ -104,15 +116,15 @@ void LogWriter::roll() {
   if (segment.in_flight.empty()) finish(*closing_.back());
 }
 
+bool LogWriter::without_footer(const OpenSegment& segment) const {
+  return segment.content.descriptors.empty() || flash_.segments.at(segment.id).unflushed || !flash_.health.on();
+}
+
 // What a failed flush has lost no later one brings back. Called from inside a failed one, too: then it asks for none.
 void LogWriter::finish(Closing& closing) {
-  const OpenSegment& segment = *closing.segment;
-  const auto without_footer = [this, &segment] {
-    return segment.content.descriptors.empty() || flash_.segments.at(segment.id).unflushed || !flash_.health.on();
-  };
-  if (without_footer()) return sealed(closing, {});
-  syncs_.request([this, &closing, without_footer](const Status& status) {
-    status && !without_footer() ? write_footer(closing) : sealed(closing, status);
+  if (without_footer(*closing.segment)) return sealed(closing, {});
+  syncs_.request([this, &closing](const Status& status) {
+    status && !without_footer(*closing.segment) ? write_footer(closing) : sealed(closing, status);
   });
 }
 
@@ -126,12 +138,12 @@ void LogWriter::write_footer(Closing& closing) {
   trailer.frames = segment.frames_completed;
   trailer.data_pages = segment.completed_page;
   trailer.put_seq_max = segment.put_seq_max;
-  closing.footer =
-      AlignedBuffer(footer_bytes(content.schemas.size(), content.namespaces.size(), content.descriptors.size()));
-  encode_footer(closing.footer.span(), flash_.volume.seeds(), trailer, content, segment.usage);
-  closing.buffer = {closing.footer.data(), closing.footer.size()};
+  const std::size_t bytes = footer_bytes(content.schemas.size(), content.namespaces.size(), content.descriptors.size());
+  closing.footer.grow(bytes);
+  encode_footer(closing.footer.first(bytes), flash_.volume.seeds(), trailer, content, segment.usage);
+  closing.buffer = {closing.footer.data(), bytes};
   closing.op.kind = io::DiskOp::Kind::kWrite;
-  closing.op.offset = flash_.volume.offset_of(segment.id) + flash_.volume.segment_bytes() - closing.footer.size();
+  closing.op.offset = flash_.volume.offset_of(segment.id) + flash_.volume.segment_bytes() - bytes;
   closing.op.buffers = {&closing.buffer, 1};
   closing.op.on_done = [this, &closing](Status status) { sealed(closing, status); };
   flash_.submit(closing.op);
@@ -144,7 +156,10 @@ void LogWriter::sealed(const Closing& closing, const Status& status) {
     flash_.log.warn(
         fmt::format("store: the footer of segment {} was not written: {}", segment.id, error_text(status.error())));
   flash_.segments.seal(segment.id, segment.content.descriptors.empty());
-  std::erase_if(closing_, [&](const auto& other) { return other.get() == &closing; });
+  const auto at = std::ranges::find_if(closing_, [&](const auto& other) { return other.get() == &closing; });
+  spare_segments_.push_back(std::move((*at)->segment));
+  spare_closings_.push_back(std::move(*at));
+  closing_.erase(at);
   evictor_.segment_sealed();
 }
 

@@ -23,7 +23,9 @@ namespace kvd::store {
 
 class LogWriter {
  public:
-  static constexpr std::size_t kFramesMax = 4;  // storage design: 4-8 of 1-4 MiB fill a drive's write queue
+  // Storage design: 4-8 of 1-4 MiB fill a drive's write queue.
+  static constexpr std::size_t kFramesMax = OpenSegment::kFramesMax;
+  static constexpr std::size_t kSegmentsReserved = 4;  // open or closing, for which memory is taken at start
 
   // Called with each frame that was submitted, in order per segment; the frame is free again afterwards. Must not call
   // back into the writer.
@@ -53,12 +55,14 @@ class LogWriter {
  private:
   struct Closing {
     std::unique_ptr<OpenSegment> segment;
-    AlignedBuffer footer;
+    AlignedBuffer footer;  // may be longer than it
     iovec buffer{};
     io::DiskOp op;
   };
 
   [[nodiscard]] bool index_waits() const;
+  void add_spare();
+  [[nodiscard]] bool without_footer(const OpenSegment& segment) const;
   void frame_done(Frame& frame, const Status& status);
   void settle(OpenSegment& segment);  // reports frames in order
   void finish(Closing& closing);      // all its frames have completed
@@ -74,6 +78,9 @@ class LogWriter {
   std::size_t in_flight_ = 0;
   std::unique_ptr<OpenSegment> current_;
   std::vector<std::unique_ptr<Closing>> closing_;
+  // Not in use; they keep their memory.
+  std::vector<std::unique_ptr<OpenSegment>> spare_segments_;
+  std::vector<std::unique_ptr<Closing>> spare_closings_;
 };
 
 }  // namespace kvd::store

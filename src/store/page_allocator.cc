@@ -11,6 +11,19 @@ PageAllocator::PageAllocator(std::uint32_t pages) : pages_(pages) {
   add(0, pages);
 }
 
+// Nodes that are given up stay with nodes_.
+void PageAllocator::reserve(std::size_t extents) {
+  KVD_CHECK(free_pages_ == pages_);
+  drop(0, pages_);
+  for (std::uint32_t i = 0; i < extents; ++i) {
+    by_place_.emplace_hint(by_place_.end(), i, 1);
+    by_size_.emplace_hint(by_size_.end(), 1, i);
+  }
+  by_place_.clear();
+  by_size_.clear();
+  add(0, pages_);
+}
+
 void PageAllocator::add(std::uint32_t first, std::uint32_t pages) {
   by_place_.emplace(first, pages);
   by_size_.emplace(pages, first);

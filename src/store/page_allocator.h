@@ -18,6 +18,8 @@ class PageAllocator {
  public:
   // Pages 0..pages-1, all free.
   explicit PageAllocator(std::uint32_t pages);
+  // Takes the memory for bookkeeping of that many free extents now. Requires that all pages are free.
+  void reserve(std::size_t extents);
 
   // First of `pages` (> 0) contiguous pages; empty when no free extent is long enough.
   std::optional<std::uint32_t> allocate(std::uint32_t pages);

@@ -69,7 +69,26 @@ Pool::Pool(io::PrivateFd fd, std::byte* base, std::uint64_t bytes, StoreStats& s
       stats_(stats),
       namespaces_(namespaces),
       allocator_(static_cast<std::uint32_t>(bytes / kPageBytes)),
-      table_(std::bit_ceil(std::clamp<std::uint64_t>(bytes / kBytesPerBucket, 1024, std::uint64_t{1} << 24))) {}
+      table_(std::bit_ceil(std::clamp<std::uint64_t>(bytes / kBytesPerBucket, 1024, std::uint64_t{1} << 24))),
+      loads_(reserved(kLoadsReservedMax)) {
+  reserve();
+}
+
+// Takes now what puts and gets would take one by one.
+void Pool::reserve() {
+  const std::size_t records = reserved(kReservedMax);
+  while (free_records_.size() < records) add_records();
+  // A node of a tree that is given up stays with nodes_.
+  for (std::uint32_t i = 0; i < records; ++i) by_place_.emplace_hint(by_place_.end(), i, nullptr);
+  by_place_.clear();
+  allocator_.reserve(records);
+}
+
+void Pool::add_records() {
+  chunks_.push_back(std::make_unique<PoolRecord[]>(kChunkRecords));
+  free_records_.reserve(chunks_.capacity() * kChunkRecords);
+  for (std::size_t i = kChunkRecords; i-- > 0;) free_records_.push_back(&chunks_.back()[i]);
+}
 
 Pool::~Pool() {
   toucher_ = {};
@@ -77,11 +96,14 @@ Pool::~Pool() {
 }
 
 void Pool::prefault(Log& log) {
-  toucher_ = std::jthread([this, &log](const std::stop_token& stop) { touch_pages(stop, log); });
+  toucher_ = std::jthread([this, &log](const std::stop_token& stop) {
+    const bool all = touch_pages(stop, log);
+    prefaulted_.store(all ? Prefault::kDone : Prefault::kGivenUp, std::memory_order_release);
+  });
 }
 
-// Populating for writing changes no byte, so it may run beside puts and reads.
-void Pool::touch_pages(const std::stop_token& stop, Log& log) const {
+// Populating for writing changes no byte, so it may run beside puts and reads. False when not all of them are there.
+bool Pool::touch_pages(const std::stop_token& stop, Log& log) const {
   for (std::uint64_t at = 0; at < bytes_ && !stop.stop_requested(); at += kPrefaultBytes) {
     if (populate_pool(base_ + at, std::min(kPrefaultBytes, bytes_ - at))) continue;
     const int error = errno;
@@ -94,8 +116,9 @@ void Pool::touch_pages(const std::stop_token& stop, Log& log) const {
           fmt::format("pool: only {} of {} MiB could be had from the kernel ({}): there is less memory than the "
                       "pool needs, and the depot may be killed when it fills: use a smaller pool",
                       at >> 20, bytes_ >> 20, error_text(error)));
-    return;
+    return false;
   }
+  return !stop.stop_requested();
 }
 
 std::uint64_t Pool::used_bytes() const noexcept {
@@ -208,10 +231,7 @@ PoolRecord* Pool::allocate(const RecordKey& key, const block::RecordShape& shape
   const auto pages = static_cast<std::uint32_t>(shape.slab_offset(layer_count) / kPageBytes);
   if (!make_room(pages)) return nullptr;
   const std::uint32_t first = *allocator_.allocate(pages);
-  if (free_records_.empty()) {
-    chunks_.push_back(std::make_unique<PoolRecord[]>(kChunkRecords));
-    for (std::size_t i = kChunkRecords; i-- > 0;) free_records_.push_back(&chunks_.back()[i]);
-  }
+  if (free_records_.empty()) add_records();
   PoolRecord& record = *free_records_.back();
   free_records_.pop_back();
   record = PoolRecord();
@@ -304,6 +324,15 @@ void Pool::release(PoolRecord& record) noexcept {
   settle(record);
 }
 
+void Pool::begin_load(PoolRecord& record) {
+  KVD_CHECK(record.load == nullptr);
+  record.load = &loads_.take();
+}
+
+void Pool::end_load(PoolRecord& record) noexcept {
+  if (record.load != nullptr) loads_.give_back(*std::exchange(record.load, nullptr));
+}
+
 void Pool::settle(PoolRecord& record) noexcept {
   const bool evictable = record.state == PoolRecord::State::kClean && !record.referenced();
   if (evictable && !clean_.holds(record)) {
@@ -319,11 +348,11 @@ void Pool::settle(PoolRecord& record) noexcept {
 }
 
 void Pool::free_record(PoolRecord& record) noexcept {
-  KVD_CHECK(record.link.list == nullptr && record.acks.empty());
+  KVD_CHECK(record.link.list == nullptr && record.acks_first == nullptr);
   allocator_.free(page_of(record), record.pages);
   by_place_.erase(page_of(record));
   record.state = PoolRecord::State::kFree;
-  record.load.reset();
+  end_load(record);
   free_records_.push_back(&record);
   stats_.pool_bytes_used.set(used_bytes());
   if (record.key.ns != Namespaces::kNone) namespaces_.release(record.key.ns);

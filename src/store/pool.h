@@ -3,9 +3,13 @@
 // for a record is one stretch of addresses, so the neighbours of an old record go with it, and no others.
 //
 // One owner, one thread (a thread of its own touches the pages in the background after create()). The memory is
-// pool_bytes for images plus about 420 bytes per record that is in the pool at once; nothing grows beyond that.
+// pool_bytes for images plus about 420 bytes per record that is in the pool at once; nothing grows beyond that. What
+// records of 64 KiB and more take is taken at start (up to kReservedMax of them); with more records than there ever
+// were in the pool it grows, and it is kept.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -21,6 +25,7 @@
 #include "store/list.h"
 #include "store/page_allocator.h"
 #include "store/pool_record.h"
+#include "store/recycler.h"
 #include "store/store.h"
 
 namespace kvd::store {
@@ -30,6 +35,12 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
 
 class Pool {
  public:
+  static constexpr std::uint64_t kBytesReserved = 64 << 10;  // of pool for each record: most are larger
+  // Records whose state is allocated at start: at most 45 MB, when the pool is 8 GiB or more.
+  static constexpr std::size_t kReservedMax = 128 * 1024;
+  // The same for records of which layers are missing.
+  static constexpr std::size_t kLoadsReservedMax = 4096;
+
   // Maps `bytes` (a multiple of 4 KiB). The kernel gives pages as they are touched, by the puts unless prefault() was
   // faster. A pool larger than the memory that is left is not refused here (kvdepot serve warns of it, and prefault()
   // does). With `shared` its file can be handed to others, who can map it for reading only: see shared_fd(). kNoSpace:
@@ -45,6 +56,10 @@ class Pool {
   [[nodiscard]] int shared_fd() const noexcept { return shared_ ? fd_.get() : -1; }
   [[nodiscard]] std::byte* base() const noexcept { return base_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  // Of something of which each record in the pool may need one: for how many memory is taken at start, at most `max`.
+  [[nodiscard]] std::size_t reserved(std::size_t max) const noexcept {
+    return std::min<std::size_t>(bytes_ / kBytesReserved, max);
+  }
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;
   // Free, or taken by records that may be evicted.
   [[nodiscard]] std::uint64_t room_bytes() const noexcept { return bytes_ - used_bytes() + clean_bytes_; }
@@ -52,6 +67,9 @@ class Pool {
   // Touches all pages in the background from now on, so that neither puts nor gets pay for page faults. Warns in `log`,
   // which outlives the pool, when the kernel has no page to give: a later put may then end the process. Once.
   void prefault(Log& log);
+  // How far that is. kGivenUp: there is no page left, or the kernel cannot do it ahead of use.
+  enum class Prefault : std::uint8_t { kNotYet, kDone, kGivenUp };
+  [[nodiscard]] Prefault prefaulted() const noexcept { return prefaulted_.load(std::memory_order_acquire); }
 
   // A record with an image of its own in state kWriting, not in the table; clean records are evicted to make room.
   // Null when there is none. A record that is given up before publish() goes back with detach(). Until it is freed it
@@ -82,13 +100,19 @@ class Pool {
   void hold(PoolRecord& record) noexcept;
   void release(PoolRecord& record) noexcept;  // of a hold; may free the record
 
+  // Layers of the record are missing from now on: gives it its `load`. All of them are there: takes it away.
+  void begin_load(PoolRecord& record);
+  void end_load(PoolRecord& record) noexcept;
+
   // Evicts clean records that lie side by side until the largest free extent holds `pages`: no more than four times as
   // many pages, or one record. False when no such stretch was found; nothing has been evicted then.
   bool make_room(std::uint32_t pages);
 
  private:
   Pool(io::PrivateFd fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces);
-  void touch_pages(const std::stop_token& stop, Log& log) const;
+  [[nodiscard]] bool touch_pages(const std::stop_token& stop, Log& log) const;
+  void reserve();
+  void add_records();
   // Records by their first page. A stretch of them from `begin` up to but without `end` is evicted together.
   using Places = std::pmr::map<std::uint32_t, PoolRecord*>;
   struct Stretch {
@@ -117,6 +141,7 @@ class Pool {
   PageAllocator allocator_;
   std::vector<PoolRecord*> table_;  // chained through hash_next
   std::vector<std::unique_ptr<PoolRecord[]>> chunks_;
+  Recycler<PoolRecord::Load> loads_;
   std::vector<PoolRecord*> free_records_;
   List<PoolRecord, &PoolRecord::link> clean_;  // unreferenced clean records, front = next to be evicted
   std::uint64_t clean_bytes_ = 0;              // of the records in it
@@ -124,7 +149,8 @@ class Pool {
   Places by_place_{&nodes_};    // all records that have pages
   std::uint32_t sweep_at_ = 0;  // where the next search by place goes on
   std::uint64_t uses_ = 0;      // stamps of recency
-  std::jthread toucher_;        // last: stops before the mapping goes
+  std::atomic<Prefault> prefaulted_ = Prefault::kNotYet;
+  std::jthread toucher_;  // last: stops before the mapping goes
 };
 
 }  // namespace kvd::store

@@ -11,7 +11,6 @@
 #include <bitset>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -80,11 +79,22 @@ class PoolRecord {
     [[nodiscard]] bool busy() const noexcept {
       return wanted.any() || pending.any() || landed.any() || table_wanted || table_pending;
     }
+    void reset() noexcept {
+      KVD_CHECK(waiters.empty());
+      for (LayerSet* set : {&valid, &wanted, &pending, &landed}) set->reset();
+      table_valid = table_wanted = table_pending = whole = retried = active = passing = false;
+    }
   };
 
+  // Somebody who waits for the record to be on flash. Owned by Demoter, which recycles them.
   struct Ack {
-    AckLevel level;
+    AckLevel level = AckLevel::kPooled;
     std::move_only_function<void(Status)> on_ack;
+    Ack* next = nullptr;  // of the same record
+    void reset() noexcept {
+      on_ack = nullptr;
+      next = nullptr;
+    }
   };
 
   RecordKey key;
@@ -108,9 +118,10 @@ class PoolRecord {
   FlashPlace place;
   std::span<const std::uint64_t> checksums;  // of all layers; into the table page, or `own_checksum`
   std::uint64_t own_checksum = 0;
-  Bytes foreign;  // the foreign key, in the table page; empty for a native key
-  std::unique_ptr<Load> load;
-  std::vector<Ack> acks;
+  Bytes foreign;              // the foreign key, in the table page; empty for a native key
+  Load* load = nullptr;       // the pool's
+  Ack* acks_first = nullptr;  // who waits for it to be on flash, in the order of asking
+  Ack* acks_last = nullptr;
   // Of a record that replaces others and is not on flash yet: where those are. They must not come back instead of it.
   std::vector<ReplacedPlace> replaced;
 

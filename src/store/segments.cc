@@ -71,17 +71,17 @@ void Segments::ready(std::uint32_t segment, std::uint64_t generation) {
 std::optional<std::uint32_t> Segments::open_next(bool last_too) {
   if (ready_.size() < (last_too ? 1 : 2)) return std::nullopt;
   const std::uint32_t segment = ready_.front();
-  ready_.pop_front();
+  ready_.erase(ready_.begin());
   segments_[segment].state = SegmentState::kOpen;
   return segment;
 }
 
-std::vector<std::uint32_t> Segments::recent(std::size_t max) const {
-  std::vector<std::uint32_t> order;
-  for (auto s = policy_->victim(); s; s = policy_->next_victim(*s)) order.push_back(*s);
-  std::ranges::reverse(order);
-  order.resize(std::min(order.size(), max));
-  return order;
+std::span<const std::uint32_t> Segments::recent(std::size_t max) {
+  recent_.clear();
+  for (auto s = policy_->victim(); s; s = policy_->next_victim(*s)) recent_.push_back(*s);
+  std::ranges::reverse(recent_);
+  recent_.resize(std::min(recent_.size(), max));
+  return recent_;
 }
 
 std::uint32_t Segments::count_in(SegmentState state) const noexcept {

@@ -8,10 +8,10 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "policy/eviction.h"
@@ -32,7 +32,10 @@ struct Segment {
 class Segments {
  public:
   Segments(std::uint32_t count, std::unique_ptr<policy::EvictionPolicy> policy)
-      : segments_(count), policy_(std::move(policy)) {}
+      : segments_(count), policy_(std::move(policy)) {
+    ready_.reserve(count);
+    recent_.reserve(count);
+  }
 
   [[nodiscard]] std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(segments_.size()); }
   [[nodiscard]] Segment& at(std::uint32_t segment) { return segments_[segment]; }
@@ -48,8 +51,9 @@ class Segments {
   // Is not chosen as a victim any more: it goes by start_eviction_of().
   void exclude(std::uint32_t segment) { policy_->remove(segment); }
   void touch(std::uint32_t segment) { policy_->touch(segment); }
-  // The sealed segments that are the last to be given up, the very last first; at most `max`.
-  [[nodiscard]] std::vector<std::uint32_t> recent(std::size_t max) const;
+  // The sealed segments that are the last to be given up, the very last first; at most `max`. Valid until the next
+  // call.
+  [[nodiscard]] std::span<const std::uint32_t> recent(std::size_t max);
 
   // kOpen or kSealing or (recovery) kFree -> kSealed. `next_victim`: holds little that is worth keeping.
   void seal(std::uint32_t segment, bool next_victim = false);
@@ -83,7 +87,8 @@ class Segments {
  private:
   std::vector<Segment> segments_;
   std::unique_ptr<policy::EvictionPolicy> policy_;
-  std::deque<std::uint32_t> ready_;
+  std::vector<std::uint32_t> ready_;  // in order; two or so
+  std::vector<std::uint32_t> recent_;
 };
 
 }  // namespace kvd::store

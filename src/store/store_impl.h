@@ -126,6 +126,7 @@ class StoreImpl final : public Store {
   void forget_record(PoolRecord& record);
   void bury(const RecordKey& key, const FlashPlace& place);
   void forget_copy(const RecordKey& key, const FlashPlace& place);
+  void lend_pool();
   void check_drain();
   void tell_losses();
   void tier_off();
@@ -138,6 +139,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<Namespaces> namespaces_;
   std::unique_ptr<Pool> pool_;       // outlives the flash tier: operations in flight use its memory
   std::unique_ptr<FlashTier> tier_;  // null without flash
+  io::Timer pool_ready_;             // armed until the pool's memory is there
   std::uint64_t lease_bytes_ = 0;
   std::uint64_t unfinished_bytes_ = 0;
   std::unique_ptr<Drain> drain_;

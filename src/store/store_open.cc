@@ -22,6 +22,7 @@ constexpr std::uint64_t kFlashBytesPerIndexRecord = 64 << 10;
 constexpr double kBudgetShare = 0.8;
 constexpr double kDaySeconds = 86'400;
 constexpr double kBudgetFirstSeconds = 600;
+constexpr Duration kPoolLookDelay = Millis(20);
 
 Status invalid(std::string& why, std::string text) {
   why = std::move(text);
@@ -64,7 +65,7 @@ double writes_a_day(const StoreOptions& options, const Volume& volume) {
 
 // Largest record that a frame of its own in an empty segment can hold, beside header, reserve and footer.
 std::uint64_t record_bytes_max(std::uint64_t segment_bytes) {
-  const OpenSegment empty(0, 0, static_cast<std::uint32_t>(segment_bytes / kPageBytes));
+  const OpenSegment empty(static_cast<std::uint32_t>(segment_bytes / kPageBytes));
   const std::uint64_t other = (3 + empty.reserve_pages()) * kPageBytes;  // header, descriptors, footer
   return std::min<std::uint64_t>(segment_bytes > other ? segment_bytes - other : 0, kRecordBytesMax);
 }
@@ -96,7 +97,7 @@ std::uint64_t Store::flash_bytes(const StoreOptions& options) {
 }
 
 StoreImpl::StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options)
-    : loop_(loop), log_(log), options_(options) {}
+    : loop_(loop), log_(log), options_(options), pool_ready_(loop, [this] { lend_pool(); }) {}
 
 StoreImpl::~StoreImpl() {
   drain_.reset();
@@ -125,11 +126,20 @@ Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
   uuid_ = random_uuid();
   if (options_.flash_bytes > 0) {
     if (auto opened = open_flash(disks, why); !opened) return opened;
+    if (options_.prefault) pool_ready_.arm_in(kPoolLookDelay);
   } else {
     namespaces_ = std::make_unique<Namespaces>(std::min<std::uint64_t>(options_.pool_bytes / 4, kRecordBytesMax));
     if (auto opened = open_pool(why); !opened) return opened;
   }
   return {};
+}
+
+// When its pages are there the disk may hold them: then they are huge where they can be, and holding them takes no
+// time.
+void StoreImpl::lend_pool() {
+  if (pool_->prefaulted() == Pool::Prefault::kNotYet) return pool_ready_.arm_in(kPoolLookDelay);
+  if (pool_->prefaulted() == Pool::Prefault::kDone)
+    tier_->flash.volume.disk().use_memory({pool_->base(), pool_->bytes()});
 }
 
 Status StoreImpl::open_pool(std::string& why) {

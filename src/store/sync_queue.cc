@@ -11,7 +11,7 @@ void SyncQueue::request(Done done) {
 
 void SyncQueue::start() {
   running_ = true;
-  finishing_ = std::exchange(waiting_, {});
+  finishing_.swap(waiting_);
   if (begins_) begins_();
   op_.kind = io::DiskOp::Kind::kSync;
   op_.on_done = [this](Status status) { finish(status); };
@@ -24,11 +24,12 @@ void SyncQueue::give_up() {
 }
 
 void SyncQueue::finish(Status status) {
-  std::vector<Done> done = std::exchange(finishing_, {});
+  telling_.swap(finishing_);
   running_ = false;
   if (ends_) ends_(status.has_value());
   if (!waiting_.empty()) start();
-  for (auto& callback : done) callback(status);
+  for (auto& callback : telling_) callback(status);
+  telling_.clear();
 }
 
 }  // namespace kvd::store

@@ -18,7 +18,11 @@ class SyncQueue {
  public:
   using Done = std::move_only_function<void(Status)>;
 
-  explicit SyncQueue(Flash& flash) : flash_(flash) {}
+  static constexpr std::size_t kReserved = 1024;  // that wait at once, for which memory is taken at start
+
+  explicit SyncQueue(Flash& flash) : flash_(flash) {
+    for (auto* list : {&waiting_, &finishing_, &telling_}) list->reserve(kReserved);
+  }
 
   // Called when a flush is submitted, and when it has ended, before those that waited for it are told. Must not request
   // one.
@@ -43,6 +47,7 @@ class SyncQueue {
   std::function<void(bool)> ends_;
   std::vector<Done> waiting_;    // for the next flush
   std::vector<Done> finishing_;  // for the one that runs
+  std::vector<Done> telling_;    // for the one that has ended, while they are told
 };
 
 }  // namespace kvd::store

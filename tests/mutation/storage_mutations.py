@@ -31,8 +31,8 @@ MUTATIONS = [
      "           syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task); });",
      "           finish(task);"),
     ("no flush between frames and the footer that lists them", "src/store/log_writer.cc",
-     "  syncs_.request([this, &closing, without_footer](const Status& status) {\n"
-     "    status && !without_footer() ? write_footer(closing) : sealed(closing, status);\n  });",
+     "  syncs_.request([this, &closing](const Status& status) {\n"
+     "    status && !without_footer(*closing.segment) ? write_footer(closing) : sealed(closing, status);\n  });",
      "  write_footer(closing);"),
     ("the key is not in the seed of the checksums", "src/block/checksum.cc",
      "sizeof shape.schema_hash, hash_record(id));", "sizeof shape.schema_hash, 0 * hash_record(id));"),
