@@ -42,6 +42,7 @@ struct CoreOptions {
   std::uint64_t seed = 0;                        // jitter of the back-off
   net::MakeDialer make_dialer = {};              // of both connections; empty = sockets
   bool shared_memory = true;                     // on the same host: read the depot's memory when it offers that
+  bool rings = true;                             // and send through memory, unless shared_memory is off
   std::function<Result<std::string>()> token{};  // see ChannelOptions
 };
 
@@ -52,6 +53,9 @@ class Core final : private ChannelUser {
 
   // Any thread: queues a command and wakes the loop when it is the first one.
   void submit(Op& op, Op::Command command);
+  // The same, but takes the turn that carries it out on the calling thread where the loop sleeps: no other thread need
+  // wake up. For what is short: it sends what waits to be sent.
+  void submit_here(Op& op, Op::Command command);
 
   void start();
   void open_namespaces();
