@@ -4,7 +4,8 @@
 //
 // How an op ends: by its answer; by its deadline or cancel(), after which late bytes are discarded and the depot is
 // told to stop; or as its connection is lost. Always through end(), once, after which the Core knows it no more.
-// Belongs to the loop thread, except submit() and the constructor.
+// Belongs to the loop thread, or to who takes its turns (Loop::help), except submit(), submit_here() and the
+// constructor.
 #pragma once
 
 #include <deque>
