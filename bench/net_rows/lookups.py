@@ -57,7 +57,7 @@ def alone(lab: NetLab, bench: Bench) -> None:
                 for name, client in clients.items()}
         figures = alternate(arms, rounds, warmup=1, progress=bench.progress)
         in_index = int(depot.metric("kvdepot_store_pool_records"))
-        for name, goal, how in ((RTT, 60.0, "loopback TCP"), (SHM, 30.0, "the unix socket, no ring yet")):
+        for name, goal, how in ((RTT, 60.0, "loopback TCP"), (SHM, 30.0, "rings in memory")):
             bench.value(name, statistics.median(figures[name]), "us", better="lower", goal=goal, ours=figures[name],
                         records=in_index, transport=how, command=f"match {KEYS} 0.3: median of each round's medians")
     finally:

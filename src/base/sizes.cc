@@ -31,7 +31,7 @@ constexpr std::array<Unit, 16> kSizeUnits{{{"", 1},
                                            {"M", kKibi* kKibi},
                                            {"G", kKibi* kKibi* kKibi},
                                            {"T", kKibi* kKibi* kKibi* kKibi}}};
-constexpr std::array<Unit, 5> kTimeUnits{{{"", 1e9}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}}};
+constexpr std::array<Unit, 6> kTimeUnits{{{"", 1e9}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}}};
 constexpr double kLimit = 4611686018427387904.0;  // 2^62: sums of two never overflow
 
 bool same(std::string_view a, std::string_view b) {

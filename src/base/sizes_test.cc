@@ -31,6 +31,7 @@ TEST(Sizes, ShowsTheShortForm) {
 
 TEST(Sizes, ReadsDurations) {
   EXPECT_EQ(parse_duration("250ms").value(), Millis(250));
+  EXPECT_EQ(parse_duration("50us").value(), std::chrono::microseconds(50));
   EXPECT_EQ(parse_duration("30").value(), std::chrono::seconds(30));
   EXPECT_EQ(parse_duration("1.5m").value(), std::chrono::seconds(90));
   EXPECT_FALSE(parse_duration("30 days").has_value());

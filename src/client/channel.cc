@@ -70,7 +70,7 @@ void Channel::dial() {
   timer_.arm_in(kHandshakeLimit);
   resolver_.resolve(options_.address, [this](Result<net::Endpoint> endpoint) {
     if (!endpoint) return lost({Code::kUnavailable, 0, endpoint.error().what});
-    const bool local = options_.shared_memory && !avoid_local_socket_;
+    const bool local = (options_.shared_memory || options_.rings) && !avoid_local_socket_;
     const auto beside = local ? net::local_socket_of(*endpoint) : std::nullopt;
     if (!beside) return dial_port(*endpoint);
     dialer_->connect(*beside, kNever, [this, port = *endpoint](Result<std::unique_ptr<io::Stream>> stream) {
@@ -94,15 +94,16 @@ void Channel::on_dialed(Result<std::unique_ptr<io::Stream>> stream) {
     token_ = std::move(*token);
   }
   const net::ConnectionOptions options{.queue_bytes_high = options_.queue_bytes_high,
-                                       .takes_descriptors = options_.shared_memory};
+                                       .takes_descriptors = options_.shared_memory || options_.rings};
   net::MessageHandler& self = *this;
-  connection_ = std::make_unique<net::Connection>(loop_, self, counters_, std::move(*stream), options);
+  auto switching = std::make_unique<net::RingStream>(std::move(*stream));
+  stream_ = switching.get();
+  connection_ = std::make_unique<net::Connection>(loop_, self, counters_, std::move(switching), options);
   if (const Status started = connection_->start(); !started) return lost(started.error());
   state_ = State::kHello;
   wire::Hello hello;
   hello.name = options_.name;
-  if (options_.shared_memory) hello.features |= wire::kFeatureSharedMemory;
-  if (!token_.empty()) hello.features |= wire::kFeatureToken;
+  hello.features = features();
   connection_->send({.head = wire::frame({}, hello), .body = {}, .on_done = {}});
   connection_->flush();
 }
@@ -140,6 +141,7 @@ Status Channel::on_message(const wire::Header& header, Bytes meta) {
   if (state_ == State::kHello) return on_hello(header, meta);
   if (state_ == State::kAuth) return on_auth_reply(header, meta);
   if (state_ == State::kMemory) return on_memory(header, meta);
+  if (state_ == State::kRings) return on_rings(header, meta);
   if (header.opcode == wire::Opcode::kOpenReply) return on_open_reply(header, meta);
   return user_.on_message(*this, header, meta);
 }
@@ -158,10 +160,9 @@ Status Channel::on_hello(const wire::Header& header, Bytes meta) {
     return {};
   }
   credits_ = reply->ops_max;
-  const std::uint64_t asked =
-      (options_.shared_memory ? wire::kFeatureSharedMemory : 0) | (token_.empty() ? 0 : wire::kFeatureToken);
-  if ((reply->features & ~asked) != 0) return fail(Code::kCorrupt, "the depot does what it was not asked for");
+  if ((reply->features & ~features()) != 0) return fail(Code::kCorrupt, "the depot does what it was not asked for");
   gives_memory_ = (reply->features & wire::kFeatureSharedMemory) != 0;
+  gives_rings_ = (reply->features & wire::kFeatureRings) != 0;
   if ((reply->features & wire::kFeatureToken) == 0) return let_in();
   state_ = State::kAuth;
   connection_->send({.head = wire::frame({}, wire::Auth{token_}), .body = {}, .on_done = {}});
@@ -180,8 +181,13 @@ Status Channel::on_auth_reply(const wire::Header& header, Bytes meta) {
 }
 
 Status Channel::let_in() {
-  if (!gives_memory_) return become_ready();
-  state_ = State::kMemory;
+  if (gives_memory_ && memory_ == nullptr) {
+    state_ = State::kMemory;
+  } else if (gives_rings_ && !stream_->uses_rings()) {
+    state_ = State::kRings;
+  } else {
+    return become_ready();
+  }
   return {};
 }
 
@@ -193,11 +199,32 @@ Status Channel::on_memory(const wire::Header& header, Bytes meta) {
   auto memory = net::SharedMemory::map(connection_->take_descriptor(), given->bytes);
   if (memory) {
     memory_ = std::move(*memory);
-    return become_ready();
+    return let_in();
   }
   options_.shared_memory = false;
   connection_->close({Code::kUnavailable, memory.error().sys_errno, memory.error().what});
   return {};
+}
+
+// From here on both sides send through the rings.
+Status Channel::on_rings(const wire::Header& header, Bytes meta) {
+  if (header.opcode != wire::Opcode::kRings) return fail(Code::kCorrupt, "the depot did not give its rings first");
+  const auto given = wire::decode<wire::Rings>(header, meta);
+  if (!given) return fail(given.error());
+  auto rings = net::RingMemory::map(connection_->take_descriptor(), given->bytes);
+  if (rings) {
+    stream_->use(std::move(*rings), net::RingStream::Side::kClient);
+    return let_in();
+  }
+  options_.rings = false;
+  connection_->close({Code::kUnavailable, rings.error().sys_errno, rings.error().what});
+  return {};
+}
+
+// What this client asks for, of which the depot may agree to some.
+std::uint64_t Channel::features() const noexcept {
+  return (options_.shared_memory ? wire::kFeatureSharedMemory : 0) | (options_.rings ? wire::kFeatureRings : 0) |
+         (token_.empty() ? 0 : wire::kFeatureToken);
 }
 
 Status Channel::become_ready() {

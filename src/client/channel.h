@@ -1,7 +1,7 @@
 // Channel: one of a client's two connections to its depot (control or data), from the first attempt to connect over
 // HELLO and OPEN to loss and the next attempt, for ever. What it carries is its user's.
 //
-//   kIdle -> kDialing -> kHello (-> kAuth) (-> kMemory) -> kReady -> (loss) kBackoff -> kDialing ...
+//   kIdle -> kDialing -> kHello (-> kAuth) (-> kMemory) (-> kRings) -> kReady -> (loss) kBackoff -> kDialing ...
 // A handshake that takes longer than kHandshakeLimit is a loss. Attempts back off from 10 ms to 1 s; a connection that
 // stayed ready for a second starts from 10 ms again. A depot that offers its memory and whose memory cannot be mapped
 // (no address space, a proxy between) is not asked for it again. To get at memory a channel that wants it tries the
@@ -21,6 +21,7 @@
 #include "client/resolver.h"
 #include "net/connection.h"
 #include "net/dialer.h"
+#include "net/ring_stream.h"
 #include "net/shared_memory.h"
 
 namespace kvd::client {
@@ -56,6 +57,7 @@ struct ChannelOptions {
   std::uint64_t seed = 0;            // of the back-off's jitter
   net::MakeDialer make_dialer = {};  // empty = sockets
   bool shared_memory = false;        // ask for the depot's memory, where there is a unix socket
+  bool rings = false;                // send through memory, where there is a unix socket
   // Gives the token that the depot may ask for, once for each connection; empty = there is none.
   std::function<Result<std::string>()> token;
 };
@@ -103,7 +105,7 @@ class Channel final : private net::MessageHandler {
   void note_body() { body_at_ = loop_.now(); }
 
  private:
-  enum class State : std::uint8_t { kIdle, kDialing, kHello, kAuth, kMemory, kReady, kBackoff };
+  enum class State : std::uint8_t { kIdle, kDialing, kHello, kAuth, kMemory, kRings, kReady, kBackoff };
 
   void dial();
   void dial_port(const net::Endpoint& endpoint);
@@ -114,6 +116,8 @@ class Channel final : private net::MessageHandler {
   Status on_hello(const wire::Header& header, Bytes meta);
   Status on_auth_reply(const wire::Header& header, Bytes meta);
   Status on_memory(const wire::Header& header, Bytes meta);
+  Status on_rings(const wire::Header& header, Bytes meta);
+  [[nodiscard]] std::uint64_t features() const noexcept;
   Status let_in();
   Status become_ready();
   Status on_open_reply(const wire::Header& header, Bytes meta);
@@ -137,10 +141,12 @@ class Channel final : private net::MessageHandler {
   State state_ = State::kIdle;
   Time ready_since_{};
   std::unique_ptr<net::Connection> connection_;
-  bool on_local_socket_ = false;     // this attempt or connection is on the unix socket beside the port
-  bool avoid_local_socket_ = false;  // the last attempt there was not greeted
-  std::string token_;                // shown on this connection when it is asked for
-  bool gives_memory_ = false;        // the depot has agreed to
+  bool on_local_socket_ = false;       // this attempt or connection is on the unix socket beside the port
+  bool avoid_local_socket_ = false;    // the last attempt there was not greeted
+  std::string token_;                  // shown on this connection when it is asked for
+  bool gives_memory_ = false;          // the depot has agreed to
+  bool gives_rings_ = false;           // the same
+  net::RingStream* stream_ = nullptr;  // the connection's
   std::uint32_t credits_ = 0;
   std::unique_ptr<net::SharedMemory> memory_;
   Time body_at_ = Time::min();

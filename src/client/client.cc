@@ -35,6 +35,8 @@ Time time_in(std::chrono::milliseconds timeout) {
 Status check_options(const ClientOptions& options) {
   if (options.ops_max == 0 || options.ops_max > kOpsMaxMax) return fail(Code::kInvalid, "ops_max must be 1 to 32768");
   if (options.breaker_failures == 0) return fail(Code::kInvalid, "breaker_failures must be at least 1");
+  if (options.spin.count() < 0 || options.spin > std::chrono::milliseconds(10))
+    return fail(Code::kInvalid, "spin must be 0 to 10 ms");
   if (options.breaker_probe.count() <= 0) return fail(Code::kInvalid, "breaker_probe must be longer than nothing");
   return {};
 }
@@ -109,8 +111,8 @@ struct Parts {
 
 class ThreadedClient final : public Client {
  public:
-  ThreadedClient(std::unique_ptr<Parts> parts, std::unique_ptr<Attachment> attachment)
-      : attachment_(std::move(attachment)), parts_(std::move(parts)), pid_(::getpid()) {}
+  ThreadedClient(std::unique_ptr<Parts> parts, std::unique_ptr<Attachment> attachment, Duration spin)
+      : attachment_(std::move(attachment)), parts_(std::move(parts)), spin_(spin), pid_(::getpid()) {}
   ~ThreadedClient() override;
 
   Status start();
@@ -149,9 +151,11 @@ class ThreadedClient final : public Client {
   [[nodiscard]] bool forked() const noexcept { return ::getpid() != pid_; }
   [[nodiscard]] Status accepts() const;
   Result<OpId> submit(Result<OpRequest> request);
+  void help(OpId op, std::uint16_t layer, Time until);
 
   std::unique_ptr<Attachment> attachment_;  // goes after the client itself
   std::unique_ptr<Parts> parts_;
+  const Duration spin_;
   pid_t pid_;
 };
 
@@ -223,8 +227,24 @@ Result<OpId> ThreadedClient::submit(Result<OpRequest> request) {
   }
   parts_->state.requests.add();
   const OpId id = (*op)->id.load(std::memory_order_relaxed);
-  parts_->core.submit(**op, Op::kStart);
+  // Bodies that go out would take the caller's time; what else is sent is small.
+  const bool small = (*op)->request.kind == OpKind::kMatch || (*op)->request.kind == OpKind::kGet;
+  if (small) {
+    parts_->core.submit_here(**op, Op::kStart);
+  } else {
+    parts_->core.submit(**op, Op::kStart);
+  }
   return id;
+}
+
+// Whoever waits does the I/O thread's work for a moment: what comes through rings comes without any thread's waking.
+void ThreadedClient::help(OpId op, std::uint16_t layer, Time until) {
+  if (spin_ == Duration::zero()) return;
+  const auto done = [&] {
+    const auto found = parts_->ops.try_get(op, layer);
+    return found.has_value() || found.error().code != Code::kBusy || monotonic_now() >= until;
+  };
+  if (!done()) static_cast<void>(parts_->loop->help(spin_, nullptr, done));
 }
 
 Result<OpId> ThreadedClient::match_prefix(const MatchRequest& request) {
@@ -305,13 +325,17 @@ int ThreadedClient::event_fd() const noexcept {
 
 Result<Completion> ThreadedClient::wait(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) {
   if (forked()) return fail(Code::kInvalid, kForked);
-  return parts_->ops.wait(op, layer, time_in(timeout));
+  const Time until = time_in(timeout);
+  help(op, layer, until);
+  return parts_->ops.wait(op, layer, until);
 }
 
 Result<OwnedCompletion> ThreadedClient::wait_owned(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) {
   if (forked()) return fail(Code::kInvalid, kForked);
   OwnedCompletion copy;
-  if (const auto done = parts_->ops.wait(op, layer, time_in(timeout), &copy); !done) return fail(done.error());
+  const Time until = time_in(timeout);
+  help(op, layer, until);
+  if (const auto done = parts_->ops.wait(op, layer, until, &copy); !done) return fail(done.error());
   return copy;
 }
 
@@ -393,7 +417,7 @@ Result<std::unique_ptr<Client>> open_attached(const std::string& depot, const Cl
   io::UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.ok()) return fail(Code::kIo, "create an eventfd", errno);
   auto parts = std::make_unique<Parts>(std::move(*loop), std::move(event), *address, options);
-  auto opened = std::make_unique<ThreadedClient>(std::move(parts), std::move(attachment));
+  auto opened = std::make_unique<ThreadedClient>(std::move(parts), std::move(attachment), options.spin);
   if (Status started = opened->start(); !started) return fail(started.error());
   if (options.require_connection) {
     if (Status connected = opened->wait_connected(options.connect_timeout); !connected) {

@@ -25,6 +25,7 @@ Core::Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, Clien
                                    .queue_bytes_high = kSendQueueHigh,
                                    .seed = options_.seed,
                                    .make_dialer = options_.make_dialer,
+                                   .rings = options_.rings && options_.shared_memory,
                                    .token = options_.token}),
                .draining = {}},
       data_{.channel = Channel(loop, *this, namespaces, state.net,
@@ -35,6 +36,7 @@ Core::Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, Clien
                                 .make_dialer = options_.make_dialer,
                                 // Views may end while they are copied; only verification tells.
                                 .shared_memory = options_.shared_memory && options_.verify,
+                                .rings = options_.rings && options_.shared_memory,
                                 .token = options_.token}),
             .draining = {}},
       breaker_(options_.breaker_failures, options_.breaker_probe),
@@ -94,6 +96,11 @@ void Core::close_unused() {
 
 void Core::submit(Op& op, Op::Command command) {
   if (submits_.push(op, command)) loop_.post([this] { run_commands(); });
+}
+
+void Core::submit_here(Op& op, Op::Command command) {
+  if (!submits_.push(op, command)) return;
+  if (!loop_.help(Duration::zero(), [this] { run_commands(); }, nullptr)) loop_.post([this] { run_commands(); });
 }
 
 void Core::run_commands() {

@@ -4,7 +4,8 @@
 //
 // How an op ends: by its answer; by its deadline or cancel(), after which late bytes are discarded and the depot is
 // told to stop; or as its connection is lost. Always through end(), once, after which the Core knows it no more.
-// Belongs to the loop thread, except submit() and the constructor.
+// Belongs to the loop thread, or to who takes its turns (Loop::help), except submit(), submit_here() and the
+// constructor.
 #pragma once
 
 #include <deque>
@@ -42,6 +43,7 @@ struct CoreOptions {
   std::uint64_t seed = 0;                        // jitter of the back-off
   net::MakeDialer make_dialer = {};              // of both connections; empty = sockets
   bool shared_memory = true;                     // on the same host: read the depot's memory when it offers that
+  bool rings = true;                             // and send through memory, unless shared_memory is off
   std::function<Result<std::string>()> token{};  // see ChannelOptions
 };
 
@@ -52,6 +54,9 @@ class Core final : private ChannelUser {
 
   // Any thread: queues a command and wakes the loop when it is the first one.
   void submit(Op& op, Op::Command command);
+  // The same, but takes the turn that carries it out on the calling thread where the loop sleeps: no other thread need
+  // wake up. For what is short: it sends what waits to be sent.
+  void submit_here(Op& op, Op::Command command);
 
   void start();
   void open_namespaces();

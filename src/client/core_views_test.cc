@@ -83,14 +83,15 @@ TEST_F(CoreViews, ViewsOfATurnAreGivenBackInOneMessage) {
   EXPECT_EQ(rig->depot->seen[Opcode::kRelease], 1U);
 }
 
-TEST_F(CoreViews, OnlyTheDataConnectionAsks) {
+TEST_F(CoreViews, OnlyTheDataConnectionAsksForMemory) {
   start();
   std::ranges::sort(rig->depot->features_asked);
-  EXPECT_EQ(rig->depot->features_asked, (std::vector<std::uint64_t>{0, wire::kFeatureSharedMemory}));
+  EXPECT_EQ(rig->depot->features_asked,
+            (std::vector<std::uint64_t>{wire::kFeatureRings, wire::kFeatureRings | wire::kFeatureSharedMemory}));
   CoreRig without;
   EXPECT_EQ(without.depot->features_asked, (std::vector<std::uint64_t>{0, 0}));
   start({.verify = false});  // only verification tells of a view that has ended
-  EXPECT_EQ(rig->depot->features_asked, (std::vector<std::uint64_t>{0, 0}));
+  EXPECT_EQ(rig->depot->features_asked, (std::vector<std::uint64_t>{wire::kFeatureRings, wire::kFeatureRings}));
 }
 
 TEST_F(CoreViews, ADepotThatDoesNotShareSendsBytes) {

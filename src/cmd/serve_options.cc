@@ -22,7 +22,7 @@ constexpr std::array kNames{
     "connections-max", "credentials", "insecure",      "dir",          "pool",       "flash",
     "listen",          "http",        "segment",       "demote-after", "shape-read", "log-level",
     "shared-memory",   "eviction",    "scrub",         "dwpd",         "resp",       "resp-ack",
-    "tls-cert",        "tls-key",     "tls-client-ca", "tls-crl"};
+    "tls-cert",        "tls-key",     "tls-client-ca", "tls-crl",      "spin"};
 
 // A scalar as it would be typed on the command line.
 std::string as_typed(const toml::node& node) {
@@ -100,6 +100,12 @@ Result<AckLevel> parse_ack(std::string_view text) {
 }
 
 // Drive writes a day.
+Result<Duration> parse_spin(std::string_view text) {
+  const Result<Duration> spin = parse_duration(text);
+  if (spin && *spin > Millis(10)) return fail(Code::kInvalid, "more than 10ms, which is as good as never to sleep");
+  return spin;
+}
+
 Result<double> parse_dwpd(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -179,6 +185,7 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   store.demote_after = read.converted("demote-after", "30s", parse_duration);
   options.node.shape_read_bytes_per_s = read.converted("shape-read", "0", parse_size);
   options.node.shared_memory = read.converted("shared-memory", "on", parse_switch);
+  options.node.spin = read.converted("spin", "50us", parse_spin);
   options.node.limits.connections_max = read.converted("connections-max", "1024", parse_connections);
   options.log_level = read.converted("log-level", "info", parse_level);
   options.credentials = read.text("credentials", "");

@@ -47,6 +47,7 @@ TEST(ServeOptions, TakeWhatIsSaid) {
                                      {"resp-ack", {"written"}},
                                      {"verify", {"off"}},
                                      {"shared-memory", {"off"}},
+                                     {"spin", {"20us"}},
                                      {"connections-max", {"12000"}},
                                      {"log-level", {"debug"}}});
   ASSERT_TRUE(options.has_value());
@@ -64,9 +65,15 @@ TEST(ServeOptions, TakeWhatIsSaid) {
   EXPECT_EQ(options->node.store.drive_writes_per_day, 1.5);
   EXPECT_FALSE(options->node.store.verify);
   EXPECT_FALSE(options->node.shared_memory);
+  EXPECT_EQ(options->node.spin, std::chrono::microseconds(20));
   EXPECT_EQ(options->node.resp, (std::vector<std::string>{"tcp://127.0.0.1:6379", "unix:///run/r"}));
   EXPECT_EQ(options->node.resp_ack, AckLevel::kWritten);
   EXPECT_EQ(options->log_level, Level::kDebug);
+}
+
+TEST(ServeOptions, SpinningIsBounded) {
+  EXPECT_EQ(complaint({{"flash", {"0"}}, {"spin", {"0"}}}), "");
+  EXPECT_NE(complaint({{"flash", {"0"}}, {"spin", {"11ms"}}}).find("--spin"), std::string::npos);
 }
 
 TEST(ServeOptions, MemoryOnlyNeedsNoDirectory) {

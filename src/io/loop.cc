@@ -1,5 +1,7 @@
 #include "io/loop.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace kvd::io {
@@ -51,6 +53,46 @@ void Watch::stop() {
 
 void Loop::run() {
   while (!stopped()) run_once(Duration::max());
+}
+
+void Loop::add(Polled& polled) { polled_.push_back(&polled); }
+
+void Loop::remove(Polled& polled) {
+  const auto found = std::ranges::find(polled_, &polled);
+  if (found == polled_.end()) return;
+  if (polling_) {
+    *found = nullptr;
+  } else {
+    polled_.erase(found);
+  }
+}
+
+bool Loop::polled_ready() {
+  return std::ranges::any_of(polled_, [](Polled* polled) { return polled->ready(); });
+}
+
+bool Loop::before_sleep() {
+  announced_ = true;
+  for (Polled* polled : polled_) polled->before_sleep();
+  return !polled_ready();
+}
+
+void Loop::after_sleep() {
+  if (!std::exchange(announced_, false)) return;
+  for (Polled* polled : polled_) polled->after_sleep();
+}
+
+std::size_t Loop::run_polled() {
+  std::size_t ran = 0;
+  polling_ = true;
+  for (std::size_t i = 0; i < polled_.size(); ++i) {  // those that come meanwhile, too
+    if (polled_[i] == nullptr || !polled_[i]->ready()) continue;
+    polled_[i]->run();
+    ++ran;
+  }
+  polling_ = false;
+  std::erase(polled_, nullptr);
+  return ran;
 }
 
 void Loop::notify(Watch& watch, std::uint32_t ready) {

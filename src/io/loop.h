@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "base/time.h"
@@ -76,6 +77,22 @@ class Watch {
   bool* gone_ = nullptr;  // as in Timer
 };
 
+// Something that comes without a descriptor telling of it: bytes in memory that a peer writes to. Owned by the caller;
+// all calls come on the loop's thread. A loop that is about to sleep says so first, and from then on a descriptor has
+// to wake it.
+class Polled {
+ public:
+  virtual ~Polled() = default;
+  // Whether run() has something to do now. Looks at memory only: a loop that spins asks without a pause.
+  [[nodiscard]] virtual bool ready() = 0;
+  // The loop sleeps from now on, unless ready() is true right behind this call.
+  virtual void before_sleep() = 0;
+  // It does not any more. Only behind before_sleep().
+  virtual void after_sleep() = 0;
+  // Called once a turn. May remove and destroy any Polled.
+  virtual void run() = 0;
+};
+
 class Loop : public Clock {
  public:
   // Queues `work` for the loop thread. Thread-safe, wakes the loop. The queue is unbounded by itself: callers bound
@@ -92,6 +109,25 @@ class Loop : public Clock {
   // How long the scheduler took to wake it is not in it. In virtual time nothing waits for its turn.
   [[nodiscard]] virtual Time ready_since() const { return now(); }
 
+  // Loop thread only. Added ones are removed before they are destroyed.
+  void add(Polled& polled);
+  void remove(Polled& polled);
+  // Something is likely to come soon: the loop looks at all Polled for a moment before it sleeps, if it spins at all.
+  virtual void expect() {}
+  // Any thread: takes turns in place of the loop's thread, which sleeps: first `work`, when there is some, then what
+  // needs no descriptor, Polled, posted work and timers, until done() is true or nothing has come for `limit` (zero
+  // where the process has one core); without `done` one turn. So who waits for something that comes through memory need
+  // not be woken by another thread. Everything that belongs to the loop may then be touched here, under the loop's
+  // lock. False, and nothing was done: another thread is within a turn, or this loop does not know this. Not to be
+  // called from a callback.
+  virtual bool help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done) {
+    static_cast<void>(limit), static_cast<void>(work), static_cast<void>(done);
+    return false;
+  }
+  // How long that moment is; zero = it sleeps at once. Of no effect in virtual time, and where the process has one core
+  // only, as it would wait for what cannot run. Before run_once().
+  virtual void set_spin(Duration) {}
+
  protected:
   virtual bool stopped() const = 0;
   friend class Timer;
@@ -104,6 +140,19 @@ class Loop : public Clock {
   // For implementations: runs the callback so that it may destroy its Watch.
   static void notify(Watch& watch, std::uint32_t ready);
   [[nodiscard]] static std::uint32_t interest(const Watch& watch) noexcept { return watch.interest_; }
+
+  // For implementations, of what was added.
+  [[nodiscard]] bool has_polled() const noexcept { return !polled_.empty(); }
+  [[nodiscard]] bool polled_ready();
+  // Says that the loop sleeps. False: something is ready, it must not. after_sleep() follows in both cases.
+  [[nodiscard]] bool before_sleep();
+  void after_sleep();
+  std::size_t run_polled();
+
+ private:
+  std::vector<Polled*> polled_;  // null: removed while they run
+  bool polling_ = false;
+  bool announced_ = false;
 };
 
 // The production loop. kIo when epoll or eventfd cannot be had.

@@ -1,10 +1,12 @@
 // RealLoop: epoll for descriptors, an eventfd to be woken by other threads, a heap for timers. It sleeps in one system
 // call until one of the three has something, so a loop without work uses no CPU.
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <ctime>
@@ -22,6 +24,31 @@ namespace {
 
 // Events taken by one system call. More are left for the next turn, after posted work and timers had theirs.
 constexpr std::size_t kEventsPerTurn = 128;
+
+// Spinning sees rings and posted work; descriptors and timers are looked at this often meanwhile.
+constexpr Duration kSpinStep = std::chrono::microseconds(5);
+
+// Whether a peer can run while this process spins.
+bool has_other_cores() noexcept {
+  cpu_set_t cores;
+  return ::sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) > 1;
+}
+
+void pause_core() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Where the peer has no core to run on, because it waits for this one, spinning delays what it waits for. So after some
+// that were for nothing it rests: one in a hundred of the time at most is spun away.
+constexpr int kVainSpinsMax = 4;
+constexpr Duration kSpinRest = std::chrono::milliseconds(5);
+
+// While others take turns the loop's thread looks at the timers this often, so that they need not wake it for each that
+// they arm.
+constexpr Duration kNap = std::chrono::milliseconds(20);
+constexpr Duration kNapsFor = std::chrono::seconds(1);
 
 constexpr Duration kSlept = std::chrono::microseconds(20);  // a wait that long had nothing to tell at first
 
@@ -59,6 +86,7 @@ class RealLoop final : public Loop {
     {
       const std::lock_guard lock(mutex_);
       posted_.push_back(std::move(work));
+      has_posted_.store(true, std::memory_order_release);
       wake = std::exchange(waiting_, false);
     }
     if (wake) wake_up();
@@ -76,6 +104,11 @@ class RealLoop final : public Loop {
 
   bool run_once(Duration max_wait) override;
   [[nodiscard]] Time ready_since() const override { return ready_since_; }
+  void expect() override {
+    if (spin_ > Duration::zero()) spin_until_ = after(now(), spin_);
+  }
+  bool help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done) override;
+  void set_spin(Duration spin) override { spin_ = can_spin_ ? spin : Duration::zero(); }
 
  protected:
   [[nodiscard]] bool stopped() const override {
@@ -91,9 +124,14 @@ class RealLoop final : public Loop {
   void watch_stop(Watch& watch) override;
 
  private:
+  [[nodiscard]] bool spin(Duration max_wait);
+  std::size_t run_memory();
+  void leave();
+  [[nodiscard]] bool may_spin(Time current) const noexcept { return can_spin_ && current >= spin_rests_until_; }
+  void note_spin(bool in_vain, Time current) noexcept;
   [[nodiscard]] Duration wait_time(Duration max_wait);
   [[nodiscard]] int wait_events(Duration duration);
-  void wait(Duration duration);
+  void wait(Duration duration, std::unique_lock<std::mutex>& turn);
   std::size_t run_events();
   std::size_t run_posted();
   Status control(int operation, Watch& watch);
@@ -103,12 +141,16 @@ class RealLoop final : public Loop {
   UniqueFd epoll_;
   UniqueFd wake_;
 
+  // Held by the thread that takes a turn, which is the loop's thread or a helper; the loop's thread sleeps without it.
+  // Guards all below that mutex_ does not, but for what only its sleep touches: events_ and has_pwait2_.
+  std::mutex turn_;
   mutable std::mutex mutex_;  // guards the next three
   std::vector<Callback> posted_;
   bool waiting_ = false;  // the loop sleeps or is about to: whoever adds work writes to wake_
   bool stopped_ = false;
+  std::atomic<bool> has_posted_{false};  // posted_ is not empty, or was not a moment ago
 
-  // The loop thread's own.
+  // Of who takes a turn.
   std::vector<Callback> batch_;  // posted work being run; its memory swaps with posted_
   TimerQueue timers_;
   std::array<epoll_event, kEventsPerTurn> events_{};
@@ -116,17 +158,102 @@ class RealLoop final : public Loop {
   std::size_t events_at_ = 0;  // the first event not yet delivered
   Time looked_at_ = now();     // when the last wait ended: what came before that it has told of
   Time ready_since_ = looked_at_;
+  const bool can_spin_ = has_other_cores();
+  Duration spin_ = Duration::zero();
+  Time spin_until_ = Time::min();  // something is expected until then
+  int vain_spins_ = 0;             // in a row
+  Time spin_rests_until_{};
+  bool asleep_ = false;      // the loop's thread is
+  Time asleep_until_{};      // at most
+  bool was_helped_ = false;  // since it fell asleep
+  Time helped_at_{};
   bool has_pwait2_ = true;
   bool running_ = false;
 };
 
 bool RealLoop::run_once(Duration max_wait) {
+  std::unique_lock turn(turn_);
   KVD_CHECK(!running_);
   running_ = true;
-  wait(wait_time(max_wait));
-  const std::size_t ran = run_events() + run_posted() + timers_.fire_due(now());
+  const bool spins = spin(max_wait);
+  if (spins && now() - looked_at_ < kSpinStep && polled_ready()) {  // descriptors were looked at a moment ago
+    ready_since_ = looked_at_;
+    const std::size_t ran = run_memory();
+    running_ = false;
+    return ran > 0;
+  }
+  Duration duration = wait_time(spins ? Duration::zero() : max_wait);
+  if (duration > Duration::zero() && has_polled() && !before_sleep()) duration = Duration::zero();
+  wait(duration, turn);
+  after_sleep();
+  const std::size_t ran = run_events() + run_memory();
   running_ = false;
   return ran > 0;
+}
+
+// All but descriptors.
+std::size_t RealLoop::run_memory() { return run_polled() + run_posted() + timers_.fire_due(now()); }
+
+bool RealLoop::help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done) {
+  const std::unique_lock turn(turn_, std::try_to_lock);
+  if (!turn || !asleep_) return false;
+  running_ = true;
+  was_helped_ = true;
+  after_sleep();
+  if (work) work();
+  Time current = now();
+  helped_at_ = current;
+  if (!may_spin(current)) limit = Duration::zero();
+  for (Time end = after(current, limit);;) {
+    if (run_memory() > 0) end = after(now(), limit);
+    if (!done || done() || !has_polled()) break;
+    for (current = now(); current < end && !polled_ready() && !has_posted_.load(std::memory_order_acquire);) {
+      pause_core();
+      current = now();
+    }
+    if (polled_ready()) {
+      note_spin(false, current);
+    } else if (current >= end) {
+      if (limit > Duration::zero()) note_spin(true, current);
+      break;
+    }
+  }
+  leave();
+  return true;
+}
+
+// The loop's thread goes on to sleep, unless there is something that it would sleep over.
+void RealLoop::leave() {
+  running_ = false;
+  bool wake = timers_.next() < asleep_until_;
+  if (has_polled() && !before_sleep()) wake = true;
+  if (wake) wake_up();
+}
+
+// Looks at what descriptors do not tell of, for a step at most. True: this turn must not sleep.
+bool RealLoop::spin(Duration max_wait) {
+  if (!has_polled() || max_wait <= Duration::zero()) return false;
+  if (polled_ready()) return true;
+  Time current = now();
+  if (current >= spin_until_ || !may_spin(current)) return false;
+  const Time end = std::min({spin_until_, current + kSpinStep, after(current, max_wait), timers_.next()});
+  while (current < end && !polled_ready() && !has_posted_.load(std::memory_order_acquire)) {
+    pause_core();
+    current = now();
+  }
+  if (polled_ready()) {
+    note_spin(false, current);
+  } else if (current >= spin_until_) {
+    note_spin(true, current);
+  }
+  return true;
+}
+
+void RealLoop::note_spin(bool in_vain, Time current) noexcept {
+  vain_spins_ = in_vain ? vain_spins_ + 1 : 0;
+  if (vain_spins_ < kVainSpinsMax) return;
+  vain_spins_ = kVainSpinsMax - 1;  // the next one is a try
+  spin_rests_until_ = current + kSpinRest;
 }
 
 // Zero when there is posted work or a stop, else the time to the next timer or `max_wait`. Announces the wait.
@@ -157,13 +284,28 @@ int RealLoop::wait_events(Duration duration) {
                       forever ? -1 : to_millis_up(duration));
 }
 
-void RealLoop::wait(Duration duration) {
+void RealLoop::wait(Duration duration, std::unique_lock<std::mutex>& turn) {
   const Time begun = now();
+  if (begun - helped_at_ < kNapsFor) duration = std::min(duration, kNap);
+  const bool sleeps = duration > Duration::zero();
+  asleep_ = sleeps;
+  asleep_until_ = after(begun, duration);
+  was_helped_ = false;
+  running_ = false;
+  if (sleeps) turn.unlock();
   int count = wait_events(duration);
+  int error = errno;
+  if (sleeps) turn.lock();
+  asleep_ = false;
+  running_ = true;
   // After a stop (SIGSTOP, a debugger) many timers may be due at once. What has come meanwhile is seen before them, or
   // they would take peers and devices that have answered for silent.
-  if (count < 0 && errno == EINTR) count = wait_events(Duration::zero());
-  KVD_CHECK(count >= 0 || errno == EINTR);
+  // The same where others took turns: what they have ended must not be told of any more.
+  if (was_helped_ || (count < 0 && error == EINTR)) {
+    count = wait_events(Duration::zero());
+    error = errno;
+  }
+  KVD_CHECK(count >= 0 || error == EINTR);
   const Time ended = now();
   ready_since_ = ended - begun > kSlept ? ended : looked_at_;
   looked_at_ = ended;
@@ -173,8 +315,12 @@ void RealLoop::wait(Duration duration) {
   waiting_ = false;
 }
 
+// Those that something has come from first: to send on takes long where it is a body, and what has come is mostly
+// small.
 std::size_t RealLoop::run_events() {
   std::size_t ran = 0;
+  std::partition(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(events_end_),
+                 [](const epoll_event& event) { return (event.events & EPOLLOUT) == 0; });
   while (events_at_ < events_end_) {
     const epoll_event& event = events_[events_at_++];
     if (event.data.ptr == this) drain_wake();
@@ -198,6 +344,7 @@ std::size_t RealLoop::run_posted() {
   {
     const std::lock_guard lock(mutex_);
     batch_.swap(posted_);
+    has_posted_.store(false, std::memory_order_relaxed);
   }
   for (Callback& work : batch_) {
     work();

@@ -25,6 +25,7 @@ struct NodeCounters {
   Counter resp_commands, resp_hits, resp_misses, resp_bytes_sent, resp_bytes_received;  // of Redis clients
   Gauge resp_connections;
   Gauge connections, ops, leases, op_keys;
+  Gauge rings;                                // connections whose messages go through memory
   Gauge pinned_bytes;                         // of the pool, by GETs
   Gauge unfinished_bytes;                     // of the pool, by PUTs
   Gauge views, view_bytes;                    // messages that clients read from shared memory, and their slabs

@@ -100,7 +100,7 @@ struct Lender {
   SliceLine slices;
   NodeOptions options;
   Gate gate;
-  Budget pinned{std::uint64_t{1} << 30}, lent{1}, unfinished{1}, op_keys{1};
+  Budget pinned{std::uint64_t{1} << 30}, lent{1}, unfinished{1}, op_keys{1}, rings{1};
 };
 
 void put_native(store::StoreKit& kit, const block::RecordId& id) {
@@ -140,6 +140,7 @@ TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
                       .lent = lent.lent,
                       .unfinished = lent.unfinished,
                       .op_keys = lent.op_keys,
+                      .rings = lent.rings,
                       .shared_fd = -1,
                       .on_refused = [] {},
                       .stats_json = {}};

@@ -100,6 +100,7 @@ constexpr std::array kNodeGauges{
     Field{"resp_connections", &NodeCounters::resp_connections, "Of these, of Redis clients."},
     Field{"ops", &NodeCounters::ops, "Unfinished GETs and PUTs."},
     Field{"op_keys", &NodeCounters::op_keys, "Keys of unfinished GETs and PUTs."},
+    Field{"rings", &NodeCounters::rings, "Connections whose messages go through memory."},
     Field{"leases", &NodeCounters::leases, "Leases held."},
     Field{"pinned_bytes", &NodeCounters::pinned_bytes, "Bytes of the pool that GETs pin."},
     Field{"unfinished_bytes", &NodeCounters::unfinished_bytes, "Bytes of records being put."},

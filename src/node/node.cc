@@ -114,6 +114,7 @@ class NodeImpl final : public Node {
   Budget lent_;
   Budget unfinished_;
   Budget op_keys_;
+  Budget rings_;
   Gate gate_;
   std::unique_ptr<Leases> leases_;
   std::unique_ptr<Checker> checker_;
@@ -145,6 +146,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       unfinished_(percent_of(options_.store.pool_bytes, options_.limits.unfinished_percent_max),
                   &counters_.unfinished_bytes),
       op_keys_(options_.limits.op_keys_max, &counters_.op_keys),
+      rings_(lends() && options_.rings ? options_.limits.rings_max : 0, &counters_.rings),
       gate_(loop, log, counters_, options_),
       slices_(loop),
       room_timer_(loop, [this] { tell_room(); }),
@@ -181,6 +183,7 @@ Status NodeImpl::open(std::string& why) {
   store_ = std::move(*store);
   store_stats_ = &store_->stats();
   make_context();
+  loop_.set_spin(options_.spin);
   if (Status listening = listen(why); !listening) return listening;
   state_ = State::kReady;
   return {};
@@ -270,6 +273,7 @@ void NodeImpl::make_context() {
                                  .lent = lent_,
                                  .unfinished = unfinished_,
                                  .op_keys = op_keys_,
+                                 .rings = rings_,
                                  .shared_fd = store_->shared_fd(),
                                  .refusals = 0,
                                  .on_refused = [this] { note_refusal(); },

@@ -48,6 +48,7 @@ struct Limits {
   std::uint64_t progress_bytes_min = 1U << 20;  // in that time, by a peer that is read or written without a pause
   std::size_t reply_bytes_max = std::size_t{4} << 20;       // replies that wait for one connection
   std::size_t reply_bytes_all_max = std::size_t{64} << 20;  // and for all; beyond it each may have 64 KiB
+  std::uint32_t rings_max = 256;  // connections that have rings; the others use their socket. 264 KiB each
   Duration view_grace = std::chrono::seconds(1);  // a view outlives its GET's deadline by this, and lasts no longer
                                                   // than stall_limit
 };
@@ -77,6 +78,8 @@ struct NodeOptions {
   // Clients of this host and user may read the pool. Not when reads are slowed down, and not where there are
   // credentials: the pool shows everybody's records.
   bool shared_memory = true;
+  bool rings = true;                                 // clients of this host and user may send through memory
+  Duration spin = std::chrono::microseconds(50);     // that the loop looks at rings for before it sleeps; 0 = not
   io::DiskFactory* disks = nullptr;                  // where the flash file is opened; borrowed, null = the real disks
   std::shared_ptr<const auth::Authority> authority;  // who may come in, as Node::set_authority(); null = everybody
   std::shared_ptr<tls::Context> tls;                 // of tls:// addresses; null = there are none. Also its maker's

@@ -66,9 +66,11 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
       views_(context.loop, context.counters),
       doubt_timer_(context.loop, [this] { count_corrupt(); }),
       match_slices_(context.slices, [this] { return match_next(); }),
-      remove_slices_(context.slices, [this] { return remove_next(); }),
-      connection_(std::make_unique<net::Connection>(context.loop, static_cast<net::MessageHandler&>(*this), context.net,
-                                                    std::move(stream), connection_options(context))) {
+      remove_slices_(context.slices, [this] { return remove_next(); }) {
+  auto switching = std::make_unique<net::RingStream>(std::move(stream));
+  stream_ = switching.get();
+  connection_ = std::make_unique<net::Connection>(context.loop, static_cast<net::MessageHandler&>(*this), context.net,
+                                                  std::move(switching), connection_options(context));
   pins_.on_room = [this] { schedule_pump(); };
 }
 
@@ -167,8 +169,10 @@ Status Session::on_hello(const wire::Header& header, Bytes meta) {
   connection_->set_meta_bytes_max(wire::kMetaBytesMax);
   const bool asked = (hello->features & wire::kFeatureSharedMemory) != 0;
   shares_memory_ = asked && context_.shared_fd >= 0 && connection_->is_local();
-  let_in(header, shares_memory_ ? wire::kFeatureSharedMemory : 0);
+  const bool rings = (hello->features & wire::kFeatureRings) != 0 && make_rings();
+  let_in(header, (shares_memory_ ? wire::kFeatureSharedMemory : 0) | (rings ? wire::kFeatureRings : 0));
   if (shares_memory_) offer_memory();
+  if (rings) offer_rings();
   return {};
 }
 

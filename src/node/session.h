@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "net/connection.h"
+#include "net/ring_stream.h"
 #include "node/context.h"
 #include "node/gate.h"
 #include "node/get_op.h"
@@ -194,6 +195,8 @@ class Session final : private net::MessageHandler {
 
   // session_view.cc: GETs through shared memory
   void offer_memory();
+  bool make_rings();
+  void offer_rings();
   Status on_release(const wire::Header& header, Bytes meta);
   void decide_lending(RunningGet& get);
   net::Outgoing next_message(RunningGet& get, std::uint64_t& view);
@@ -230,12 +233,15 @@ class Session final : private net::MessageHandler {
   std::string peer_name_ = "unnamed";
   std::string peer_host_;
   bool greeted_ = false;
-  bool awaits_token_ = false;                // HELLO was answered, AUTH was not
-  Budget::Share stranger_;                   // until it is known who this is, where that has to be
-  auth::SharedIdentity identity_;            // null: there are no credentials
-  SharedTenant tenant_;                      // of the identity
-  bool shares_memory_ = false;               // the client has the pool's memory
-  std::vector<SharedNamespace> namespaces_;  // by the handle that the client knows; null = closed
+  bool awaits_token_ = false;                     // HELLO was answered, AUTH was not
+  Budget::Share stranger_;                        // until it is known who this is, where that has to be
+  auth::SharedIdentity identity_;                 // null: there are no credentials
+  SharedTenant tenant_;                           // of the identity
+  bool shares_memory_ = false;                    // the client has the pool's memory
+  Budget::Share rings_;                           // one of the node's, where messages go through memory
+  std::unique_ptr<net::RingMemory> ring_memory_;  // until the client was told of it
+  net::RingStream* stream_ = nullptr;             // the connection's
+  std::vector<SharedNamespace> namespaces_;       // by the handle that the client knows; null = closed
 
   Budget pins_;        // of the node's `pinned`
   Budget lent_;        // of the node's `lent`

@@ -247,6 +247,14 @@ Result<Memory> decode<Memory>(const Header&, Bytes meta) {
 }
 
 template <>
+Result<Rings> decode<Rings>(const Header&, Bytes meta) {
+  ByteReader r(meta);
+  const Rings m{.bytes = r.read<std::uint64_t>()};
+  if (!r.done() || m.bytes == 0) return malformed();
+  return m;
+}
+
+template <>
 Result<GetView> decode<GetView>(const Header& header, Bytes meta) {
   ByteReader r(meta);
   bool valid = true;

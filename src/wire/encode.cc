@@ -116,6 +116,8 @@ void put_meta(Writer& w, const GetData& m) {
 
 void put_meta(Writer& w, const Memory& m) { w.put(m.bytes); }
 
+void put_meta(Writer& w, const Rings& m) { w.put(m.bytes); }
+
 void put_meta(Writer& w, const GetView& m) {
   w.put(m.view);
   w.put(m.slab_stride);
@@ -229,6 +231,7 @@ template Buffer frame(Header, const MatchReply&, std::uint64_t);
 template Buffer frame(Header, const Get&, std::uint64_t);
 template Buffer frame(Header, const GetData&, std::uint64_t);
 template Buffer frame(Header, const Memory&, std::uint64_t);
+template Buffer frame(Header, const Rings&, std::uint64_t);
 template Buffer frame(Header, const GetView&, std::uint64_t);
 template Buffer frame(Header, const Release&, std::uint64_t);
 template Buffer frame(Header, const Check&, std::uint64_t);

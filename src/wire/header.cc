@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kCrcOffset = 60;
 
 bool known(std::uint8_t opcode) noexcept {
-  if (opcode == static_cast<std::uint8_t>(Opcode::kMemory) || opcode == static_cast<std::uint8_t>(Opcode::kGetView)) {
+  if (opcode == static_cast<std::uint8_t>(Opcode::kMemory) || opcode == static_cast<std::uint8_t>(Opcode::kGetView) ||
+      opcode == static_cast<std::uint8_t>(Opcode::kRings)) {
     return true;  // answers without a request of their number
   }
   const std::uint8_t request = opcode & 0x7F;
@@ -60,6 +61,7 @@ const char* opcode_name(Opcode opcode) noexcept {
     case Opcode::kMemory: return "MEMORY";
     case Opcode::kGetView: return "GET view";
     case Opcode::kAuthReply: return "AUTH reply";
+    case Opcode::kRings: return "RINGS";
   }
   return "unknown";
 }

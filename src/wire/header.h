@@ -47,6 +47,7 @@ enum class Opcode : std::uint8_t {
   kMemory = 0x8E,
   kGetView = 0x8F,
   kAuthReply = 0x90,
+  kRings = 0x91,
 };
 
 constexpr bool is_response(Opcode opcode) noexcept { return (static_cast<std::uint8_t>(opcode) & 0x80) != 0; }

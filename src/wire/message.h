@@ -31,6 +31,7 @@ inline constexpr std::size_t kTokenBytesMax = 256;  // above any token
 // Features of HELLO: the client says what it can take, the depot says what of it it does.
 inline constexpr std::uint64_t kFeatureSharedMemory = 1;  // MEMORY, GET view and RELEASE; unix sockets only
 inline constexpr std::uint64_t kFeatureToken = 2;         // the client has a token; the depot wants it: AUTH
+inline constexpr std::uint64_t kFeatureRings = 4;         // RINGS: messages go through memory; unix sockets only
 
 // Little-endian u64s at any alignment.
 class U64View {
@@ -142,6 +143,12 @@ struct GetData {  // header.items, layer_first, layer_count are the caller's
 struct Memory {
   static constexpr Opcode kOpcode = Opcode::kMemory;
   std::uint64_t bytes = 0;  // of the file, from its first
+};
+
+// The memory of the rings through which both sides send all that follows. Behind the HELLO reply and MEMORY.
+struct Rings {
+  static constexpr Opcode kOpcode = Opcode::kRings;
+  std::uint64_t bytes = 0;  // of the file, whose descriptor comes along
 };
 
 // What GetData says, for slabs that the client reads from that memory. They stay there until it gives the view back.
@@ -271,6 +278,8 @@ template <>
 Result<GetData> decode<GetData>(const Header& header, Bytes meta);
 template <>
 Result<Memory> decode<Memory>(const Header& header, Bytes meta);
+template <>
+Result<Rings> decode<Rings>(const Header& header, Bytes meta);
 template <>
 Result<GetView> decode<GetView>(const Header& header, Bytes meta);
 template <>

@@ -349,6 +349,8 @@ TEST(WireMessage, AViewOfNothingIsMalformed) {
   EXPECT_EQ(error_of({.request_id = 5, .items = 2}, 1, alive, 2), Code::kCorrupt) << "no layer";
   const Parsed none = parse(frame({}, Memory{.bytes = 0}));
   EXPECT_EQ(decode_error<Memory>(none.header, none.meta), Code::kCorrupt);
+  const Parsed no_rings = parse(frame({}, Rings{.bytes = 0}));
+  EXPECT_EQ(decode_error<Rings>(no_rings.header, no_rings.meta), Code::kCorrupt);
   const Parsed empty = parse(frame({.request_id = 1}, Release{}));
   EXPECT_EQ(decode_error<Release>(empty.header, empty.meta), Code::kCorrupt);
 }
@@ -465,6 +467,9 @@ TEST(WireMessage, SmallMessagesRoundTrip) {
   const Buffer memory = frame({}, Memory{1ULL << 33});
   EXPECT_EQ(decode<Memory>(parse(memory).header, parse(memory).meta)->bytes, 1ULL << 33);
   expect_exact_length<Memory>(memory);
+  const Buffer rings = frame({}, Rings{266'240});
+  EXPECT_EQ(decode<Rings>(parse(rings).header, parse(rings).meta)->bytes, 266'240U);
+  expect_exact_length<Rings>(rings);
   const std::array<std::uint64_t, 2> views{3, 4};
   const Buffer release = frame({.request_id = 1}, Release{U64View(views)});
   EXPECT_EQ(parse(release).header.items, 2U);

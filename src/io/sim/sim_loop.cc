@@ -39,13 +39,13 @@ bool SimLoop::run_once(Duration max_wait) {
   KVD_CHECK(!running_);
   running_ = true;
   poll_watches();
-  if (ready_.empty() && !has_posted() && !stopped()) {
+  if (ready_.empty() && !has_posted() && !stopped() && !polled_ready()) {
     const Time deadline = max_wait == Duration::max() ? kNever : after(now(), max_wait);
     const Time next = std::min(timers_.next(), deadline);
     KVD_CHECK(next != kNever);  // an endless wait for nothing: the test has lost a completion
     clock_.advance_to(next);
   }
-  const std::size_t ran = run_ready() + run_posted() + timers_.fire_due(now());
+  const std::size_t ran = run_ready() + run_polled() + run_posted() + timers_.fire_due(now());
   running_ = false;
   return ran > 0;
 }

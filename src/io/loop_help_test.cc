@@ -1,0 +1,212 @@
+// Tests of what comes without descriptors (Polled), of spinning, and of threads that take the loop's turns.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "io/fd.h"
+#include "io/loop.h"
+#include "io/sim/sim_loop.h"
+
+namespace kvd::io {
+namespace {
+
+using std::chrono::microseconds;
+
+// A flag in memory that another thread sets, and that the loop takes back.
+class Flag : public Polled {
+ public:
+  explicit Flag(Loop& loop) : loop_(loop) { loop_.add(*this); }
+  ~Flag() override { loop_.remove(*this); }
+  bool ready() override { return set.load(); }
+  void before_sleep() override {
+    ++sleeps;
+    asleep = true;
+    if (on_sleep) on_sleep();
+  }
+  void after_sleep() override { asleep = false; }
+  void run() override {
+    set = false;
+    ++runs;
+    if (on_run) on_run();
+  }
+
+  std::atomic<bool> set{false};
+  std::atomic<bool> asleep{false};
+  int sleeps = 0, runs = 0;
+  std::function<void()> on_run, on_sleep;
+
+ private:
+  Loop& loop_;
+};
+
+TEST(LoopPolled, RunsWhatIsReadyWithoutSleeping) {
+  const auto loop = *make_real_loop();
+  Flag flag(*loop);
+  flag.set = true;
+  EXPECT_TRUE(loop->run_once(Duration::max()));
+  EXPECT_EQ(flag.runs, 1);
+  EXPECT_EQ(flag.sleeps, 0);
+}
+
+TEST(LoopPolled, WhatComesAsTheLoopFallsAsleepIsSeen) {
+  const auto loop = *make_real_loop();
+  Flag flag(*loop);
+  flag.on_sleep = [&] { flag.set = true; };
+  EXPECT_TRUE(loop->run_once(Duration::max()));
+  EXPECT_EQ(flag.runs, 1);
+  EXPECT_FALSE(flag.asleep);
+}
+
+TEST(LoopPolled, MayRemoveItselfAndOthersFromRun) {
+  const auto loop = *make_real_loop();
+  auto first = std::make_unique<Flag>(*loop), second = std::make_unique<Flag>(*loop);
+  first->set = second->set = true;
+  first->on_run = [&] { second.reset(); };
+  loop->run_once(Duration::zero());
+  EXPECT_EQ(first->runs, 1);
+  first->on_run = [flag = &first] { auto gone = std::move(*flag); };
+  first->set = true;
+  loop->run_once(Duration::zero());
+  EXPECT_EQ(first, nullptr);
+  EXPECT_FALSE(loop->run_once(Duration::zero()));
+}
+
+TEST(LoopPolled, IsSeenInVirtualTimeToo) {
+  SimClock clock;
+  SimLoop loop(clock);
+  Flag flag(loop);
+  flag.set = true;
+  loop.run_once(Duration::max());
+  EXPECT_EQ(flag.runs, 1);
+}
+
+TEST(LoopSpin, LooksForAMomentAndThenSleeps) {
+  const auto loop = *make_real_loop();
+  loop->set_spin(microseconds(200));
+  Flag flag(*loop);
+  const Time begun = loop->now();
+  loop->expect();
+  while (flag.sleeps == 0) loop->run_once(Millis(1));
+  EXPECT_GE(loop->now() - begun, std::thread::hardware_concurrency() > 1 ? microseconds(200) : microseconds(0));
+}
+
+TEST(LoopHelp, TakesNoTurnWhileTheLoopIsWithinOne) {
+  const auto loop = *make_real_loop();
+  bool helped = true;
+  loop->post([&] { helped = loop->help(Duration::zero(), nullptr, nullptr); });
+  std::thread other([&] { loop->run_once(Duration::zero()); });
+  other.join();
+  EXPECT_FALSE(helped);
+  EXPECT_FALSE(loop->help(Duration::zero(), nullptr, nullptr)) << "nobody's loop sleeps: its thread would not go on";
+}
+
+// The loop's thread sleeps; this one takes its turns, and leaves it such that it wakes up for what comes then.
+class LoopHelpTest : public testing::Test {
+ protected:
+  LoopHelpTest() : thread_([this] { loop->run(); }) {}
+  ~LoopHelpTest() override {
+    loop->stop();
+    thread_.join();
+  }
+  void help(const std::function<void()>& work, const std::function<bool()>& done, Duration limit = Millis(100)) {
+    while (!loop->help(limit, work, done)) std::this_thread::yield();
+  }
+  std::unique_ptr<Loop> loop = *make_real_loop();
+
+ private:
+  std::thread thread_;
+};
+
+TEST_F(LoopHelpTest, WorkPollingAndTimersRunHere) {
+  const auto here = std::this_thread::get_id();
+  std::unique_ptr<Flag> flag;
+  std::unique_ptr<Timer> timer;
+  std::thread::id ran, fired;
+  help(
+      [&] {
+        flag = std::make_unique<Flag>(*loop);
+        flag->on_run = [&] { ran = std::this_thread::get_id(); };
+        flag->set = true;
+        timer = std::make_unique<Timer>(*loop, [&] { fired = std::this_thread::get_id(); });
+        timer->arm(loop->now());
+      },
+      [&] { return ran != std::thread::id() && fired != std::thread::id(); });
+  EXPECT_EQ(ran, here);
+  EXPECT_EQ(fired, here);
+  help([&] { flag.reset(), timer.reset(); }, nullptr);
+}
+
+TEST_F(LoopHelpTest, ATimerThatIsLeftBehindFires) {
+  std::atomic<bool> fired{false};
+  std::unique_ptr<Timer> timer;
+  help(
+      [&] {
+        timer = std::make_unique<Timer>(*loop, [&] { fired = true; });
+        timer->arm_in(Millis(5));
+      },
+      nullptr);
+  while (!fired) std::this_thread::yield();
+  help([&] { timer.reset(); }, nullptr);
+}
+
+TEST_F(LoopHelpTest, WhatIsReadyBehindTheLastTurnIsLeftToTheLoop) {
+  std::unique_ptr<Flag> flag;
+  std::atomic<bool> ran{false};
+  help(
+      [&] {
+        flag = std::make_unique<Flag>(*loop);
+        flag->on_sleep = [&] { flag->set = !ran; };
+        flag->on_run = [&] { ran = true; };
+      },
+      nullptr);
+  while (!ran) std::this_thread::yield();
+  help([&] { flag.reset(); }, nullptr);
+}
+
+// Readiness that the loop's thread has seen, of a descriptor that a helper has given up meanwhile, is not told of.
+TEST_F(LoopHelpTest, AWatchThatAHelperEndsIsSilent) {
+  for (int round = 0; round < 200; ++round) {
+    int fds[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
+    const UniqueFd a(fds[0]), b(fds[1]);
+    std::unique_ptr<Watch> watch;
+    bool ended = false, told_late = false;  // both under the loop's lock
+    help(
+        [&] {
+          watch = std::make_unique<Watch>(*loop, [&](std::uint32_t) {
+            told_late = told_late || ended;
+            char byte = 0;
+            static_cast<void>(::read(a.get(), &byte, 1));
+          });
+          ASSERT_TRUE(watch->start(a.get(), Watch::kRead).has_value());
+        },
+        nullptr);
+    ASSERT_EQ(::write(b.get(), "x", 1), 1);
+    help([&] { ended = true, watch.reset(); }, nullptr);
+    help([&] { EXPECT_FALSE(told_late); }, nullptr);
+  }
+}
+
+TEST_F(LoopHelpTest, ManyHelpersTakeTurnsOneAtATime) {
+  int turns = 0;  // no atomic: the loop's lock orders them
+  std::vector<std::thread> helpers;
+  for (int i = 0; i < 4; ++i) {
+    helpers.emplace_back([&] {
+      for (int turn = 0; turn < 500; ++turn) help([&] { ++turns; }, nullptr);
+    });
+  }
+  for (int i = 0; i < 100; ++i) loop->post([&] { ++turns; });
+  for (std::thread& helper : helpers) helper.join();
+  std::atomic<bool> posted{false};
+  loop->post([&] { posted = true; });
+  while (!posted) std::this_thread::yield();
+  help([&] { EXPECT_EQ(turns, 2100); }, nullptr);
+}
+
+}  // namespace
+}  // namespace kvd::io
