@@ -112,11 +112,12 @@ class Surveyor {
     }
     map_.add(Class::kHeader, {begin, kPageBytes, all, tombstones, all});
     // With a footer nobody reads the frames' heads; without one a scan ends at the first that is damaged.
-    RecordSet rest = all;
+    // A record may lie in several frames: put, removed and put again.
+    for (std::size_t i = frames.size(); i-- > 1;) frames[i - 1].records |= frames[i].records;
     for (const Frame& frame : frames) {
+      const RecordSet rest = trailer ? 0 : frame.records;
       map_.add(trailer ? Class::kFrameSealed : Class::kFrameOpen,
-               {frame.offset, frame.bytes, trailer ? 0 : rest, !trailer && tombstones, trailer ? 0 : rest});
-      rest &= ~frame.records;
+               {frame.offset, frame.bytes, rest, !trailer && tombstones, rest});
     }
     if (trailer) map_.add(Class::kFooter, {end, trailer->footer_bytes});
     if (at < end) map_.add(Class::kUnused, {at, end - at});
