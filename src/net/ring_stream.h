@@ -39,6 +39,12 @@ class RingStream final : public io::Stream, private io::Polled {
   bool set_read_mark(std::size_t bytes) override { return memory_ == nullptr && socket_->set_read_mark(bytes); }
   [[nodiscard]] bool is_local() const noexcept override { return socket_->is_local(); }
   [[nodiscard]] int fd() const noexcept override { return socket_->fd(); }
+  [[nodiscard]] bool is_secure() const noexcept override { return socket_->is_secure(); }
+  [[nodiscard]] const io::PeerCertificate* peer_certificate() const noexcept override {
+    return socket_->peer_certificate();
+  }
+  [[nodiscard]] const char* refusal() const noexcept override { return socket_->refusal(); }
+  Status judge_again() override { return socket_->judge_again(); }
 
  private:
   // io::Polled
