@@ -227,9 +227,8 @@ Result<OpId> ThreadedClient::submit(Result<OpRequest> request) {
   }
   parts_->state.requests.add();
   const OpId id = (*op)->id.load(std::memory_order_relaxed);
-  // Bodies that go out would take the caller's time; what else is sent is small.
-  const bool small = (*op)->request.kind == OpKind::kMatch || (*op)->request.kind == OpKind::kGet;
-  if (small) {
+  // Bodies would take the caller's time; a lookup is small, and its answer is soon there.
+  if (spin_ > Duration::zero() && (*op)->request.kind == OpKind::kMatch) {
     parts_->core.submit_here(**op, Op::kStart);
   } else {
     parts_->core.submit(**op, Op::kStart);
@@ -237,9 +236,12 @@ Result<OpId> ThreadedClient::submit(Result<OpRequest> request) {
   return id;
 }
 
-// Whoever waits does the I/O thread's work for a moment: what comes through rings comes without any thread's waking.
+// Who waits for a lookup does the I/O thread's work for a moment: what comes through rings comes without any thread's
+// waking.
 void ThreadedClient::help(OpId op, std::uint16_t layer, Time until) {
   if (spin_ == Duration::zero()) return;
+  const Op* const waited = parts_->ops.find(op);
+  if (waited == nullptr || waited->request.kind != OpKind::kMatch) return;
   const auto done = [&] {
     const auto found = parts_->ops.try_get(op, layer);
     return found.has_value() || found.error().code != Code::kBusy || monotonic_now() >= until;
