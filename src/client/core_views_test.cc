@@ -86,8 +86,7 @@ TEST_F(CoreViews, ViewsOfATurnAreGivenBackInOneMessage) {
 TEST_F(CoreViews, TheDataConnectionAsksForMemoryAndTheOtherForRings) {
   start();
   std::ranges::sort(rig->depot->features_asked);
-  EXPECT_EQ(rig->depot->features_asked,
-            (std::vector<std::uint64_t>{wire::kFeatureSharedMemory, wire::kFeatureRings}));
+  EXPECT_EQ(rig->depot->features_asked, (std::vector<std::uint64_t>{wire::kFeatureSharedMemory, wire::kFeatureRings}));
   CoreRig without;
   EXPECT_EQ(without.depot->features_asked, (std::vector<std::uint64_t>{0, 0}));
   start({.verify = false});  // only verification tells of a view that has ended

@@ -26,7 +26,7 @@ namespace kvd::io {
 
 // What the peer's certificate says, on a stream that has verified it.
 struct PeerCertificate {
-  std::vector<std::string> names;      // DNS names, URIs and addresses, then its common name; at most 32
+  std::vector<std::string> names;      // DNS names, URIs and addresses; else its common name; at most 32
   std::array<std::byte, 32> sha256{};  // of all of it
   std::int64_t not_after = 0;          // its last second, since 1970 in UTC
 };
@@ -65,6 +65,9 @@ class Stream {
   // What is encrypted says more; nothing of this changes after close(). Encrypted: bytes that were changed on their way
   // end the stream, and a handshake, which strangers can ask for, takes time.
   [[nodiscard]] virtual bool is_secure() const noexcept { return false; }
+  // Bytes that send() has taken and the stream still holds; it passes them on by itself. Written bytes can be told of
+  // only when there are none.
+  [[nodiscard]] virtual std::size_t unsent() const noexcept { return 0; }
   // Whose certificate was verified in the handshake; null: none was, or not yet.
   [[nodiscard]] virtual const PeerCertificate* peer_certificate() const noexcept { return nullptr; }
   // Why the handshake of a client was refused, for the server's log; null: it was not. Static text.

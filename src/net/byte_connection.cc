@@ -138,7 +138,7 @@ void ByteConnection::flush() {
     const iovec place{rest.data(), rest.size()};
     for (int i = 0; i < kByteFarewellReadsMax && stream_->receive({&place, 1}, nullptr).value_or(0) > 0; ++i) {
     }
-    return close(why_closed_);
+    if (stream_->unsent() == 0) return close(why_closed_);
   }
   update_interest();
   if (was_congested_ && !is_congested() && queued_bytes_ <= options_.queue_bytes_high / 2 && state_ == State::kOpen) {
@@ -247,7 +247,8 @@ void ByteConnection::update_interest() {
   if (state_ == State::kClosed) return;
   std::uint32_t interest = io::Watch::kNone;
   if (state_ == State::kOpen && !held_) interest |= io::Watch::kRead;
-  if (full_ && !queue_.empty()) interest |= io::Watch::kWrite;
+  const bool farewell = state_ == State::kFlushing && stream_->unsent() > 0;
+  if ((full_ && !queue_.empty()) || farewell) interest |= io::Watch::kWrite;
   if (const Status set = stream_->want(interest); !set) return close(set.error());
   if (state_ != State::kOpen || options_.stall_limit == Duration::max()) return;
   watch_progress();

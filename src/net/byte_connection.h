@@ -67,7 +67,7 @@ class ByteConnection {
     if (is_congested()) was_congested_ = true;
     return is_congested();
   }
-  [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_; }
+  [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_ + stream_->unsent(); }
   // Since when the peer has taken nothing of what waits for it; kNever when it is not waited for.
   [[nodiscard]] Time stuck_since() const noexcept { return full_ && !queue_.empty() ? last_sent_ : kNever; }
   // Receives nothing from now on until resume(); also from inside landed().

@@ -86,7 +86,8 @@ void Connection::update_interest() {
   if (state_ == State::kClosed || !started_) return;
   std::uint32_t interest = io::Watch::kNone;
   if (state_ == State::kOpen && !paused_ && !held_) interest |= io::Watch::kRead;
-  if (full_ && !queue_.empty()) interest |= io::Watch::kWrite;
+  const bool farewell = state_ == State::kFlushing && stream_->unsent() > 0;
+  if ((full_ && !queue_.empty()) || farewell) interest |= io::Watch::kWrite;
   if (const Status set = stream_->want(interest); !set) return close(set.error());
   watch_for_stall();
 }

@@ -141,7 +141,7 @@ class Connection final : private ShaperUser {
   [[nodiscard]] bool congested() const noexcept {
     return queued_bytes_ >= options_.queue_bytes_high || owned_bytes_ >= options_.owned_bytes_max / 2;
   }
-  [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_; }
+  [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_ + stream_->unsent(); }
   // Since when the peer has taken nothing of what waits for it; kNever when it is not waited for.
   [[nodiscard]] Time stuck_since() const noexcept { return full_ && !queue_.empty() ? last_sent_ : kNever; }
   // Memory held for messages on their way in; none while nothing comes.

@@ -64,7 +64,7 @@ void Connection::flush() {
     const std::array<iovec, 1> place{{{rest.data(), rest.size()}}};
     for (int i = 0; i < kFarewellReadsMax && stream_->receive(place, nullptr).value_or(0) > 0; ++i) {
     }
-    return close(why_closed_);
+    if (stream_->unsent() == 0) return close(why_closed_);
   }
   update_interest();
 }

@@ -43,13 +43,16 @@ void Gate::refuse(std::string_view peer, std::string_view why) {
 
 void Gate::replace(std::shared_ptr<const auth::Authority> authority) { authority_ = std::move(authority); }
 
-std::optional<Gate::Admission> Gate::renew(const auth::Identity& identity) {
-  auth::SharedIdentity now = authority_->renew(identity, wall_clock_());
-  if (now == nullptr || now->tenant != identity.tenant) return std::nullopt;
-  if (identity.kind == auth::Identity::Kind::kToken) return admission_of(std::move(now));
-  auth::Identity renewed = *now;  // the certificate itself has not become younger
-  renewed.expires = std::min(renewed.expires, identity.expires);
-  return admission_of(std::make_shared<const auth::Identity>(std::move(renewed)));
+std::optional<Gate::Admission> Gate::renew(const auth::Identity& identity, const io::PeerCertificate* certificate) {
+  if (identity.kind == auth::Identity::Kind::kToken) {
+    auth::SharedIdentity now = authority_->renew(identity, wall_clock_());
+    if (now == nullptr || now->tenant != identity.tenant) return std::nullopt;
+    return admission_of(std::move(now));
+  }
+  if (certificate == nullptr) return std::nullopt;
+  Result<Admission> now = enter(*certificate);
+  if (!now || now->identity->tenant != identity.tenant) return std::nullopt;
+  return std::move(*now);
 }
 
 Gate::Admission Gate::admission_of(auth::SharedIdentity identity) {

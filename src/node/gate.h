@@ -41,9 +41,14 @@ class Gate {
 
   // Other credentials from now on; not null. Clients that are in have to be asked for with renew().
   void replace(std::shared_ptr<const auth::Authority> authority);
-  // What has become of somebody who is in; nullopt: has to go. Also when its tenant is another one now.
-  std::optional<Admission> renew(const auth::Identity& identity);
+  // What has become of somebody who is in, by a token or by this certificate; nullopt: has to go. Also when its tenant
+  // is another one now.
+  std::optional<Admission> renew(const auth::Identity& identity, const io::PeerCertificate* certificate);
   [[nodiscard]] bool expired(const auth::Identity& identity) const { return identity.expired(wall_clock_()); }
+  // Whether a certificate that was good has expired since; null = there is none.
+  [[nodiscard]] bool expired(const io::PeerCertificate* certificate) const {
+    return certificate != nullptr && wall_clock_() > certificate->not_after;
+  }
 
   [[nodiscard]] const Tenants& tenants() const noexcept { return tenants_; }
 

@@ -101,8 +101,11 @@ void RespCommands::run(RespSession& session, const std::vector<std::string_view>
   if (!entry->before_auth && session.keyspace_ == nullptr)
     return session.answer_error("NOAUTH Authentication required.");
   const auto& identity = session.access_.identity;
-  if (!entry->before_auth && identity && session.context_.node.gate.expired(*identity)) {
-    session.context_.node.gate.refuse(session.peer_host_, "expired credential");
+  Gate& gate = session.context_.node.gate;
+  const bool expired =
+      (identity && gate.expired(*identity)) || gate.expired(session.connection_->stream().peer_certificate());
+  if (!entry->before_auth && expired) {
+    gate.refuse(session.peer_host_, "expired credential");
     session.quits_ = true;
     return session.answer_error("NOAUTH the credential has expired.");
   }

@@ -65,7 +65,9 @@ Status RespSession::start() {
   if (context_.doors.by_token || is_secure()) {
     stranger_ = context_.node.gate.take_stranger();
     if (!stranger_) return fail(Code::kBusy, "too many connections of strangers");
-    auth_timer_.arm_in(context_.node.limits.handshake_limit);
+    // The stream gives its own handshake that much time, and tells why it was refused.
+    const Duration handshake = is_secure() ? std::chrono::seconds(1) : Duration::zero();
+    auth_timer_.arm_in(context_.node.limits.handshake_limit + handshake);
   }
   if (context_.doors.by_token) return connection_->start();
   auto keyspace = context_.keyspace_of(access_.tenant);

@@ -22,6 +22,8 @@ constexpr std::string_view kHttpAnswer =
     "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     "This is a kvdepot port: it speaks the kvdepot protocol. Metrics and health are on the --http address.\n";
 
+constexpr Duration kBehindHandshake = std::chrono::seconds(1);
+
 bool looks_like_http(Bytes bytes) {
   const std::string_view text = as_text(bytes);
   return std::ranges::any_of(std::array{"GET", "HEA", "POS", "PUT", "OPT", "DEL"},
@@ -90,7 +92,9 @@ Status Session::start() {
     stranger_ = context_.gate.take_stranger();
     if (!stranger_) return fail(Code::kBusy, "too many connections of strangers");
   }
-  handshake_timer_.arm_in(context_.limits.handshake_limit);
+  // The stream gives its own handshake that much time, and tells why it was refused.
+  const Duration handshake = connection_->stream().is_secure() ? kBehindHandshake : Duration::zero();
+  handshake_timer_.arm_in(context_.limits.handshake_limit + handshake);
   return connection_->start();
 }
 
@@ -113,6 +117,10 @@ Status Session::on_message(const wire::Header& header, Bytes meta) {
 }
 
 Status Session::on_request(const wire::Header& header, Bytes meta) {
+  if (context_.gate.expired(connection_->stream().peer_certificate())) {
+    context_.gate.refuse(peer_host_, "expired certificate");
+    return fail(Code::kUnavailable, "the client's certificate has expired");
+  }
   if (identity_ == nullptr) return dispatch(header, meta);
   if (context_.gate.expired(*identity_)) {
     context_.gate.refuse(peer_host_, "expired credential");

@@ -79,7 +79,7 @@ void Session::renew_identity() {
     return close({Code::kUnavailable, 0, "the client's certificate is not accepted any more"});
   }
   if (identity_ == nullptr) return;  // has not shown anything yet
-  std::optional<Gate::Admission> admission = context_.gate.renew(*identity_);
+  std::optional<Gate::Admission> admission = context_.gate.renew(*identity_, connection_->stream().peer_certificate());
   if (!admission) {
     context_.gate.refuse(peer_host_, "its credential was revoked");
     return close({Code::kUnavailable, 0, "the client's credential was revoked"});

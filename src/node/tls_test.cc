@@ -91,7 +91,7 @@ TEST_F(NodeTls, AnExpiredCertificateEndsItsConnections) {
   wall += 700;
   client->send(wire::frame({.request_id = client->new_id()}, wire::Ping{}));
   EXPECT_TRUE(client->ended());
-  EXPECT_TRUE(logged("expired credential"));
+  EXPECT_TRUE(logged("expired certificate"));
 }
 
 TEST_F(NodeTls, ARevokedCertificateEndsItsConnectionsAndNoOthers) {
@@ -118,7 +118,7 @@ TEST_F(NodeTls, WhoShakesHandsTakesAStrangersPlaceUntilADeadline) {
       rig->node->adopt(*context->wrap(net::make_socket_stream(std::move(far)), {}, options.limits.handshake_limit)));
   auto [near2, far2] = net::make_socket_pair();
   EXPECT_EQ(rig->node->adopt(*context->wrap(net::make_socket_stream(std::move(far2)))).error().code, Code::kBusy);
-  EXPECT_TRUE(logged("the TLS handshake took too long") || rig->stat("node", "connections") == 0);
+  EXPECT_TRUE(logged("the TLS handshake took too long"));
   EXPECT_TRUE(rig->until([&] { return rig->stat("node", "connections") == 0; }));
   const auto client = hello({});
   EXPECT_EQ(client->next().header.status, Code::kOk);

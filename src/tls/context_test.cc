@@ -2,14 +2,28 @@
 
 #include <sys/stat.h>
 
+#include <cstdio>
 #include <fstream>
 
 #include <gtest/gtest.h>
+#include <openssl/pem.h>
+#include <openssl/rsa.h>
 
 #include "tls/testing/certificates.h"
 
 namespace kvd::tls {
 namespace {
+
+// A key of another type than the authority's certificates have.
+std::string rsa_key(const Pki& pki) {
+  EVP_PKEY* const key = EVP_RSA_gen(2048);
+  std::FILE* const file = std::fopen(pki.path("rsa.key").c_str(), "w");
+  EXPECT_EQ(PEM_write_PrivateKey(file, key, nullptr, nullptr, 0, nullptr, nullptr), 1);
+  std::fclose(file);
+  EVP_PKEY_free(key);
+  EXPECT_EQ(::chmod(pki.path("rsa.key").c_str(), 0600), 0);
+  return pki.path("rsa.key");
+}
 
 TEST(TlsContext, TakesWhatBelongsTogether) {
   Pki pki;
@@ -45,6 +59,12 @@ TEST(TlsContext, AFaultNamesTheFileAndWhatToDo) {
   EXPECT_NE(with(&ServerFiles::crl, pki.path("text")).find("holds no revocation list"), std::string::npos);
   ASSERT_EQ(::chmod(pki.path("text").c_str(), 0600), 0);
   EXPECT_NE(with(&ServerFiles::key, pki.path("text")).find("holds no private key"), std::string::npos);
+  EXPECT_EQ(with(&ServerFiles::key, rsa_key(pki)), pki.path("rsa.key") + ": is not the key of " + good.certificate);
+  EXPECT_EQ(with(&ServerFiles::crl, pki.write_crl({}, -1)),
+            pki.path("crl.pem") + ": holds a revocation list that is out of date: every client would be refused");
+  ASSERT_EQ(::chmod(good.client_ca.c_str(), 0664), 0);
+  EXPECT_EQ(text_of(good), good.client_ca + ": others than its owner can change it: chmod 644");
+  ASSERT_EQ(::chmod(good.client_ca.c_str(), 0644), 0);
   ASSERT_EQ(::chmod(good.key.c_str(), 0640), 0);
   EXPECT_EQ(text_of(good), good.key + ": others than its owner can read the key: chmod 600");
 }

@@ -44,8 +44,12 @@ void add_common_name(const X509* certificate, std::vector<std::string>& names) {
 
 io::PeerCertificate read_certificate(X509* certificate) {
   io::PeerCertificate out;
-  add_alternative_names(certificate, out.names);
-  add_common_name(certificate, out.names);
+  // Authorities check alternative names; where there are some, the common name may be anything.
+  if (X509_get_ext_by_NID(certificate, NID_subject_alt_name, -1) >= 0) {
+    add_alternative_names(certificate, out.names);
+  } else {
+    add_common_name(certificate, out.names);
+  }
   unsigned int bytes = 0;
   X509_digest(certificate, EVP_sha256(), reinterpret_cast<unsigned char*>(out.sha256.data()), &bytes);
   std::tm at{};

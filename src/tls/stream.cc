@@ -121,6 +121,7 @@ void TlsStream::close() {
   if (deadline_) deadline_->disarm();
   if (more_) more_->disarm();
   kept_ = {};
+  kept_at_ = 0;
   beneath_->close();
 }
 
@@ -406,7 +407,7 @@ bool TlsStream::write_record(Bytes plain) {
   ERR_clear_error();
   std::size_t written = 0;
   if (SSL_write_ex(ssl_.get(), plain.data(), plain.size(), &written) == 1 && written == plain.size()) {
-    with_key_ += written;
+    ++with_key_;
     return true;
   }
   fail_with(library_error());
@@ -419,7 +420,7 @@ Result<std::size_t> TlsStream::send(std::span<const iovec> pieces, int descripto
   flush();
   if (state_ == State::kFailed) return fail(why_);
   if (state_ == State::kHandshake || kept_bytes() > 0) return fail(kBusyNow);
-  if (with_key_ >= kKeyBytes) renew_keys();
+  if (with_key_ >= kKeyRecords) renew_keys();
   std::array<std::byte, kRecordBytes> gathered;
   std::size_t total = 0, i = 0, at = 0;
   while (i < pieces.size() && kept_bytes() == 0 && state_ == State::kOpen) {
@@ -454,7 +455,7 @@ Result<std::size_t> TlsStream::send(std::span<const iovec> pieces, int descripto
 }
 
 void TlsStream::end_sending() {
-  if (closed_ || state_ == State::kFailed) return;
+  if (closed_ || state_ == State::kFailed || std::exchange(said_end_, true)) return;
   if (state_ == State::kOpen) {
     ERR_clear_error();
     SSL_shutdown(ssl_.get());  // says goodbye; what it returns says whether the peer has, too

@@ -37,8 +37,8 @@ struct SslFree {
 
 class TlsStream final : public io::Stream {
  public:
-  static constexpr std::uint64_t kKeyBytes = std::uint64_t{64}
-                                             << 30;  // sent with one key; AES-GCM allows 2^24.5 records
+  // Sent with one key: AES-GCM allows 2^24.5 records (RFC 8446, 5.5), whatever they hold.
+  static constexpr std::uint64_t kKeyRecords = std::uint64_t{1} << 23;
 
   TlsStream(std::shared_ptr<Context> context, std::unique_ptr<ssl_st, SslFree> ssl, std::unique_ptr<io::Stream> beneath,
             bool server, Duration handshake_limit);
@@ -54,6 +54,7 @@ class TlsStream final : public io::Stream {
   [[nodiscard]] bool is_local() const noexcept override { return false; }  // no descriptors go through encryption
   [[nodiscard]] int fd() const noexcept override { return beneath_->fd(); }
   [[nodiscard]] bool is_secure() const noexcept override { return true; }
+  [[nodiscard]] std::size_t unsent() const noexcept override { return kept_bytes(); }
   [[nodiscard]] const io::PeerCertificate* peer_certificate() const noexcept override {
     return certificate_ ? &*certificate_ : nullptr;
   }
@@ -62,7 +63,7 @@ class TlsStream final : public io::Stream {
 
   // Bytes held here for the stream beneath.
   [[nodiscard]] std::size_t kept_bytes() const noexcept { return kept_.size() - kept_at_; }
-  // Renews our own keys with the next bytes; for tests that do not send 64 GiB.
+  // Renews our own keys with the next bytes; for tests that do not send so much.
   void renew_keys();
 
   // What the library calls.
@@ -105,6 +106,7 @@ class TlsStream final : public io::Stream {
   bool maybe_more_ = false;  // the last receive filled its places, or there is an end or an error to tell
   bool ended_ = false;       // the peer has said that it sends no more
   bool ends_ = false;        // end_sending() waits for kept bytes
+  bool said_end_ = false;    // end_sending() was called
   bool flooded_ = false;
   bool beneath_ended_ = false;
   bool shaken_ = false;              // a byte of the peer has come
@@ -116,7 +118,7 @@ class TlsStream final : public io::Stream {
   std::vector<std::byte> kept_;  // records that the stream beneath did not take
   std::size_t kept_at_ = 0;
   std::uint64_t came_ = 0;      // bytes, encrypted
-  std::uint64_t with_key_ = 0;  // sent since our keys were renewed
+  std::uint64_t with_key_ = 0;  // records sent since our keys were renewed
   std::uint64_t messages_ = 0;  // that are no data, after the handshake
 };
 

