@@ -2,17 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include "auth/testing/tokens.h"
+
 namespace kvd::auth {
 namespace {
 
-std::string token_of(int n) {
-  TokenDigest secret{};
-  secret[0] = static_cast<std::byte>(n);
-  return show_token(secret);
-}
-
 std::string token_line(int n, const std::string& name, const std::string& rights, const std::string& expires = "") {
-  return show_token_line(name, "t-" + name, rights, digest_token(as_bytes(token_of(n))), expires) + "\n";
+  return auth::token_line(n, name, "t-" + name, rights, expires);
 }
 
 Authority authority_of(const std::string& text) { return Authority(parse_credentials(text, "c").value()); }
@@ -20,21 +16,21 @@ Authority authority_of(const std::string& text) { return Authority(parse_credent
 TEST(Authority, KnowsATokensTenantRightsAndQuotas) {
   const Authority authority =
       authority_of("tenant t-b requests=3\n" + token_line(1, "a", "read") + token_line(2, "b", "write"));
-  const SharedIdentity b = authority.identify(as_bytes(token_of(2)), 0).value();
+  const SharedIdentity b = authority.identify(as_bytes(token_number(2)), 0).value();
   EXPECT_EQ(b->tenant, "t-b");
   EXPECT_TRUE(b->rights.allow(Right::kWrite));
   EXPECT_FALSE(b->rights.allow(Right::kRead));
   EXPECT_EQ(b->quotas.requests, 3U);
-  EXPECT_EQ(authority.identify(as_bytes(token_of(1)), 0).value()->tenant, "t-a");
+  EXPECT_EQ(authority.identify(as_bytes(token_number(1)), 0).value()->tenant, "t-a");
 }
 
 TEST(Authority, RefusesWhatIsNobodysMalformedOrExpired) {
   const Authority authority = authority_of(token_line(1, "a", "read", "1970-01-02"));
   EXPECT_EQ(authority.identify({}, 0).error().code, Code::kInvalid);
   EXPECT_EQ(authority.identify(as_bytes("password"), 0).error().code, Code::kInvalid);
-  EXPECT_EQ(authority.identify(as_bytes(token_of(2)), 0).error().code, Code::kNotFound);
-  EXPECT_TRUE(authority.identify(as_bytes(token_of(1)), 86399).has_value());
-  EXPECT_EQ(authority.identify(as_bytes(token_of(1)), 86400).error().code, Code::kStale);
+  EXPECT_EQ(authority.identify(as_bytes(token_number(2)), 0).error().code, Code::kNotFound);
+  EXPECT_TRUE(authority.identify(as_bytes(token_number(1)), 86399).has_value());
+  EXPECT_EQ(authority.identify(as_bytes(token_number(1)), 86400).error().code, Code::kStale);
 }
 
 TEST(Authority, AShortSecretDoesNotWorkEvenWhereItsDigestIsListed) {
@@ -59,13 +55,13 @@ TEST(Authority, ACertificateByItsFingerprintComesBeforeItsNames) {
   EXPECT_EQ(authority.identify_certificate(digest, {"two"}, 86400).error().code, Code::kStale);
   EXPECT_EQ(authority.renew(*found, 0)->tenant, "t1");
   EXPECT_EQ(authority.renew(*found, 86400), nullptr);
-  EXPECT_EQ(authority.identify(as_bytes(token_of(1)), 0).error().code, Code::kNotFound);
+  EXPECT_EQ(authority.identify(as_bytes(token_number(1)), 0).error().code, Code::kNotFound);
   EXPECT_EQ(authority_of(token_line(1, "a", "read")).renew(*found, 0), nullptr);
 }
 
 TEST(Authority, AnotherOneSaysWhatHasBecomeOfAClient) {
   const Authority before = authority_of(token_line(1, "a", "read") + "subject s tenant=t rights=read");
-  const Identity token = *before.identify(as_bytes(token_of(1)), 0).value();
+  const Identity token = *before.identify(as_bytes(token_number(1)), 0).value();
   const Identity subject = *before.identify_certificate({}, {"s"}, 0).value();
   const Authority changed = authority_of(token_line(1, "a", "write") + "subject s tenant=u rights=read");
   EXPECT_TRUE(changed.renew(token, 0)->rights.allow(Right::kWrite));

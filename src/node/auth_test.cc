@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "auth/authority.h"
+#include "auth/testing/tokens.h"
 #include "node/tenants.h"
 #include "node/testing/resp_client.h"
 #include "node/testing/rig.h"
@@ -11,15 +12,10 @@ namespace {
 
 using net::Received;
 
-std::string token_number(int n) {
-  auth::TokenDigest secret{};
-  secret[0] = static_cast<std::byte>(n);
-  return auth::show_token(secret);
-}
+using auth::token_number;
 
 std::string token_line(int n, const std::string& tenant, const std::string& rights, const std::string& expires = "") {
-  const auth::TokenDigest digest = auth::digest_token(as_bytes(token_number(n)));
-  return auth::show_token_line("n" + std::to_string(n), tenant, rights, digest, expires) + "\n";
+  return auth::token_line(n, "n" + std::to_string(n), tenant, rights, expires);
 }
 
 std::shared_ptr<const auth::Authority> authority_of(const std::string& text) {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "auth/authority.h"
-#include "net/socket_stream.h"
-#include "node/testing/choices.h"
+#include "auth/testing/tokens.h"
+#include "node/testing/hostile_socket.h"
 #include "node/testing/resp_client.h"
 
 namespace kvd::node {
@@ -32,16 +32,7 @@ constexpr std::string_view kSecret = "only the other tenant may see this: 4b1f66
 
 std::string key_of(std::size_t n) { return "key " + std::to_string(n); }
 
-std::string token_of(int n) {
-  auth::TokenDigest secret{};
-  secret[0] = static_cast<std::byte>(n);
-  return auth::show_token(secret);
-}
-
-std::string line_of(int n, const std::string& tenant, const std::string& rights) {
-  return auth::show_token_line("n" + std::to_string(n), tenant, rights, auth::digest_token(as_bytes(token_of(n))), "") +
-         "\n";
-}
+using auth::token_number;
 
 // Bytes of the answer at the front of `text`; 0 = more must come. Ends the process when it is none.
 std::size_t answer_bytes(std::string_view text, std::size_t depth = 0) {
@@ -78,25 +69,11 @@ std::size_t answer_bytes(std::string_view text, std::size_t depth = 0) {
   }
 }
 
-class Attacker {
+class Attacker final : public HostileSocket {
  public:
-  explicit Attacker(Rig& rig) : rig_(rig) {
-    auto [near, far] = net::make_socket_pair();
-    require(rig.node->adopt_resp(net::make_socket_stream(std::move(far))).has_value(), "the node takes a connection");
-    socket_ = std::move(near);
-  }
+  explicit Attacker(Rig& rig) : HostileSocket(rig, &Node::adopt_resp) {}
 
-  void send(std::string_view bytes) {
-    for (int tries = 0; tries < 20 && !bytes.empty() && !ended_; ++tries) {
-      const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (sent > 0) bytes.remove_prefix(static_cast<std::size_t>(sent));
-      if (sent > 0) continue;
-      rig_.loop->run_once(Duration::zero());
-      if (reads) receive();
-    }
-  }
-
-  void receive() {
+  void receive() override {
     std::array<char, 65536> bytes;
     for (;;) {
       const ssize_t got = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -111,13 +88,8 @@ class Attacker {
     }
   }
 
-  bool reads = true;
-
  private:
-  Rig& rig_;
-  io::UniqueFd socket_;
   std::string in_;
-  bool ended_ = false;
 };
 
 std::string value_of(Choices& choices) {
@@ -131,8 +103,8 @@ std::string text_number(Choices& choices) { return std::to_string(static_cast<st
 std::vector<std::string> command_of(Choices& choices) {
   const std::string key = key_of(choices.below(kKeys)), other = key_of(choices.below(kKeys));
   switch (choices.below(18)) {
-    case 0: return {"AUTH", token_of(static_cast<int>(choices.below(4)))};
-    case 1: return {"HELLO", text_number(choices), "AUTH", "default", token_of(static_cast<int>(choices.below(3)))};
+    case 0: return {"AUTH", token_number(static_cast<int>(choices.below(4)))};
+    case 1: return {"HELLO", text_number(choices), "AUTH", "default", token_number(static_cast<int>(choices.below(3)))};
     case 2: return {"HELLO", choices.below(2) == 0 ? "2" : "3"};
     case 3: return {"GETRANGE", key, text_number(choices), text_number(choices)};
     case 4: return {"MGET", key, other, key};
@@ -177,7 +149,7 @@ void operate(Rig& rig, Choices& choices, std::array<std::unique_ptr<Attacker>, 2
   std::string text;
   for (std::size_t n = 1 + choices.below(3); n > 0; --n) text += resp_command(command_of(choices));
   if (choices.below(4) == 0) text = distort(std::move(text), choices);
-  from->send(text);
+  from->send(as_bytes(text));
   for (std::size_t turns = choices.below(3); turns > 0; --turns) rig.loop->run_once(Duration::zero());
   if (from->reads) from->receive();
 }
@@ -192,9 +164,10 @@ NodeOptions options_with_tight_bounds() {
   options.limits.ops_max = 4;
   options.limits.refusal_delay = Duration::zero();
   options.authority = std::make_shared<const auth::Authority>(
-      auth::parse_credentials(line_of(1, "hostile", "read,write") + line_of(2, "hostile", "read") +
-                                  line_of(8, "secret", "read,write") + line_of(9, "neighbour", "read,write"),
-                              "fuzz")
+      auth::parse_credentials(
+          auth::token_line(1, "n1", "hostile", "read,write") + auth::token_line(2, "n2", "hostile", "read") +
+              auth::token_line(8, "n8", "secret", "read,write") + auth::token_line(9, "n9", "neighbour", "read,write"),
+          "fuzz")
           .value());
   return options;
 }
@@ -216,13 +189,13 @@ bool clean(const Rig& rig) {
 void check_input(Bytes input) {
   Rig rig(options_with_tight_bounds());
   RespClient owner(rig), neighbour(rig);
-  require_answer(owner, {"AUTH", token_of(8)}, "+OK\r\n");
-  require_answer(neighbour, {"AUTH", token_of(9)}, "+OK\r\n");
+  require_answer(owner, {"AUTH", token_number(8)}, "+OK\r\n");
+  require_answer(neighbour, {"AUTH", token_number(9)}, "+OK\r\n");
   for (std::size_t i = 0; i < kKeys; ++i) require_answer(owner, {"SET", key_of(i), secret_value(i)}, "+OK\r\n");
   {
     std::array<std::unique_ptr<Attacker>, 2> attackers = {std::make_unique<Attacker>(rig),
                                                           std::make_unique<Attacker>(rig)};
-    attackers[0]->send(resp_command({"AUTH", token_of(1)}));
+    attackers[0]->send(as_bytes(resp_command({"AUTH", token_number(1)})));
     rig.loop->run_once(Duration::zero());
     Choices choices(input);
     for (std::size_t i = 0; i < kOpsMax && !choices.end(); ++i) operate(rig, choices, attackers);

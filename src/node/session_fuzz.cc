@@ -10,14 +10,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string_view>
 
 #include "block/checksum.h"
 #include "net/descriptor.h"
-#include "node/testing/choices.h"
-#include "node/testing/rig.h"
+#include "node/testing/hostile_socket.h"
 #include "wire/crc32c.h"
 
 namespace kvd::node {
@@ -50,30 +47,14 @@ void seal(wire::Buffer& frame, std::uint64_t payload_bytes) {
 }
 
 // One hostile connection: what it sends, and what it checks of the replies.
-class Attacker {
+class Attacker final : public HostileSocket {
  public:
-  explicit Attacker(Rig& rig) : rig_(rig) {
-    auto [near, far] = net::make_socket_pair();
-    require(rig.node->adopt(net::make_socket_stream(std::move(far))).has_value(), "the node takes a connection");
-    socket_ = std::move(near);
-  }
-  ~Attacker() {
+  explicit Attacker(Rig& rig) : HostileSocket(rig, &Node::adopt) {}
+  ~Attacker() override {
     if (memory_.data() != nullptr) ::munmap(const_cast<std::byte*>(memory_.data()), memory_.size());
   }
-  Attacker(const Attacker&) = delete;
-  Attacker& operator=(const Attacker&) = delete;
 
-  void send(Bytes bytes) {
-    for (int tries = 0; tries < 20 && !bytes.empty() && !ended_; ++tries) {
-      const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (sent > 0) bytes = bytes.subspan(static_cast<std::size_t>(sent));
-      if (sent > 0) continue;
-      rig_.loop->run_once(Duration::zero());
-      if (reads) receive();
-    }
-  }
-
-  void receive() {
+  void receive() override {
     std::array<std::byte, 65536> bytes;
     while (!ended_) {
       iovec piece{bytes.data(), bytes.size()};
@@ -93,7 +74,6 @@ class Attacker {
     }
   }
 
-  bool reads = true;
   std::uint32_t ns = 0;  // as OPEN has answered last
   std::uint64_t lease = 0;
   std::uint64_t view = 0;
@@ -147,11 +127,8 @@ class Attacker {
     }
   }
 
-  Rig& rig_;
-  io::UniqueFd socket_;
   std::vector<std::byte> in_;
   Bytes memory_;
-  bool ended_ = false;
 };
 
 // A message that a sane client might send, with ids and handles that need not be its own.

@@ -6,23 +6,16 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "net/ring_stream.h"
+#include "node/testing/choices.h"
 #include "node/testing/rig.h"
 
 namespace kvd::node {
 namespace {
 
 constexpr std::size_t kOpsMax = 64;
-
-void require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "session_ring_fuzz: %s\n", what);
-  std::abort();
-}
 
 class Attacker {
  public:

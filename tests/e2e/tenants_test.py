@@ -13,40 +13,7 @@ import unittest
 
 import kvdepot
 from tests.e2e.depot_process import DepotProcess
-
-SLAB = 4096
-LAYERS = 2
-WAIT_SECONDS_MAX = 20
-KEY = b"k" * 16
-GROUPS = [{"group": 0, "layers": LAYERS, "slab_bytes": SLAB, "parts": 2, "block_tokens": 16, "order": "LBHNC"}]
-
-
-class Peer:
-    """A client with one namespace and memory for one record."""
-
-    def __init__(self, test, address, token_file, tenant):
-        self.client = kvdepot.Client(address, token_file=token_file, require_connection=True,
-                                     connect_timeout_ms=WAIT_SECONDS_MAX * 1000)
-        test.addCleanup(self.client.close)
-        self.memory = bytearray(SLAB * LAYERS)
-        self.region = self.client.register(self.memory)
-        self.ns = self.client.open_namespace(tenant, b"weights", GROUPS)
-
-    def _done(self, op):
-        done = self.client.wait(op, timeout_ms=WAIT_SECONDS_MAX * 1000)
-        self.client.release(op)
-        return done
-
-    def put(self, fill):
-        self.memory[:] = bytes([fill]) * len(self.memory)
-        return self._done(self.client.multiput(self.ns, KEY, len(KEY), self.region, [0, SLAB], [0], total_ms=10_000))
-
-    def get(self):
-        """What came, as the first byte; None: nothing."""
-        self.memory[:] = bytes(len(self.memory))
-        done = self._done(self.client.multiget(self.ns, KEY, len(KEY), self.region, [0, SLAB], [0], total_ms=10_000,
-                                               progress_ms=0))
-        return done, None if done.failed_keys or done.code != "ok" else self.memory[0]
+from tests.e2e.peer import WAIT_SECONDS_MAX, Peer
 
 
 class TenantsTest(unittest.TestCase):
@@ -74,7 +41,8 @@ class TenantsTest(unittest.TestCase):
         with DepotProcess(pool="64MiB", flash="80MiB", extra=["--credentials", self.credentials],
                           listen="tcp://0.0.0.0:0") as depot:
             address = depot.address.replace("0.0.0.0", "127.0.0.1")
-            a, b, reader = (Peer(self, address, *who) for who in ((a_file, "a"), (b_file, "b"), (reader_file, "a")))
+            a, b, reader = (Peer(self, address, tenant, token_file=file)
+                            for file, tenant in ((a_file, "a"), (b_file, "b"), (reader_file, "a")))
             stored = a.put(1)
             self.assertEqual((stored.code, stored.failed_keys, stored.why), ("ok", 0, ""))
             self.assertEqual(a.get()[1], 1)
@@ -86,7 +54,8 @@ class TenantsTest(unittest.TestCase):
             self.assertEqual((refused.code, refused.why), ("invalid", "the credential does not allow this"))
             self.assertEqual(a.client.stats()["bytes_shared"], 0, "nobody is lent the pool")
 
-            self.assertEqual(Peer(self, address, b_file, "a").get()[0].why, "the credential is of another tenant")
+            stranger = Peer(self, address, "a", token_file=b_file)
+            self.assertEqual(stranger.get()[0].why, "the credential is of another tenant")
             with self.assertRaises(kvdepot.KvdepotError):
                 kvdepot.Client(address, require_connection=True, connect_timeout_ms=500)
             self.assertIn("refused 127.0.0.1: no token", depot.output)

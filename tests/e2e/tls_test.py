@@ -19,7 +19,7 @@ from pathlib import Path
 import kvdepot
 import redis
 from tests.e2e.depot_process import DepotProcess
-from tests.e2e.tenants_test import GROUPS, KEY, LAYERS, SLAB, WAIT_SECONDS_MAX
+from tests.e2e.peer import WAIT_SECONDS_MAX, Peer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,31 +28,6 @@ def commands_of_the_page():
     """What docs/security.md tells people to type to make certificates."""
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").split("## Encryption", 1)[1]
     return re.search(r"```\n(openssl req.*?)```", text, re.S)[1]
-
-
-class Peer:
-    def __init__(self, test, address, tenant, **options):
-        self.client = kvdepot.Client(address, require_connection=True, connect_timeout_ms=WAIT_SECONDS_MAX * 1000,
-                                     **options)
-        test.addCleanup(self.client.close)
-        self.memory = bytearray(SLAB * LAYERS)
-        self.region = self.client.register(self.memory)
-        self.ns = self.client.open_namespace(tenant, b"weights", GROUPS)
-
-    def _done(self, op):
-        done = self.client.wait(op, timeout_ms=WAIT_SECONDS_MAX * 1000)
-        self.client.release(op)
-        return done
-
-    def put(self, fill):
-        self.memory[:] = bytes([fill]) * len(self.memory)
-        return self._done(self.client.multiput(self.ns, KEY, len(KEY), self.region, [0, SLAB], [0], total_ms=10_000))
-
-    def get(self):
-        self.memory[:] = bytes(len(self.memory))
-        done = self._done(self.client.multiget(self.ns, KEY, len(KEY), self.region, [0, SLAB], [0], total_ms=10_000,
-                                               progress_ms=0))
-        return None if done.failed_keys or done.code != "ok" else self.memory[0]
 
 
 class TlsTest(unittest.TestCase):
@@ -119,7 +94,7 @@ class TlsTest(unittest.TestCase):
         address = depot.address.replace("0.0.0.0", "127.0.0.1")
         peer = Peer(self, address, "search", **self.own("engine-2"))
         self.assertEqual(peer.put(7).failed_keys, 0)
-        self.assertEqual(peer.get(), 7)
+        self.assertEqual(peer.get()[1], 7)
         self.assertEqual(peer.client.stats()["bytes_shared"], 0)
 
         self.refused(address, **self.own("engine-4"))
@@ -131,14 +106,14 @@ class TlsTest(unittest.TestCase):
         os.kill(depot.pid, signal.SIGHUP)
         self.until(lambda: "credentials read again" in depot.output)
         other = Peer(self, address, "lab", **self.own("engine-4"))
-        self.assertIsNone(other.get(), "another tenant's record")
+        self.assertIsNone(other.get()[1], "another tenant's record")
         self.refused(address, tls_ca=self.path("ca.pem"))
         self.until(lambda: depot.metrics()["kvdepot_unauthorized_total"] >= 2)
 
         self.crl("engine-4")
         os.kill(depot.pid, signal.SIGHUP)
         self.until(lambda: not other.client.stats()["connected"])
-        self.assertEqual(peer.get(), 7)
+        self.assertEqual(peer.get()[1], 7)
         self.refused(address, **self.own("engine-4"))
 
         shutil.copy(self.path("depot.pem"), self.path("depot.old"))
@@ -149,7 +124,7 @@ class TlsTest(unittest.TestCase):
         shutil.copy(self.path("depot.old"), self.path("depot.pem"))
         os.kill(depot.pid, signal.SIGHUP)
         self.until(lambda: depot.output.count("certificates read again") >= 2)
-        self.assertEqual(Peer(self, address, "search", **self.own("engine-2")).get(), 7)
+        self.assertEqual(Peer(self, address, "search", **self.own("engine-2")).get()[1], 7)
 
     def test_a_client_knows_the_depot_it_means(self):
         depot = self.depot()
