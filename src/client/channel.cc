@@ -70,7 +70,7 @@ void Channel::dial() {
   timer_.arm_in(kHandshakeLimit);
   resolver_.resolve(options_.address, [this](Result<net::Endpoint> endpoint) {
     if (!endpoint) return lost({Code::kUnavailable, 0, endpoint.error().what});
-    const bool local = (options_.shared_memory || options_.rings) && !avoid_local_socket_;
+    const bool local = takes_memory() && !avoid_local_socket_;
     const auto beside = local ? net::local_socket_of(*endpoint) : std::nullopt;
     if (!beside) return dial_port(*endpoint);
     dialer_->connect(*beside, kNever, [this, port = *endpoint](Result<std::unique_ptr<io::Stream>> stream) {
@@ -94,7 +94,7 @@ void Channel::on_dialed(Result<std::unique_ptr<io::Stream>> stream) {
     token_ = std::move(*token);
   }
   const net::ConnectionOptions options{.queue_bytes_high = options_.queue_bytes_high,
-                                       .takes_descriptors = options_.shared_memory || options_.rings};
+                                       .takes_descriptors = takes_memory()};
   net::MessageHandler& self = *this;
   auto switching = std::make_unique<net::RingStream>(std::move(*stream));
   stream_ = switching.get();

@@ -118,6 +118,7 @@ class Channel final : private net::MessageHandler {
   Status on_memory(const wire::Header& header, Bytes meta);
   Status on_rings(const wire::Header& header, Bytes meta);
   [[nodiscard]] std::uint64_t features() const noexcept;
+  [[nodiscard]] bool takes_memory() const noexcept { return options_.shared_memory || options_.rings; }
   Status let_in();
   Status become_ready();
   Status on_open_reply(const wire::Header& header, Bytes meta);

@@ -25,7 +25,7 @@ Core::Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, Clien
                                    .queue_bytes_high = kSendQueueHigh,
                                    .seed = options_.seed,
                                    .make_dialer = options_.make_dialer,
-                                   .rings = options_.rings && options_.shared_memory,
+                                   .rings = options_.shared_memory,  // bodies of puts are faster through the socket
                                    .token = options_.token}),
                .draining = {}},
       data_{.channel = Channel(loop, *this, namespaces, state.net,
@@ -36,7 +36,6 @@ Core::Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, Clien
                                 .make_dialer = options_.make_dialer,
                                 // Views may end while they are copied; only verification tells.
                                 .shared_memory = options_.shared_memory && options_.verify,
-                                .rings = false,  // bodies of puts are faster through the socket
                                 .token = options_.token}),
             .draining = {}},
       breaker_(options_.breaker_failures, options_.breaker_probe),

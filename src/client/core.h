@@ -40,10 +40,10 @@ struct CoreOptions {
   std::uint32_t breaker_failures = 1;
   Duration breaker_probe = std::chrono::seconds(1);
   bool verify = true;
-  std::uint64_t seed = 0;                        // jitter of the back-off
-  net::MakeDialer make_dialer = {};              // of both connections; empty = sockets
-  bool shared_memory = true;                     // on the same host: read the depot's memory when it offers that
-  bool rings = true;                             // and send through memory, unless shared_memory is off
+  std::uint64_t seed = 0;            // jitter of the back-off
+  net::MakeDialer make_dialer = {};  // of both connections; empty = sockets
+  bool shared_memory = true;         // on the same host: read the depot's memory when it offers that, and look
+                                     // up through memory
   std::function<Result<std::string>()> token{};  // see ChannelOptions
 };
 

@@ -1,6 +1,5 @@
 #include "node/gate.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -31,9 +30,7 @@ std::optional<Gate::Admission> Gate::enter(Bytes token, std::string_view peer) {
 Result<Gate::Admission> Gate::enter(const io::PeerCertificate& certificate) {
   const auto found = authority_->identify_certificate(certificate.sha256, certificate.names, wall_clock_());
   if (!found) return fail(found.error());
-  auth::Identity identity = **found;
-  identity.expires = std::min(identity.expires, certificate.not_after + 1);
-  return admission_of(std::make_shared<const auth::Identity>(std::move(identity)));
+  return admission_of(*found);
 }
 
 void Gate::refuse(std::string_view peer, std::string_view why) {

@@ -34,7 +34,7 @@ class Gate {
   Budget::Share take_stranger() { return strangers_.take(1); }
   // Who has this token; nullopt: nobody, which `peer` is in the log for.
   std::optional<Admission> enter(Bytes token, std::string_view peer);
-  // Whose certificate this is, until it expires; kNotFound and kStale: nobody's, which is not in the log.
+  // Whose certificate this is; see expired(). kNotFound and kStale: nobody's, which is not in the log.
   Result<Admission> enter(const io::PeerCertificate& certificate);
   // Counts and logs an attempt that was refused.
   void refuse(std::string_view peer, std::string_view why);

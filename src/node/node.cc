@@ -19,6 +19,7 @@
 #include "node/metrics.h"
 #include "node/resp_server.h"
 #include "node/session.h"
+#include "node/stuck.h"
 
 namespace kvd::node {
 namespace {
@@ -79,8 +80,9 @@ class NodeImpl final : public Node {
   RespServer::Doors resp_doors();
   Status listen(std::string& why);
   void make_context();
-  void on_accept(io::UniqueFd socket, bool tls);
-  void on_accept_resp(io::UniqueFd socket, bool tls);
+  using Adopt = Status (NodeImpl::*)(std::unique_ptr<io::Stream>);
+  Status listen_on(const std::vector<std::unique_ptr<net::Listener>>& listeners, Adopt take, std::string& why);
+  void on_accept(io::UniqueFd socket, bool tls, Adopt take);
   bool make_room(bool for_resp = false);
   bool close_silent_resp();
   void refused(const Status& adopted);
@@ -298,16 +300,15 @@ RespServer::Doors NodeImpl::resp_doors() {
             .by_certificate = {}};
   }
   if (gate_.open()) return {};
-  return {.by_token = [this](std::string_view token, std::string_view peer) -> std::optional<RespAccess> {
-            auto admission = gate_.enter(std::as_bytes(std::span(token)), peer);
-            if (!admission) return std::nullopt;
-            return resp_access(std::move(*admission));
-          },
-          .by_certificate = [this](const io::PeerCertificate& certificate) -> std::optional<RespAccess> {
-            auto admission = gate_.enter(certificate);
-            if (!admission) return std::nullopt;
-            return resp_access(std::move(*admission));
-          }};
+  const auto access_of = [](auto admission) {
+    return admission ? std::optional(resp_access(std::move(*admission))) : std::nullopt;
+  };
+  return {
+      .by_token = [this, access_of](
+                      std::string_view token,
+                      std::string_view peer) { return access_of(gate_.enter(std::as_bytes(std::span(token)), peer)); },
+      .by_certificate =
+          [this, access_of](const io::PeerCertificate& certificate) { return access_of(gate_.enter(certificate)); }};
 }
 
 Status NodeImpl::listen(std::string& why) {
@@ -315,14 +316,14 @@ Status NodeImpl::listen(std::string& why) {
     counters_.resp_connections.set(resp_->sessions());
     ended("a RESP client", error);
   });
-  for (const auto& listener : resp_listeners_) {
+  if (Status started = listen_on(resp_listeners_, &NodeImpl::adopt_resp, why); !started) return started;
+  return listen_on(listeners_, &NodeImpl::adopt, why);
+}
+
+Status NodeImpl::listen_on(const std::vector<std::unique_ptr<net::Listener>>& listeners, Adopt take, std::string& why) {
+  for (const auto& listener : listeners) {
     const Status started = listener->start(
-        [this, tls = listener->address().tls](io::UniqueFd socket) { on_accept_resp(std::move(socket), tls); });
-    if (!started) return explain(listener->address().text(), started.error(), why);
-  }
-  for (const auto& listener : listeners_) {
-    const Status started = listener->start(
-        [this, tls = listener->address().tls](io::UniqueFd socket) { on_accept(std::move(socket), tls); });
+        [this, tls = listener->address().tls, take](io::UniqueFd socket) { on_accept(std::move(socket), tls, take); });
     if (!started) return explain(listener->address().text(), started.error(), why);
   }
   return {};
@@ -366,14 +367,9 @@ Result<std::unique_ptr<io::Stream>> NodeImpl::stream_of(io::UniqueFd socket, boo
   return options_.tls->wrap(std::move(stream), {}, options_.limits.handshake_limit);
 }
 
-void NodeImpl::on_accept(io::UniqueFd socket, bool tls) {
+void NodeImpl::on_accept(io::UniqueFd socket, bool tls, Adopt take) {
   auto stream = stream_of(std::move(socket), tls);
-  refused(stream ? adopt(std::move(*stream)) : Status(fail(stream.error())));
-}
-
-void NodeImpl::on_accept_resp(io::UniqueFd socket, bool tls) {
-  auto stream = stream_of(std::move(socket), tls);
-  refused(stream ? adopt_resp(std::move(*stream)) : Status(fail(stream.error())));
+  refused(stream ? (this->*take)(std::move(*stream)) : Status(fail(stream.error())));
 }
 
 void NodeImpl::refused(const Status& adopted) {
@@ -458,14 +454,8 @@ void NodeImpl::on_contention() {
   if (pinned_.used() < pinned_.bytes_max() / 2) return;
   static const Error kStuck{Code::kTimeout, 0, "it does not read while others wait for their part of the pool"};
   Time since = loop_.now() - options_.limits.contended_stall_limit;
-  Session* stuck = nullptr;
-  for (const auto& [number, session] : sessions_) {
-    if (session->stuck_since() >= since) continue;
-    since = session->stuck_since();
-    stuck = session.get();
-  }
-  RespSession* const redis = resp_->most_stuck(since);
-  if (redis != nullptr) return redis->close(kStuck);
+  Session* const stuck = most_stuck(sessions_, since);
+  if (RespSession* const redis = resp_->most_stuck(since)) return redis->close(kStuck);
   if (stuck != nullptr) stuck->close(kStuck);
 }
 

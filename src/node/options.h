@@ -39,10 +39,14 @@ struct Limits {
                                               // have to be, or who have to shake hands (TLS)
   Duration refusal_delay = std::chrono::milliseconds(500);  // before a wrong token is answered: 256 guesses a second
   Duration handshake_limit = std::chrono::seconds(5);       // from connecting to HELLO, and its token
-  Duration put_idle_limit = std::chrono::seconds(60);       // between two messages of a PUT without a deadline
-  Duration op_limit = std::chrono::minutes(10);     // of a GET, and the longest deadline that a GET or PUT may have:
-                                                    // they hold parts of the pool
-  Duration stall_limit = std::chrono::seconds(30);  // a peer that does not read, or stops within a message
+  // The same of a connection whose stream gives its own handshake that much, and then tells why it was refused.
+  [[nodiscard]] Duration introduction_limit(bool secure) const noexcept {
+    return handshake_limit + (secure ? std::chrono::seconds(1) : Duration::zero());
+  }
+  Duration put_idle_limit = std::chrono::seconds(60);  // between two messages of a PUT without a deadline
+  Duration op_limit = std::chrono::minutes(10);        // of a GET, and the longest deadline that a GET or PUT may have:
+                                                       // they hold parts of the pool
+  Duration stall_limit = std::chrono::seconds(30);     // a peer that does not read, or stops within a message
   Duration contended_stall_limit = std::chrono::seconds(1);  // of a peer that does not read what it was sent from the
                                                              // pool, while others wait for their part of it
   std::uint64_t progress_bytes_min = 1U << 20;  // in that time, by a peer that is read or written without a pause

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "node/stuck.h"
+
 namespace kvd::node {
 
 RespServer::RespServer(NodeContext& context, AckLevel ack, Doors doors, std::function<void(const Error&)> on_closed)
@@ -33,16 +35,7 @@ bool RespServer::close_silent() {
   return true;
 }
 
-RespSession* RespServer::most_stuck(Time limit) const {
-  RespSession* found = nullptr;
-  for (const auto& [number, session] : sessions_) {
-    const Time since = session->stuck_since();
-    if (since >= limit) continue;
-    limit = since;
-    found = session.get();
-  }
-  return found;
-}
+RespSession* RespServer::most_stuck(Time since) const { return node::most_stuck(sessions_, since); }
 
 void RespServer::close_idle(const Error& why) {
   for (const auto& [number, session] : sessions_)

@@ -25,9 +25,9 @@ class RespServer {
   [[nodiscard]] std::size_t sessions() const noexcept { return sessions_.size(); }
   // Ends the session that has been silent for longest, at once; false: there is none.
   bool close_silent();
-  // The session whose client has kept what it pins for longest without taking anything, since before `limit`; may be
+  // The session whose client has kept what it pins for longest without taking anything, since before `since`; may be
   // null.
-  [[nodiscard]] RespSession* most_stuck(Time limit) const;
+  [[nodiscard]] RespSession* most_stuck(Time since) const;
   // Ends the sessions that have nothing under way, or all.
   void close_idle(const Error& why);
   void close_all(const Error& why);

@@ -65,9 +65,7 @@ Status RespSession::start() {
   if (context_.doors.by_token || is_secure()) {
     stranger_ = context_.node.gate.take_stranger();
     if (!stranger_) return fail(Code::kBusy, "too many connections of strangers");
-    // The stream gives its own handshake that much time, and tells why it was refused.
-    const Duration handshake = is_secure() ? std::chrono::seconds(1) : Duration::zero();
-    auth_timer_.arm_in(context_.node.limits.handshake_limit + handshake);
+    auth_timer_.arm_in(context_.node.limits.introduction_limit(is_secure()));
   }
   if (context_.doors.by_token) return connection_->start();
   auto keyspace = context_.keyspace_of(access_.tenant);

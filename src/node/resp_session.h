@@ -69,9 +69,7 @@ class RespSession final : private net::ByteHandler {
   }
   void close(const Error& why) { connection_->close(why); }
   // Since when its client has taken nothing, while it pins what others may wait for; kNever otherwise.
-  [[nodiscard]] Time stuck_since() const noexcept {
-    return pins_.used() > 0 ? connection_->stuck_since() : Time::max();
-  }
+  [[nodiscard]] Time stuck_since() const noexcept { return pins_.used() > 0 ? connection_->stuck_since() : kNever; }
   [[nodiscard]] bool is_secure() const noexcept { return connection_->stream().is_secure(); }
 
  private:

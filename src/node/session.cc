@@ -22,8 +22,6 @@ constexpr std::string_view kHttpAnswer =
     "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     "This is a kvdepot port: it speaks the kvdepot protocol. Metrics and health are on the --http address.\n";
 
-constexpr Duration kBehindHandshake = std::chrono::seconds(1);
-
 bool looks_like_http(Bytes bytes) {
   const std::string_view text = as_text(bytes);
   return std::ranges::any_of(std::array{"GET", "HEA", "POS", "PUT", "OPT", "DEL"},
@@ -92,9 +90,7 @@ Status Session::start() {
     stranger_ = context_.gate.take_stranger();
     if (!stranger_) return fail(Code::kBusy, "too many connections of strangers");
   }
-  // The stream gives its own handshake that much time, and tells why it was refused.
-  const Duration handshake = connection_->stream().is_secure() ? kBehindHandshake : Duration::zero();
-  handshake_timer_.arm_in(context_.limits.handshake_limit + handshake);
+  handshake_timer_.arm_in(context_.limits.introduction_limit(connection_->stream().is_secure()));
   return connection_->start();
 }
 

@@ -51,9 +51,7 @@ class Session final : private net::MessageHandler {
   // Which of the node's refusals (NodeContext) its first waiting GET was; 0 = none waits.
   [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
   // Since when its client has taken nothing, while it pins what others may wait for; kNever otherwise.
-  [[nodiscard]] Time stuck_since() const noexcept {
-    return pins_.used() > 0 ? connection_->stuck_since() : Time::max();
-  }
+  [[nodiscard]] Time stuck_since() const noexcept { return pins_.used() > 0 ? connection_->stuck_since() : kNever; }
   // Ends the connection; on_closed follows.
   void close(const Error& why) { connection_->close(why); }
   [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }

@@ -61,18 +61,12 @@ FromInput<void> load_own(SSL_CTX* ctx, const std::string& certificate, const std
   if (SSL_CTX_use_certificate_chain_file(ctx, certificate.c_str()) != 1) return not_there(certificate, "certificate");
   // The library compares a key with a certificate of its type at once, and one of another type when it is asked to.
   const bool loaded = SSL_CTX_use_PrivateKey_file(ctx, key.c_str(), SSL_FILETYPE_PEM) == 1;
-  if (loaded && SSL_CTX_check_private_key(ctx) != 1) {
-    ERR_clear_error();
-    return fault(key, "is not the key of " + certificate);
-  }
-  if (!loaded) {
-    const bool other = ERR_GET_REASON(ERR_peek_last_error()) == X509_R_KEY_VALUES_MISMATCH ||
-                       ERR_GET_REASON(ERR_peek_last_error()) == X509_R_KEY_TYPE_MISMATCH;
-    if (!other) return not_there(key, "private key without a pass phrase");
-    ERR_clear_error();
-    return fault(key, "is not the key of " + certificate);
-  }
-  return {};
+  if (loaded && SSL_CTX_check_private_key(ctx) == 1) return {};
+  const int why = ERR_GET_REASON(ERR_peek_last_error());
+  if (!loaded && why != X509_R_KEY_VALUES_MISMATCH && why != X509_R_KEY_TYPE_MISMATCH)
+    return not_there(key, "private key without a pass phrase");
+  ERR_clear_error();
+  return fault(key, "is not the key of " + certificate);
 }
 
 FromInput<void> trust(SSL_CTX* ctx, const std::string& ca) {
