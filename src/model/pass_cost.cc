@@ -10,6 +10,11 @@ namespace {
 constexpr double kDecay = 0.85;        // of a class at each of its observations: remembers about the last seven
 constexpr double kPriorWeight = 0.02;  // of a pseudo-observation beside a real one: one measurement outweighs it
 
+// A pass that another process held up says little about passes. Were it believed at once, and the only one of its size
+// (an engine that only prefills computes few tokens in a pass only behind a load), loads could seem to save nothing, so
+// that none is tried and the size is never seen again. A machine that has become much slower is learnt in a few passes.
+constexpr double kSurpriseMax = 2;  // times what was expected
+
 std::size_t class_of(double value, double base, std::size_t classes) noexcept {
   const double level = std::log(std::max(value, 1.0)) / std::log(base);
   return std::min(static_cast<std::size_t>(level), classes - 1);
@@ -50,13 +55,11 @@ PassWork chunk_work(double tokens, double context) noexcept {
   return {tokens, tokens * context + tokens * (tokens + 1) / 2};
 }
 
-// Errors count relative to the pass, so that a decode step of 30 ms teaches as much as a prompt of 30 s.
 void PassCost::Normal::add(PassWork work, double seconds, double weight) noexcept {
   const std::array<double, 3> row{1, work.tokens, work.pairs};
-  const double w = weight / (seconds * seconds);
   for (std::size_t i = 0; i < 3; ++i) {
-    for (std::size_t j = 0; j < 3; ++j) a[i * 3 + j] += w * row[i] * row[j];
-    b[i] += w * row[i] * seconds;
+    for (std::size_t j = 0; j < 3; ++j) a[i * 3 + j] += weight * row[i] * row[j];
+    b[i] += weight * row[i] * seconds;
   }
 }
 
@@ -65,9 +68,12 @@ void PassCost::Normal::decay(double factor) noexcept {
   for (auto& v : b) v *= factor;
 }
 
+// Errors count relative to the mean of their class, so that decode steps of 30 ms teach as much as prompts of 30 s.
 void PassCost::Normal::merge(const Normal& other) noexcept {
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] += other.a[i];
-  for (std::size_t i = 0; i < b.size(); ++i) b[i] += other.b[i];
+  if (!(other.b[0] > 0)) return;
+  const double per_s = other.a[0] / other.b[0];
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += per_s * per_s * other.a[i];
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] += per_s * per_s * other.b[i];
 }
 
 PassCost::PassCost(const PassCoefficients& prior) noexcept : prior_(prior), fitted_(prior) {}
@@ -85,7 +91,7 @@ PassCost::Normal PassCost::scaled_prior() const noexcept {
   for (const PassWork work :
        {chunk_work(1, 128), chunk_work(1, 8192), chunk_work(512, 0), chunk_work(4096, 0), chunk_work(64, 8192)}) {
     const double seconds = scale * prior_.seconds(work);
-    if (seconds > 0) normal.add(work, seconds, kPriorWeight);
+    if (seconds > 0) normal.add(work, seconds, kPriorWeight / (seconds * seconds));
   }
   return normal;
 }
@@ -94,6 +100,7 @@ void PassCost::observe(PassWork work, double seconds) noexcept {
   if (!(seconds > 0) || !(work.tokens > 0) || !std::isfinite(seconds)) return;
   const std::size_t index = class_of(work.tokens, 2, kTokenClasses) * kContextClasses +
                             class_of(work.pairs / work.tokens, 4, kContextClasses);
+  if (observations_ > 0) seconds = std::min(seconds, kSurpriseMax * fitted_.seconds(work));
   classes_[index].decay(kDecay);
   classes_[index].add(work, seconds, 1);
   if (prior_.seconds(work) > 0) over_prior_[index] = seconds / prior_.seconds(work);

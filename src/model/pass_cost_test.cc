@@ -60,6 +60,23 @@ TEST(PassCost, FollowsAMachineThatBecomesSlower) {
   EXPECT_NEAR(cost.seconds(work) / kTrueCost.seconds(work), 2.0, 0.2);
 }
 
+TEST(PassCost, FollowsAMachineThatBecomesMuchSlowerInAFewPasses) {
+  PassCost cost(kTrueCost);
+  const PassWork work = chunk_work(1024, 0);
+  for (int i = 0; i < 50; ++i) cost.observe(work, kTrueCost.seconds(work));
+  for (int i = 0; i < 20; ++i) cost.observe(work, 10 * kTrueCost.seconds(work));
+  EXPECT_NEAR(cost.seconds(work) / kTrueCost.seconds(work), 10.0, 1.5);
+}
+
+TEST(PassCost, OneDisturbedPassDoesNotMakeLoadsWorthless) {
+  PassCost cost(kTrueCost);
+  const auto saved = [&] { return cost.prompt_seconds(130, 0, 0) - cost.prompt_seconds(2, 128, 0); };
+  const double right = saved();
+  for (int i = 0; i < 5; ++i) cost.observe(chunk_work(130, 0), kTrueCost.seconds(chunk_work(130, 0)));
+  cost.observe(chunk_work(2, 128), kTrueCost.seconds(chunk_work(130, 0)));  // the only one of its size
+  EXPECT_GT(saved(), 0.5 * right);
+}
+
 TEST(PassCost, NoTermIsEverNegative) {
   PassCost cost(kWrongPrior);
   cost.observe(chunk_work(1, 100), 0.05);  // a large pass that is cheaper than a small one

@@ -113,10 +113,17 @@ class Faults(unittest.TestCase):
         wait_until(connected, "the engines are connected")
         def used(engine):
             engine.reset_prefix_cache()
-            return engine.ask(filler).cached > 0        # no breaker is open any more
+            # No breaker is open any more. A second token, so that an engine learns what a pass without a prompt costs.
+            return engine.ask(filler, 2).cached > 0
         for engine in self.engines:
-            wait_until(lambda e=engine: used(e), "the depot is used", 60)
+            try:
+                wait_until(lambda e=engine: used(e), "the depot is used", 60)
+            except AssertionError as error:
+                raise AssertionError(f"{engine.spec.name}: {error}; {self.counters(engine)}") from None
             engine.reset_prefix_cache()
+
+    def counters(self, engine):
+        return {name: n for name, n in engine.call("counters", 60.0)["counters"].items() if "kvdepot" in name and n}
 
     def bytes_sent(self):
         return self.depot.metrics()["kvdepot_net_bytes_out_total"]
@@ -267,8 +274,7 @@ class Faults(unittest.TestCase):
             self.assert_in_time(f"damaged while {name}", self.ask_for_damaged(engine, name))
             if self.depot.metrics()["kvdepot_store_corrupt_total"] > before:
                 return True
-            counters = engine.call("counters", 60.0)["counters"]
-            print("not seen:", {name: n for name, n in counters.items() if "kvdepot" in name and n}, flush=True)
+            print("not seen:", self.counters(engine), flush=True)
             return False
         wait_until(seen, "the damage is seen", 60)
 
