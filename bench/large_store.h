@@ -26,7 +26,8 @@ struct LargeOptions {
 // Opens the store with a pool that is not touched, looks up `calls` prefixes of random records, and prints the median
 // and the highest percentile of a call, and the process's peak of memory so far.
 Status print_match(Log& log, const LargeOptions& options, std::string& why);
-// Prints how long it takes until the newest record, which must be real, was got, and until all are served.
+// Prints how long it takes until the store is open, until the newest record, which must be real, was got while the rest
+// is still being read, and until all are served.
 Status print_recovery(Log& log, const LargeOptions& options, std::string& why);
 
 }  // namespace kvd::bench

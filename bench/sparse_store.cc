@@ -116,7 +116,8 @@ Status Maker::write_segment(std::uint32_t segment, std::uint64_t first, std::uin
   header.boot_epoch = 1;
   header.segment_bytes = kSegmentBytes;
   const store::AlignedBuffer page(kPageBytes);
-  store::encode_segment_header(page.span(), seeds_, header, {});
+  // As a store that keeps a segment ready: the one before it is not begun yet when its header is written.
+  store::encode_segment_header(page.span(), seeds_, header, {}, header.generation - (segment > 0 ? 1 : 0));
   if (auto written = write(start, page.span()); !written) return written;
 
   store::SegmentContent content{{ns_.groups[0]}, {{ns_.tenant, ns_.fingerprint}}, {}};

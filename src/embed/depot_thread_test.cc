@@ -33,6 +33,7 @@ class ScriptedNode final : public node::Node {
   Status adopt_resp(std::unique_ptr<io::Stream>) override { return fail(Code::kUnavailable, "it takes no clients"); }
   void set_authority(std::shared_ptr<const auth::Authority>) override {}
   void judge_certificates() override {}
+  Status recover(std::string*) override { return {}; }
   void drain(Duration, io::Callback on_done) override {
     if (script_->drains) return on_done();
     script_->late = std::move(on_done);

@@ -68,6 +68,9 @@ class HalfOnFlash final : public store::Store {
              std::move_only_function<void(Status)> on_ack) override {
     pool_.await(ns, id, level, std::move(on_ack));
   }
+  Status recover(std::string* why) override { return pool_.recover(why); }
+  [[nodiscard]] bool recovering() const noexcept override { return pool_.recovering(); }
+  [[nodiscard]] bool disputed() const noexcept override { return pool_.disputed(); }
   bool check(store::NamespaceHandle ns, const block::RecordId& id) override { return pool_.check(ns, id); }
   bool remove(store::NamespaceHandle ns, const block::RecordId& id) override { return pool_.remove(ns, id); }
   void await_removals(std::move_only_function<void(Status)> on_ack) override {

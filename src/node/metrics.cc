@@ -60,6 +60,9 @@ constexpr std::array kStoreGauges{
     Field{"recovered_dropped", &StoreStats::recovered_dropped, "Records dropped when the store was opened: damaged."},
     Field{"tier_off", &StoreStats::tier_off, "1 when the flash tier was switched off because the device fails."},
     Field{"recovery_ms", &StoreStats::recovery_ms, "Time that opening the store took, in milliseconds."},
+    Field{"recovering", &StoreStats::recovering,
+          "1 while the store reads what flash holds: it serves what is known, and takes no puts and removals."},
+    Field{"recovery_percent", &StoreStats::recovery_percent, "Share of the used segments that it has read."},
     Field{"unfinished_puts", &StoreStats::unfinished_puts, "Records being put."}};
 constexpr std::array kNodeCounters{
     Field{"connections_accepted", &NodeCounters::connections_accepted, "Client connections accepted."},
@@ -201,7 +204,7 @@ void add_tenants(Families& families, const std::vector<Tenants::Figure>& tenants
 
 std::string metrics_text(const Figures& figures) {
   Families families;
-  add_gauge(families, "kvdepot_ready", "1 when the depot serves requests, 0 while it recovers or drains.",
+  add_gauge(families, "kvdepot_ready", "1 when the depot serves all requests, 0 while it recovers or drains.",
             figures.ready ? 1 : 0);
   add_gauge(families, "kvdepot_uptime_seconds", "Time since the depot was started.", figures.uptime_s);
   auto& info = add_family(families, "kvdepot_build_info", "The version that runs.", prometheus::MetricType::Gauge);

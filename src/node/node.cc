@@ -53,6 +53,7 @@ class NodeImpl final : public Node {
   ~NodeImpl() override;
 
   Status open(std::string& why);
+  Status recover(std::string* why) override;
   [[nodiscard]] std::vector<std::string> addresses() const override;
   [[nodiscard]] std::vector<std::string> resp_addresses() const override;
   [[nodiscard]] std::string http_address() const override { return http_ ? http_->address() : std::string(); }
@@ -80,6 +81,7 @@ class NodeImpl final : public Node {
   RespServer::Doors resp_doors();
   Status listen(std::string& why);
   void make_context();
+  void end_all(const Error& why);
   using Adopt = Status (NodeImpl::*)(std::unique_ptr<io::Stream>);
   Status listen_on(const std::vector<std::unique_ptr<net::Listener>>& listeners, Adopt take, std::string& why);
   void on_accept(io::UniqueFd socket, bool tls, Adopt take);
@@ -187,13 +189,28 @@ Status NodeImpl::open(std::string& why) {
   make_context();
   loop_.set_spin(options_.spin);
   if (Status listening = listen(why); !listening) return listening;
-  state_ = State::kReady;
+  if (!options_.serve_recovering) state_ = State::kReady;
   return {};
+}
+
+Status NodeImpl::recover(std::string* why) {
+  const Status recovered = store_->recover(why);
+  if (!recovered && !context_->draining) return recovered;
+  State before = State::kRecovering;
+  state_.compare_exchange_strong(before, State::kReady);
+  if (recovered && store_->disputed()) end_all({Code::kUnavailable, 0, "a namespace is stored with another schema"});
+  return {};
+}
+
+void NodeImpl::end_all(const Error& why) {
+  for (const auto& [number, session] : sessions_) session->close(why);
+  resp_->close_all(why);
 }
 
 // The pool is made for sharing where somebody could ask for it.
 store::StoreOptions NodeImpl::store_options() const {
   store::StoreOptions options = options_.store;
+  options.recover_later = options_.serve_recovering;
   options.share_pool = lends() && (options.share_pool || std::ranges::any_of(listeners_, &net::Listener::is_unix));
   return options;
 }
@@ -512,9 +529,6 @@ void NodeImpl::check_drain() {
 }
 
 // The requests have had their half of the time.
-void NodeImpl::on_drain_timer() {
-  for (const auto& [number, session] : sessions_) session->close(kShuttingDown);
-  resp_->close_all(kShuttingDown);
-}
+void NodeImpl::on_drain_timer() { end_all(kShuttingDown); }
 
 }  // namespace kvd::node

@@ -20,6 +20,7 @@ namespace kvd::node {
 class Node {
  public:
   // Takes the addresses, opens the store (recovery runs inside and blocks; /healthz says 503 meanwhile), then listens.
+  // With NodeOptions::serve_recovering recovery is left to recover().
   // Errors say what to do: kBusy (an address or the directory is in use), kInvalid (options), kStale (a newer format),
   // kNoSpace, kIo. On error `why`, when given, becomes one line that names what is wrong and what to do. Runs the loop.
   static Result<std::unique_ptr<Node>> start(io::Loop& loop, Log& log, const NodeOptions& options,
@@ -27,6 +28,12 @@ class Node {
   // Ends all connections; unfinished puts leave no trace, what is not on flash yet is lost (see drain()). Not from
   // inside a callback of the loop that belongs to the node.
   virtual ~Node() = default;
+
+  // Behind a start() with NodeOptions::serve_recovering, once: lets the store read what flash holds, while clients are
+  // served what is known already (store::Store::recover()); until it returns, /healthz says 503. Runs the loop, so not
+  // from a callback, and the node must not be destroyed meanwhile. A drain ends it early. Errors as those of start(),
+  // with `why`.
+  virtual Status recover(std::string* why = nullptr) = 0;
 
   // Where it listens, with the ports that the system chose, in the order of the options.
   [[nodiscard]] virtual std::vector<std::string> addresses() const = 0;

@@ -117,6 +117,10 @@ void RespCommands::run(RespSession& session, const std::vector<std::string_view>
     return session.answer_error(
         fmt::format("NOPERM this user has no permissions to run the '{}' command", entry->name));
   }
+  if (entry->right == Right::kWrite && session.context_.node.store.recovering()) {
+    session.context_.node.counters.answered_busy.add();
+    return session.answer_error(kRespRecovering);
+  }
   for (std::size_t i = 0; i < words.size(); ++i) {
     const bool dropped = session.parser_.arguments()[i].taken == wire::RespParser::Taken::kDropped;
     if (dropped && !is_value(words[0], i)) return session.answer_error("ERR an argument is longer than 65536 bytes");

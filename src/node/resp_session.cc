@@ -182,6 +182,8 @@ void RespSession::begin_value(std::size_t i) {
       refusal_ = "ERR string exceeds maximum allowed size (64 MiB)";
     } else if (context_.node.draining) {
       refusal_ = "LOADING the depot is shutting down";
+    } else if (context_.node.store.recovering()) {
+      refusal_ = kRespRecovering;
     } else if (!take_slot()) {
       refusal_ = kRespTenantBusy;
     } else {

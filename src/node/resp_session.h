@@ -42,6 +42,7 @@ struct RespContext {
   std::function<std::string(bool all)> info;  // INFO's text; all: also figures of what all tenants do
 };
 
+inline constexpr std::string_view kRespRecovering = "LOADING the depot is recovering: nothing is changed yet";
 inline constexpr std::string_view kRespTenantBusy = "BUSY the tenant has as many requests in flight as it may";
 
 class RespCommands;  // the table of commands (resp_commands.h)

@@ -230,6 +230,7 @@ Status Session::on_remove(const wire::Header& header, Bytes meta) {
   if (!remove) return undecodable(header, remove.error());
   const Result<SharedNamespace> ns = namespace_of(remove->ns);
   if (!ns) return refuse(header, ns.error());
+  if (context_.store.recovering()) return refuse(header, {Code::kBusy, 0, "the depot is recovering: remove it later"});
   if (remove->shards.size() * remove->keys.count() > context_.limits.lookups_max) {
     return refuse(header, {Code::kInvalid, 0, "too many shards x keys in one request"});
   }

@@ -247,12 +247,21 @@ void Evictor::write_header(Task& task) {
   header.segment_bytes = flash_.volume.segment_bytes();
   task.buffer.grow(kPageBytes);
   encode_segment_header(task.buffer.first(kPageBytes), flash_.volume.seeds(), header,
-                        flash_.segments.recent(kRecentMax));
+                        flash_.segments.recent(kRecentMax), unopened());
   submit(task, io::DiskOp::Kind::kWrite, flash_.volume.offset_of(task.segment), kPageBytes,
          [this, &task](Status status) {
            if (!status) return retry(task);
            syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task); });
          });
+}
+
+// The lowest generation of segments that will be opened with the header that they have or are being given. Headers that
+// are in flight together may end, and so be opened, in another order than they were begun.
+std::uint64_t Evictor::unopened() const {
+  std::uint64_t lowest = flash_.segments.ready_generation_min();
+  for (const auto& task : tasks_)
+    if (task->step == Task::Step::kHeader) lowest = std::min(lowest, task->new_generation);
+  return lowest;
 }
 
 void Evictor::finish(Task& task) {

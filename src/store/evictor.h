@@ -95,6 +95,7 @@ class Evictor {
   void check_tombstones(Task& task);
   void check_readers(Task& task);
   void write_header(Task& task);
+  [[nodiscard]] std::uint64_t unopened() const;
   void finish(Task& task);
   void retry(Task& task);
   void retry_all();

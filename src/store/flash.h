@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -50,13 +51,16 @@ struct Flash {
     std::uint32_t pages = 0;
   };
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash) const noexcept {
-    if (!health.on()) return std::nullopt;
+    if (!health.on() || hidden(hash)) return std::nullopt;
     return found(index.find(hash));
   }
   // Whether that finds something, of which the index has fetched the place.
-  [[nodiscard]] bool holds(const FlashIndex::Place& place) const noexcept {
-    return health.on() && found(index.find(place)).has_value();
+  [[nodiscard]] bool holds(std::uint64_t hash, const FlashIndex::Place& place) const noexcept {
+    return health.on() && !hidden(hash) && found(index.find(place)).has_value();
   }
+  // What is found under this hash is not given out before recovery has ended: a tombstone was seen that may mean it.
+  void hide(std::uint64_t hash) { hidden_.insert(hash); }
+  void unhide_all() { hidden_ = {}; }
   // What an entry of the index comes to.
   [[nodiscard]] std::optional<Found> found(const std::optional<IndexEntry>& entry) const noexcept {
     if (!entry || !segments.readable(entry->segment) || entry->interleave != 0) return std::nullopt;
@@ -113,12 +117,14 @@ struct Flash {
   };
   static constexpr std::size_t kFlightsReserved = 256;  // as many as the disk takes at once
 
+  [[nodiscard]] bool hidden(std::uint64_t hash) const noexcept { return !hidden_.empty() && hidden_.contains(hash); }
   void landed(Flight& flight, const Status& status);
   void fail_refused();
 
   policy::WriteBudget write_budget_;
   Time budget_at_;
   std::vector<std::vector<NamespaceHandle>> segment_namespaces_;
+  std::unordered_set<std::uint64_t> hidden_;
   Recycler<Flight> flights_;
   std::vector<std::pair<io::DiskOp*, Status>> refused_;
   io::Timer refused_timer_;

@@ -107,12 +107,13 @@ void encode_superblock(MutableBytes page, const Superblock& block) noexcept {
 }
 
 void encode_segment_header(MutableBytes page, const FormatSeeds& seeds, const SegmentHeader& header,
-                           std::span<const std::uint32_t> recent) noexcept {
+                           std::span<const std::uint32_t> recent, std::uint64_t unopened) noexcept {
   KVD_CHECK(page.size() == kPageBytes && recent.size() <= kRecentMax);
   std::memset(page.data(), 0, page.size());
   save(page.data(), header);
   save(page.data() + kRecentAt, static_cast<std::uint32_t>(recent.size()));
   put_all(page.data() + kRecentAt + 4, recent);
+  save(page.data() + kUnopenedAt, unopened);
   seal_page(page, seeds.segment);
 }
 
@@ -151,6 +152,8 @@ std::vector<std::uint32_t> parse_recent(Bytes page) {
   take_all(page.data() + kRecentAt + 4, count, recent);
   return recent;
 }
+
+std::uint64_t parse_unopened(Bytes page) noexcept { return load<std::uint64_t>(page.data() + kUnopenedAt); }
 
 void SegmentContent::reserve(std::size_t records) {
   constexpr std::size_t kFew = 8;

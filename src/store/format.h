@@ -70,7 +70,10 @@ static_assert(sizeof(SegmentHeader) == 64 && offsetof(SegmentHeader, generation)
 inline constexpr std::size_t kPageChecksumAt = kPageBytes - 8;   // of superblock and segment header
 inline constexpr std::size_t kRecentAt = sizeof(SegmentHeader);  // u32 count, then that many u32 segment numbers
 inline constexpr std::size_t kRecentMax = 1'000;
-static_assert(kRecentAt + 4 + 4 * kRecentMax <= kPageChecksumAt);
+// u64: the lowest generation among the uses that had a header and no frame yet when this one was written, itself among
+// them. What was begun after it has no lower one. 0: not told.
+inline constexpr std::size_t kUnopenedAt = 4'072;
+static_assert(kRecentAt + 4 + 4 * kRecentMax <= kUnopenedAt && kUnopenedAt + 8 <= kPageChecksumAt);
 
 struct FrameHead {
   std::uint64_t magic = kMagicFrame;
@@ -167,9 +170,9 @@ struct FormatSeeds {
 
 // `page` is one page; everything after the structure is zeroed, the checksum is filled in.
 void encode_superblock(MutableBytes page, const Superblock& block) noexcept;
-// `recent`: sealed segments, the most recently used first; at most kRecentMax.
+// `recent`: sealed segments, the most recently used first; at most kRecentMax. `unopened`: see kUnopenedAt.
 void encode_segment_header(MutableBytes page, const FormatSeeds& seeds, const SegmentHeader& header,
-                           std::span<const std::uint32_t> recent) noexcept;
+                           std::span<const std::uint32_t> recent, std::uint64_t unopened = 0) noexcept;
 
 // kStale: newer version or unknown incompatible feature (told by the first 16 bytes alone when those are intact).
 Result<Superblock> parse_superblock(Bytes page, std::uint32_t copy) noexcept;
@@ -178,6 +181,8 @@ bool has_superblock_magic(Bytes page) noexcept;
 Result<SegmentHeader> parse_segment_header(Bytes page, const FormatSeeds& seeds, std::uint32_t segment) noexcept;
 // The list of recently used segments in a header page that has been parsed.
 std::vector<std::uint32_t> parse_recent(Bytes page);
+// What is at kUnopenedAt in one.
+std::uint64_t parse_unopened(Bytes page) noexcept;
 
 // A namespace as named on flash.
 struct NamespaceName {

@@ -85,6 +85,10 @@ TEST(SegmentHeader, BelongsToOneStoreAndOneSegment) {
   const std::vector<std::uint32_t> recent{3, 1, 0};
   encode_segment_header(page, seeds, header, recent);
   EXPECT_EQ(parse_recent(page), recent);
+  EXPECT_EQ(parse_unopened(page), 0u) << "not told";
+  encode_segment_header(page, seeds, header, recent, 97);
+  EXPECT_EQ(parse_unopened(page), 97u);
+  EXPECT_EQ(parse_recent(page), recent);
   ASSERT_TRUE(parse_segment_header(page, seeds, 4).has_value());
   EXPECT_EQ(parse_segment_header(page, seeds, 4)->generation, 99u);
   EXPECT_FALSE(parse_segment_header(page, seeds, 5).has_value());

@@ -29,25 +29,36 @@ const GroupInfo* NamespaceInfo::group(std::uint16_t number) const noexcept {
 NamespaceHandle Namespaces::find_or_add(const NamespaceName& name) {
   const auto hash = block::hash_namespace(name.tenant, as_bytes(name.fingerprint));
   const auto [at, added] = by_hash_.try_emplace(hash, 0);
-  if (!added) return at->second;
+  if (added) at->second = add(name, hash);
+  return at->second;
+}
+
+NamespaceHandle Namespaces::add(const NamespaceName& name, const block::NamespaceHash& hash) {
   if (free_.empty()) {
     free_.push_back(static_cast<NamespaceHandle>(entries_.size()));
     entries_.emplace_back();
   }
-  at->second = free_.back();
+  const NamespaceHandle handle = free_.back();
   free_.pop_back();
-  NamespaceInfo& entry = entries_[at->second];
+  NamespaceInfo& entry = entries_[handle];
   entry.name = name;
   entry.hash = hash;
   entry.known = true;
-  return at->second;
+  return handle;
 }
 
 // Nobody names it any more.
 void Namespaces::forget_unused(NamespaceHandle handle) {
   NamespaceInfo& entry = entries_[handle];
   if (entry.users > 0 || entry.holds > 0) return;
-  by_hash_.erase(entry.hash);
+  const auto at = by_hash_.find(entry.hash);
+  if (at->second == handle && entry.disputed != kNoNamespace) {
+    at->second = entry.disputed;
+  } else if (at->second == handle) {
+    by_hash_.erase(at);
+  } else if (NamespaceInfo& opened = entries_[at->second]; opened.disputed == handle) {
+    opened.disputed = kNoNamespace;
+  }
   entry = NamespaceInfo();
   free_.push_back(handle);
 }
@@ -96,8 +107,18 @@ void Namespaces::close(NamespaceHandle handle) {
 
 NamespaceHandle Namespaces::learn(const NamespaceName& name, const GroupSchema& schema) {
   const NamespaceHandle handle = find_or_add(name);
-  NamespaceInfo& entry = entries_[handle];
-  if (entry.users == 0 && entry.group(schema.group) == nullptr) entry.groups.push_back(group_info(schema));
+  const GroupInfo* const known = entries_[handle].group(schema.group);
+  if (entries_[handle].users > 0 && (known == nullptr || known->schema != schema)) {
+    if (entries_[handle].disputed == kNoNamespace) {
+      const NamespaceHandle other = add(name, entries_[handle].hash);
+      entries_[handle].disputed = other;
+      disputed_ = true;
+    }
+    NamespaceInfo& other = entries_[entries_[handle].disputed];
+    if (other.group(schema.group) == nullptr) other.groups.push_back(group_info(schema));
+    return entries_[handle].disputed;
+  }
+  if (known == nullptr) entries_[handle].groups.push_back(group_info(schema));
   return handle;
 }
 

@@ -3,7 +3,8 @@
 // An entry stays, with its handle and the addresses of its shapes, while somebody has it open (at most 65,535 are) or
 // holds it: a record in the pool, a segment with something of it or with a tombstone that names it. So those that
 // nobody has open are bounded by what pool and flash hold. Then it is forgotten, and another namespace gets its handle.
-// One owner, no locking.
+// A namespace may be opened before recovery has found what flash holds of it, and with another schema: then that gets
+// an entry of its own, which counts from when nobody has the namespace open any more. One owner, no locking.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,8 @@ struct GroupInfo {
   [[nodiscard]] const block::RecordShape* shape_of_pages(std::uint32_t pages) const noexcept;
 };
 
+inline constexpr NamespaceHandle kNoNamespace = UINT32_MAX;
+
 struct NamespaceInfo {
   NamespaceName name;
   block::NamespaceHash hash;
@@ -37,6 +40,7 @@ struct NamespaceInfo {
   std::uint32_t users = 0;  // that have it open
   std::uint32_t holds = 0;
   bool known = false;
+  NamespaceHandle disputed = kNoNamespace;  // the entry of what flash holds of it with other schemas
 
   [[nodiscard]] const GroupInfo* group(std::uint16_t number) const noexcept;
 };
@@ -56,7 +60,7 @@ inline std::uint64_t record_hash(const block::NamespaceHash& ns, const block::Re
 class Namespaces {
  public:
   static constexpr std::size_t kOpenedMax = 65'535;
-  static constexpr NamespaceHandle kNone = UINT32_MAX;
+  static constexpr NamespaceHandle kNone = kNoNamespace;
 
   // `record_bytes_max`: the largest record this store can hold.
   explicit Namespaces(std::uint64_t record_bytes_max) : record_bytes_max_(record_bytes_max) {}
@@ -67,10 +71,12 @@ class Namespaces {
   Result<NamespaceHandle> open(const Namespace& ns);
   void close(NamespaceHandle handle);
   // Notes a namespace found on flash with one of its groups, and returns its handle, which is to be held at once. An
-  // opened one is left as it is.
+  // opened one is left as it is; one that has that group otherwise, or not at all, is disputed from then on.
   NamespaceHandle learn(const NamespaceName& name, const GroupSchema& schema);
   void hold(NamespaceHandle handle);
   void release(NamespaceHandle handle);
+  // Whether some namespace was opened otherwise than flash holds it.
+  [[nodiscard]] bool disputed() const noexcept { return disputed_; }
 
   [[nodiscard]] bool known(NamespaceHandle handle) const noexcept {
     return handle < entries_.size() && entries_[handle].known;
@@ -86,6 +92,7 @@ class Namespaces {
 
  private:
   NamespaceHandle find_or_add(const NamespaceName& name);
+  NamespaceHandle add(const NamespaceName& name, const block::NamespaceHash& hash);
   void forget_unused(NamespaceHandle handle);
 
   std::uint64_t record_bytes_max_;
@@ -93,6 +100,7 @@ class Namespaces {
   std::vector<NamespaceHandle> free_;  // of entries that are not known
   std::map<block::NamespaceHash, NamespaceHandle> by_hash_;
   std::size_t opened_ = 0;
+  bool disputed_ = false;
 };
 
 }  // namespace kvd::store

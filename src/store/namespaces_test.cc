@@ -42,6 +42,44 @@ TEST(Namespaces, OneThatIsHeldKeepsHandleAndSchema) {
   EXPECT_TRUE(namespaces.open(namespace_of(5, 5'000, "model 1"))) << "nothing is left of the old schema";
 }
 
+TEST(Namespaces, OneThatFlashHoldsOtherwiseCountsWhenNobodyHasItOpen) {
+  Namespaces namespaces(1 << 20);
+  const Namespace stored = named(1), other = namespace_of(5, 5'000, "model 1");
+  const NamespaceName name{stored.tenant, stored.fingerprint};
+  const NamespaceHandle early = *namespaces.open(other);
+  const NamespaceHandle same = namespaces.learn(name, other.groups[0]);
+  EXPECT_EQ(same, early);
+  EXPECT_FALSE(namespaces.disputed());
+  const NamespaceHandle found = namespaces.learn(name, stored.groups[0]);
+  namespaces.hold(found);
+  EXPECT_NE(found, early);
+  EXPECT_TRUE(namespaces.disputed());
+  EXPECT_EQ(namespaces.learn(name, stored.groups[0]), found);
+  EXPECT_EQ(namespaces.at(found).hash, namespaces.at(early).hash) << "they are one namespace";
+  EXPECT_EQ(namespaces.at(found).group(0)->schema, stored.groups[0]) << "its removals stay writable";
+  EXPECT_EQ(namespaces.at(early).group(0)->schema, other.groups[0]);
+  EXPECT_EQ(*namespaces.open(other), early) << "while it is open";
+  namespaces.close(early);
+  namespaces.close(early);
+  EXPECT_FALSE(namespaces.known(early));
+  EXPECT_EQ(namespaces.open(other).error().code, Code::kInvalid);
+  EXPECT_EQ(*namespaces.open(stored), found);
+  namespaces.close(found);
+  namespaces.release(found);
+  EXPECT_TRUE(namespaces.open(other)) << "nothing is left of what flash held";
+}
+
+TEST(Namespaces, OneThatFlashHoldsOtherwiseMayGoFirst) {
+  Namespaces namespaces(1 << 20);
+  const NamespaceHandle early = *namespaces.open(namespace_of(5, 5'000, "model 1"));
+  const NamespaceHandle found = namespaces.learn({named(1).tenant, named(1).fingerprint}, named(1).groups[0]);
+  namespaces.hold(found);
+  namespaces.release(found);
+  EXPECT_FALSE(namespaces.known(found));
+  namespaces.close(early);
+  EXPECT_TRUE(namespaces.open(named(1)));
+}
+
 TEST(Namespaces, AsManyAsOneLikesOneAfterAnother) {
   Namespaces namespaces(1 << 20);
   for (std::uint64_t n = 0; n < Namespaces::kOpenedMax; ++n) ASSERT_TRUE(namespaces.open(named(n)));

@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::uint32_t kHeadersAtOnce = 256;  // as many operations as a disk takes
 constexpr std::size_t kEnteredAtOnce = 32;     // records whose reads of the index overlap
+constexpr std::size_t kTurnRecords = 4096;     // entered in a turn of the loop: a millisecond or less
 
 // Reads of one page each, started together.
 class PageBatch {
@@ -63,8 +64,8 @@ bool same(const Tombstone& a, const Tombstone& b) {
 
 }  // namespace
 
-Recovery::Recovery(Flash& flash, Pool& pool)
-    : flash_(flash), pool_(pool), seqs_(flash.segments.count(), [this](std::uint32_t segment) {
+Recovery::Recovery(Flash& flash, Meanwhile meanwhile)
+    : flash_(flash), meanwhile_(std::move(meanwhile)), seqs_(flash.segments.count(), [this](std::uint32_t segment) {
         return read_footer({segment, flash_.segments.at(segment).generation, false});
       }) {}
 
@@ -73,6 +74,23 @@ Result<RecoveryReport> Recovery::run() {
   if (auto read = read_headers(uses); !read) return fail(read.error());
   // Newest first: when the index has become smaller, the oldest segments are the ones that go.
   std::ranges::sort(uses, std::greater<>(), &Use::generation);
+  number_on(uses);
+  std::vector<SegmentUse> wanted;
+  for (const Use& use : uses) wanted.push_back(whole(use));
+  FooterReader footers(flash_, std::move(wanted));
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    if (stopped_ || !go_on()) return fail(Code::kCancelled, "recovery was stopped");
+    take(uses[i], footers.next());
+    if (meanwhile_ && i + 1 < uses.size()) known_above(uses[i + 1].generation);
+    flash_.stats.recovery_percent.set((i + 1) * 100 / uses.size());
+  }
+  finish();
+  report_.records = flash_.index.size();
+  return report_;
+}
+
+// What this opening writes is numbered above all that is there.
+void Recovery::number_on(const std::vector<Use>& uses) {
   for (const Use& use : uses) {
     flash_.generation_next = std::max(flash_.generation_next, use.generation + 1);
     flash_.segments.at(use.segment).generation = use.generation;
@@ -81,32 +99,38 @@ Result<RecoveryReport> Recovery::run() {
   flash_.generation_next = std::max(flash_.generation_next, flash_.volume.boot_epoch() << 32);
   // And a put of this opening is newer than what lies in a segment that only a later opening can read again.
   flash_.put_seq_next = std::max(flash_.put_seq_next, flash_.volume.boot_epoch() << 40);
-  std::vector<std::pair<Use, bool>> sealed;
-  std::vector<SegmentUse> wanted;
-  for (const Use& use : uses) wanted.push_back(whole(use));
-  FooterReader footers(flash_, std::move(wanted));
-  for (const Use& use : uses) {
-    auto footer = footers.next();
-    if (!footer) footer = read_footer(use);
-    bool has_footer = footer.has_value();
-    if (!has_footer) {
-      footer = scan(use);
-      if (footer->content.descriptors.empty()) continue;  // begun and never used: free
-      ++report_.scanned;
-      has_footer = write_footer(use, *footer);
-    }
-    ++report_.segments;
-    seqs_.note(use.segment, footer->content.descriptors, has_footer);
-    sealed.emplace_back(use, absorb(use, *footer));
+}
+
+void Recovery::take(const Use& use, Result<Footer> footer) {
+  if (!footer) footer = read_footer(use);
+  bool has_footer = footer.has_value();
+  if (!has_footer) {
+    footer = scan(use);
+    if (footer->content.descriptors.empty()) return;  // begun and never used: free
+    ++report_.scanned;
+    has_footer = write_footer(use, *footer);
   }
-  sort_for_eviction(sealed);
-  for (const auto& [use, absorbed] : sealed) {
+  ++report_.segments;
+  seqs_.note(use.segment, footer->content.descriptors, has_footer);
+  taken_.emplace_back(use, absorb(use, *footer));
+  if (meanwhile_ && use.unopened != 0 && !use.refused) unserved_.push_back(use);
+}
+
+void Recovery::known_above(std::uint64_t generation) {
+  std::erase_if(unserved_, [&](const Use& use) {
+    if (use.unopened <= generation) return false;
+    flash_.segments.recovered(use.segment);
+    return true;
+  });
+}
+
+void Recovery::finish() {
+  sort_for_eviction(taken_);
+  for (const auto& [use, absorbed] : taken_) {
     flash_.segments.seal(use.segment, use.refused);
     if (!absorbed) surplus_.push_back(use.segment);
   }
   apply_tombstones();
-  report_.records = flash_.index.size();
-  return report_;
 }
 
 void Recovery::sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const {
@@ -144,7 +168,8 @@ Status Recovery::read_headers(std::vector<Use>& uses) {
         if (!again) ++unreadable;
       }
       if (!header) continue;
-      uses.push_back({first + i, header->generation, (header->features & ~kFeaturesKnown) != 0});
+      uses.push_back({first + i, header->generation, (header->features & ~kFeaturesKnown) != 0,
+                      std::min(parse_unopened(batch.page(i)), header->generation)});
       if (header->generation <= recent_generation_) continue;
       recent_generation_ = header->generation;
       recent_ = parse_recent(batch.page(i));
@@ -204,18 +229,9 @@ void Recovery::verify_frame(const Use& use, const FrameHead& head, std::size_t f
 
 bool Recovery::record_verifies(const Use& use, const Descriptor& d, const SegmentContent& content) {
   if (d.tombstone()) return true;
-  const GroupInfo group{content.schemas[d.schema], block::shape_of(content.schemas[d.schema], true),
-                        block::shape_of(content.schemas[d.schema], false)};
-  const block::RecordShape& shape = *group.shape_of_pages(d.length / 4096);
-  RecordKey key;
-  key.ns = Namespaces::kNone;
-  key.id = {d.key(), d.shard, group.schema.group};
-  PoolRecord* image = pool_.allocate(key, shape);
-  if (image == nullptr) return false;  // larger than the pool: it could not be served either
-  const bool ok = reader_of(use)(std::uint64_t{d.offset} * kPageBytes, {image->image, image->bytes()}).has_value() &&
-                  check_record({image->image, image->bytes()}, d, content).has_value();
-  pool_.detach(*image);
-  return ok;
+  image_.grow(d.length);
+  return reader_of(use)(std::uint64_t{d.offset} * kPageBytes, image_.first(d.length)).has_value() &&
+         check_record(image_.first(d.length), d, content).has_value();
 }
 
 bool Recovery::write_footer(const Use& use, Footer& footer) {
@@ -251,7 +267,9 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
   std::unordered_map<std::uint32_t, NamespaceHandle> handles;  // of a namespace with a schema: few, or one a record
   std::vector<Entering> entering;
   entering.reserve(kEnteredAtOnce);
-  for (const Descriptor& d : content.descriptors) {
+  for (std::size_t i = 0; i < content.descriptors.size(); ++i) {
+    const Descriptor& d = content.descriptors[i];
+    if (i % kTurnRecords == kTurnRecords - 1 && !go_on()) stopped_ = true;
     flash_.put_seq_next = std::max(flash_.put_seq_next, d.put_seq + 1);
     if (!servable(d, content, footer.trailer.data_pages)) {
       ++report_.dropped;
@@ -265,6 +283,7 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
     const NamespaceHandle ns = known->second;
     const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
     if (d.tombstone()) {
+      if (meanwhile_) flash_.hide(key.hash);
       if (d.offset < flash_.segments.count())
         tombstones_.push_back({key, d.put_seq, d.offset, d.checksum, use.segment, use.generation});
     } else if (!use.refused) {

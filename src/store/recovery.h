@@ -1,22 +1,29 @@
-// Recovery: fills index, segments, namespaces and tombstones from what lies on flash, before the store serves.
+// Recovery: fills index, segments, namespaces and tombstones from what lies on flash, before the store writes.
 //
 // Headers of all segments first, then, newest segment first, each one's footer; segments without a valid footer are
 // scanned frame by frame with every payload verified, and get a footer for what was found. It only ever adds footers,
 // so it can be interrupted and repeated at any point. What cannot be read or does not verify is read once more, because
 // a lost segment may hold tombstones; then damage loses the record or segment it hit and is counted.
 // Footers are read ahead, and the index's memory is fetched ahead of insertions. Blocks: runs the loop. Takes less than
-// 12 MiB besides the index, given back when it is done.
+// 12 MiB besides the index, and while it scans as much as the largest record, given back when it is done.
+//
+// Records may be got meanwhile, those of which nothing can be learnt any more that is to come. A tombstone of a record
+// and a newer copy lie in the record's segment or in one that was opened later. The header of a segment tells below
+// which generation all others were opened before it (format.h: kUnopenedAt), so what the segment holds counts as soon
+// as those from there on are known: its state is kRecovered then. What any tombstone may mean is hidden until the end
+// (Flash::hide), where tombstones are applied. Of a segment whose header does not tell nothing is served before the
+// end.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
-#include "store/evictor.h"
+#include "store/aligned_buffer.h"
 #include "store/flash.h"
-#include "store/pool.h"
 #include "store/put_seqs.h"
 #include "store/segment_scan.h"
 
@@ -31,10 +38,13 @@ struct RecoveryReport {
 
 class Recovery {
  public:
-  // All are borrowed; `pool` is empty and lends its memory to verify scanned records in.
-  Recovery(Flash& flash, Pool& pool);
+  // Called between two segments, and in long ones: whoever is served meanwhile has its turn of the loop. False: stop.
+  using Meanwhile = std::function<bool()>;
 
-  // kIo only when the device answers nothing at all.
+  // `flash` is borrowed. Without `meanwhile` nobody asks before the end.
+  explicit Recovery(Flash& flash, Meanwhile meanwhile = {});
+
+  // kIo only when the device answers nothing at all; kCancelled when it was stopped: it has written footers only.
   Result<RecoveryReport> run();
   // Segments whose records had no room in the index: to be given up first.
   [[nodiscard]] const std::vector<std::uint32_t>& surplus() const noexcept { return surplus_; }
@@ -43,7 +53,8 @@ class Recovery {
   struct Use {
     std::uint32_t segment;
     std::uint64_t generation;
-    bool refused;  // an unknown feature: records are ignored, tombstones count
+    bool refused;                // an unknown feature: records are ignored, tombstones count
+    std::uint64_t unopened = 0;  // generations of what may contradict its records are not lower; 0: unknown
   };
 
   // A record on its way into the index.
@@ -53,6 +64,13 @@ class Recovery {
   };
 
   Status read_headers(std::vector<Use>& uses);
+  void number_on(const std::vector<Use>& uses);
+  // The footer, or what a scan finds, into memory. `footer`: as it was read ahead.
+  void take(const Use& use, Result<Footer> footer);
+  // All uses down to this generation, of which there may be more, are known.
+  void known_above(std::uint64_t generation);
+  [[nodiscard]] bool go_on() { return !meanwhile_ || meanwhile_(); }
+  void finish();
   // Sorts segments by when they go: as they were used, as far as the newest header tells, else by age.
   void sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const;
   [[nodiscard]] ReadSegment reader_of(const Use& use);
@@ -71,8 +89,12 @@ class Recovery {
   void apply_tombstones();
 
   Flash& flash_;
-  Pool& pool_;
+  Meanwhile meanwhile_;
+  bool stopped_ = false;
   RecoveryReport report_;
+  std::vector<std::pair<Use, bool>> taken_;  // and whether the index had room
+  std::vector<Use> unserved_;                // of these, what waits to be kRecovered
+  AlignedBuffer image_;                      // of a scanned record
   std::vector<Tombstone> tombstones_;
   PutSeqs seqs_;
   std::vector<std::uint32_t> surplus_;

@@ -9,7 +9,8 @@ namespace kvd::store {
 bool Segments::readable(std::uint32_t segment) const noexcept {
   if (segment >= segments_.size()) return false;
   const SegmentState state = segments_[segment].state;
-  return state == SegmentState::kOpen || state == SegmentState::kSealing || state == SegmentState::kSealed;
+  return state == SegmentState::kOpen || state == SegmentState::kSealing || state == SegmentState::kSealed ||
+         state == SegmentState::kRecovered;
 }
 
 void Segments::seal(std::uint32_t segment, bool next_victim) {
@@ -76,6 +77,12 @@ std::optional<std::uint32_t> Segments::open_next(bool last_too) {
   return segment;
 }
 
+std::uint64_t Segments::ready_generation_min() const noexcept {
+  std::uint64_t lowest = UINT64_MAX;
+  for (const std::uint32_t segment : ready_) lowest = std::min(lowest, segments_[segment].generation);
+  return lowest;
+}
+
 std::span<const std::uint32_t> Segments::recent(std::size_t max) {
   recent_.clear();
   for (auto s = policy_->victim(); s; s = policy_->next_victim(*s)) recent_.push_back(*s);
@@ -89,7 +96,8 @@ std::uint32_t Segments::count_in(SegmentState state) const noexcept {
 }
 
 std::uint32_t Segments::occupied() const noexcept {
-  return count_in(SegmentState::kOpen) + count_in(SegmentState::kSealing) + count_in(SegmentState::kSealed);
+  return count_in(SegmentState::kOpen) + count_in(SegmentState::kSealing) + count_in(SegmentState::kSealed) +
+         count_in(SegmentState::kRecovered);
 }
 
 }  // namespace kvd::store

@@ -4,7 +4,8 @@
 //     ^                                                                                                    |
 //     +------ (failed header, recovery) ------- kEvicting <-----------------------------------------------+
 //
-// Records of kOpen, kSealing and kSealed segments can be read. No I/O here. One owner, no locking.
+// While a store recovers: kFree --all that may contradict its records is known--> kRecovered --the end--> kSealed.
+// Records of kOpen, kSealing, kSealed and kRecovered segments can be read. No I/O here. One owner, no locking.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,17 @@
 
 namespace kvd::store {
 
-enum class SegmentState : std::uint8_t { kFree, kPreparing, kReady, kOpen, kSealing, kSealed, kEvicting, kRetired };
+enum class SegmentState : std::uint8_t {
+  kFree,
+  kPreparing,
+  kReady,
+  kOpen,
+  kSealing,
+  kSealed,
+  kEvicting,
+  kRetired,
+  kRecovered
+};
 
 struct Segment {
   SegmentState state = SegmentState::kFree;
@@ -55,7 +66,9 @@ class Segments {
   // call.
   [[nodiscard]] std::span<const std::uint32_t> recent(std::size_t max);
 
-  // kOpen or kSealing or (recovery) kFree -> kSealed. `next_victim`: holds little that is worth keeping.
+  // Before recovery ends: kFree -> kRecovered.
+  void recovered(std::uint32_t segment) { segments_[segment].state = SegmentState::kRecovered; }
+  // kOpen or kSealing or (recovery) kFree or kRecovered -> kSealed. `next_victim`: holds little that is worth keeping.
   void seal(std::uint32_t segment, bool next_victim = false);
   // The sealed segment to give up next becomes kEvicting; empty when there is none. `avoid_readers`: prefers one that
   // nobody reads.
@@ -80,6 +93,8 @@ class Segments {
   // occupied, so a store never runs or crashes into a state in which no segment can be given up.
   std::optional<std::uint32_t> open_next(bool last_too);
   [[nodiscard]] std::uint32_t ready_count() const noexcept { return static_cast<std::uint32_t>(ready_.size()); }
+  // The lowest generation of ready ones; the highest number when there are none.
+  [[nodiscard]] std::uint64_t ready_generation_min() const noexcept;
   // Neither free, ready nor being made so.
   [[nodiscard]] std::uint32_t occupied() const noexcept;
   [[nodiscard]] std::uint32_t count_in(SegmentState state) const noexcept;

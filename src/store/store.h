@@ -47,6 +47,7 @@ struct StoreOptions {
   bool prefault = true;                                  // touch the pool's memory in the background after opening
   bool share_pool = false;                               // seal the pool's memory for readers: see shared_fd()
   bool verify = true;                                    // verify slabs read from flash; false only in tests
+  bool recover_later = false;                            // open() leaves recovery to recover()
   bool force_threads = false;                            // tests: disk engine without io_uring
   bool small_sizes = false;                              // tests: no lower limits on pool, flash and segments
 };
@@ -129,15 +130,16 @@ struct StoreStats {
   Counter scrubbed_bytes, scrub_passes, writes_dropped;
   Gauge pool_bytes_used, pool_bytes_pinned, pool_records, flash_records, segments_free, dirty_bytes, dirty_records;
   Gauge recovered_records, recovered_dropped, recovery_ms, unfinished_puts, tier_off;
+  Gauge recovering, recovery_percent;
 };
 
 class Store {
  public:
-  // Opens or creates the store; recovery runs before it returns. Errors name what to do: kBusy (another process holds
-  // the directory), kStale (a newer format version), kNoSpace, kInvalid (impossible sizes), kIo (not writable, foreign
-  // directory). Damaged cache content is never an error: it is dropped and counted. On error `why`, if given, becomes
-  // one line that names what is wrong and what to do. `disks` is where the flash file is opened (null: the real disks).
-  // Runs the loop, so it must not be called from a callback.
+  // Opens or creates the store; recovery runs before it returns, unless options.recover_later. Errors name what to do:
+  // kBusy (another process holds the directory), kStale (a newer format version), kNoSpace, kInvalid (impossible
+  // sizes), kIo (not writable, foreign directory). Damaged cache content is never an error: it is dropped and counted.
+  // On error `why`, if given, becomes one line that names what is wrong and what to do. `disks` is where the flash file
+  // is opened (null: the real disks). Runs the loop, so it must not be called from a callback.
   static Result<std::unique_ptr<Store>> open(io::Loop& loop, Log& log, const StoreOptions& options,
                                              std::string* why = nullptr, io::DiskFactory* disks = nullptr);
   // Before anything is written: kInvalid when a flash tier would have to share its directory with files of something
@@ -148,6 +150,18 @@ class Store {
   static std::uint64_t flash_bytes(const StoreOptions& options);
   // Ends gets that wait with kCancelled, waits for the device. Pins and put handles must be gone.
   virtual ~Store() = default;
+
+  // Once, behind an open() with options.recover_later: reads what flash holds. Runs the loop until that is known, so it
+  // must not be called from a callback, and the store must not be destroyed meanwhile; but everything else may be asked
+  // of it meanwhile. Until it returns, gets and lookups find records of which it is known already that nothing newer
+  // says otherwise, the last written first, and miss the others; puts are refused with kBusy, nothing is written and
+  // nothing given up; remove() must not be called. A drain() ends it: kCancelled. Other errors as those of open(), with
+  // `why`; then the store is to be destroyed.
+  virtual Status recover(std::string* why = nullptr) = 0;
+  [[nodiscard]] virtual bool recovering() const noexcept = 0;
+  // Whether recovery has found that flash holds a namespace with another schema than somebody gave before who has it
+  // open. Its records are misses to them; who opens it anew, when nobody has it open any more, is told.
+  [[nodiscard]] virtual bool disputed() const noexcept = 0;
 
   // Writes what is dirty to flash and flushes it, at most until `deadline`, then on_done; records that could not
   // be written are a warning in the log. New puts are refused with kBusy from here on.
@@ -202,8 +216,8 @@ class Store {
   // that is damaged: what flash holds of the record serves from then on. True when it was dropped.
   virtual bool check(NamespaceHandle ns, const block::RecordId& id) = 0;
 
-  // Removes a record from every tier; true when it was present. Until its tombstone is written a crash may bring it
-  // back: see await_removals().
+  // Removes a record from every tier; true when it was present. Not while recovering(): who asks has to ask again.
+  // Until its tombstone is written a crash may bring it back: see await_removals().
   virtual bool remove(NamespaceHandle ns, const block::RecordId& id) = 0;
   // Calls `on_ack` when all removals so far survive the death of the process (as level kWritten; a flush follows by
   // itself): from inside when they do, else from the loop after a small frame that all who wait share, or (very many

@@ -113,7 +113,7 @@ void StoreImpl::lookup_all(NamespaceHandle ns, std::span<const block::RecordId> 
     }
     for (std::size_t i = 0; i < count; ++i) {
       const PoolRecord* record = pool_->find(keys[i]);
-      const bool on_flash = record == nullptr && tier_ != nullptr && tier_->flash.holds(places[i]);
+      const bool on_flash = record == nullptr && tier_ != nullptr && tier_->flash.holds(keys[i].hash, places[i]);
       tiers[first + i] = record != nullptr ? tier_of(*record) : on_flash ? Tier::kFlash : Tier::kNone;
     }
   }
@@ -251,10 +251,14 @@ void StoreImpl::unpin_lease(Pin pin) {
 
 // ---- Puts ----
 
-Result<const GroupInfo*> StoreImpl::check_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) const {
+Result<const GroupInfo*> StoreImpl::check_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) {
   const GroupInfo* group = group_of(ns, id.group);
   if (group == nullptr) return fail(Code::kInvalid, "the namespace has no such group");
   if (foreign.size() > kForeignKeyBytesMax) return fail(Code::kInvalid, "the foreign key is longer than 256 bytes");
+  if (recovering_) {  // what is still to be read may have it, or a newer one
+    stats_.puts_refused.add();
+    return fail(Code::kBusy, "the store is recovering");
+  }
   return group;
 }
 
@@ -378,6 +382,7 @@ void StoreImpl::supersede(PoolRecord& record) {
 
 void StoreImpl::await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
                       std::move_only_function<void(Status)> on_ack) {
+  if (recovering_) return on_ack(fail(Code::kBusy, "the store is recovering"));
   const RecordKey key = namespaces_->key_of(ns, id);
   PoolRecord* record = find_usable(key);
   const auto found = record == nullptr ? find_on_flash(key) : std::nullopt;
@@ -448,8 +453,15 @@ void StoreImpl::forget_copy(const RecordKey& key, const FlashPlace& place) {
   bury(key, place);
 }
 
-// Takes a published record out of pool and index.
+// Takes a published record out of pool and index. Before recovery has ended no tombstone can be written: whoever asks
+// for the record behind it finds out again.
 void StoreImpl::forget_record(PoolRecord& record) {
+  if (recovering_) {
+    tier_->flash.hide(record.key.hash);
+    if (record.load != nullptr && record.load->passing) return;
+    tier_->loader.abandon(record, fail(Code::kNotFound, "the record was dropped"));
+    return pool_->detach(record);
+  }
   if (record.load != nullptr && record.load->passing) return forget_passing(record);
   if (tier_ != nullptr) {
     if (record.in_frame || (record.state == PoolRecord::State::kClean && tier_->flash.backs(record.place)))
@@ -462,6 +474,7 @@ void StoreImpl::forget_record(PoolRecord& record) {
 }
 
 bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
+  KVD_CHECK(!recovering_);  // what is read later could bring it back
   if (group_of(ns, id.group) == nullptr) return false;
   const RecordKey key = namespaces_->key_of(ns, id);
   bool present = false;

@@ -48,8 +48,11 @@ class StoreImpl final : public Store {
   StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options);
   ~StoreImpl() override;
 
-  // Takes memory, directory, flash file, and recovers. Blocks.
+  // Takes memory, directory, flash file, and recovers unless options.recover_later. Blocks.
   Status open(io::DiskFactory& disks, std::string& why);
+  Status recover(std::string* why) override;
+  [[nodiscard]] bool recovering() const noexcept override { return recovering_; }
+  [[nodiscard]] bool disputed() const noexcept override { return namespaces_->disputed(); }
 
   void drain(Time deadline, std::move_only_function<void()> on_done) override;
   Result<NamespaceHandle> open_namespace(const Namespace& ns) override { return namespaces_->open(ns); }
@@ -95,6 +98,9 @@ class StoreImpl final : public Store {
 
   Status open_pool(std::string& why);
   Status open_flash(io::DiskFactory& disks, std::string& why);
+  Status read_flash(std::string& why);
+  // Recovery has put everything in its place: the store may write.
+  Status begin_writing(std::vector<std::uint32_t> surplus, std::string& why);
   Status shrink(std::string& why);
   [[nodiscard]] std::optional<std::uint32_t> segment_to_lend() const;
   void retire(std::uint32_t segment);
@@ -117,7 +123,7 @@ class StoreImpl final : public Store {
   void forget_passing(const PoolRecord& image);
   void used(PoolRecord& record);
   // The group of a put, when one may begin.
-  Result<const GroupInfo*> check_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) const;
+  Result<const GroupInfo*> check_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign);
   Result<PutHandle> start_put(const RecordKey& key, const GroupInfo& group, Bytes foreign);
   // `record` is about to be published: what is stored under its key leaves pool and index, and its places on flash are
   // remembered with `record`.
@@ -139,7 +145,8 @@ class StoreImpl final : public Store {
   std::unique_ptr<Namespaces> namespaces_;
   std::unique_ptr<Pool> pool_;       // outlives the flash tier: operations in flight use its memory
   std::unique_ptr<FlashTier> tier_;  // null without flash
-  io::Timer pool_ready_;             // armed until the pool's memory is there
+  bool recovering_ = false;
+  io::Timer pool_ready_;  // armed until the pool's memory is there
   std::uint64_t lease_bytes_ = 0;
   std::uint64_t unfinished_bytes_ = 0;
   std::unique_ptr<Drain> drain_;

@@ -180,9 +180,37 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
                     options_.dir, a_day / 1e9, kBudgetShare, options_.drive_writes_per_day));
   tier_ = std::make_unique<FlashTier>(loop_, log_, stats_, *namespaces_, *pool_, std::move(*directory),
                                       std::move(*volume), records, budget, options_);
+  tier_->flash.health.on_off([this] { tier_off(); });
+  tier_->evictor.on_progress([this] { tier_->demoter.kick(); });
+  tier_->demoter.on_reading([this] { return tier_->loader.busy(); });
+  tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });
+  tier_->loader.on_promotion([this](const RecordKey& key) { return start_promotion(key); });
+  recovering_ = true;
+  stats_.recovering.set(1);
+  return options_.recover_later ? Status{} : read_flash(why);
+}
+
+Status StoreImpl::recover(std::string* why) {
+  if (!recovering_) return {};
+  std::string reason;
+  const Status recovered = read_flash(reason);
+  if (why != nullptr) *why = reason;
+  return recovered;
+}
+
+Status StoreImpl::read_flash(std::string& why) {
   Flash& flash = tier_->flash;
   const Time start = loop_.now();
-  Recovery recovery(flash, *pool_);
+  Recovery::Meanwhile serve;
+  if (options_.recover_later) {
+    log_.info(fmt::format("store {}: recovering {} segments; what is known of them is served meanwhile", options_.dir,
+                          flash.segments.count()));
+    serve = [this] {
+      loop_.run_once(Duration::zero());
+      return drain_ == nullptr;
+    };
+  }
+  Recovery recovery(flash, std::move(serve));
   const auto report = recovery.run();
   if (!report) {
     why = fmt::format("{}: {}: check the drive, or give another directory", options_.dir, error_text(report.error()));
@@ -198,18 +226,20 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
                   options_.dir, report->records, report->segments, flash.segments.count(),
                   flash.volume.segment_bytes() >> 20, took.count(), report->scanned, report->dropped,
                   static_cast<double>(flash.index.memory_bytes()) / (1 << 20), flash.volume.boot_epoch()));
+  return begin_writing(recovery.surplus(), why);
+}
 
-  flash.health.on_off([this] { tier_off(); });
-  tier_->evictor.on_progress([this] { tier_->demoter.kick(); });
-  tier_->evictor.give_up(recovery.surplus());
-  tier_->demoter.on_reading([this] { return tier_->loader.busy(); });
-  tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });
-  tier_->loader.on_promotion([this](const RecordKey& key) { return start_promotion(key); });
+Status StoreImpl::begin_writing(std::vector<std::uint32_t> surplus, std::string& why) {
+  Flash& flash = tier_->flash;
+  tier_->evictor.give_up(std::move(surplus));
   if (flash.volume.segments_wanted() < flash.segments.count()) {
     if (Status shrunk = shrink(why); !shrunk) return shrunk;
   } else {
     tier_->evictor.maintain();
   }
+  flash.unhide_all();
+  recovering_ = false;
+  stats_.recovering.set(0);
   tier_->scrubber.start([this](const RecordKey& key, const FlashPlace& place) { forget_copy(key, place); });
   return {};
 }

@@ -1,11 +1,17 @@
-// Tests of opening stores of many segments and of many records in one, and of lookups of many records at once.
+// Tests of opening stores of many segments and of many records in one, of asking a store while it recovers, and of
+// lookups of many records at once.
 #include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "store/footer_reader.h"
 #include "store/format.h"
+#include "store/segment_scan.h"
 #include "store/testing/store_kit.h"
 
 namespace kvd::store {
@@ -79,6 +85,221 @@ TEST(StoreRecovery, LookupsTogetherSayWhatLookupsSay) {
   EXPECT_EQ(tiers[1], Tier::kFlash);
   EXPECT_EQ(tiers[50], Tier::kNone);
   EXPECT_EQ(tiers[60], Tier::kNone);
+}
+
+// A store of many small segments that is asked while it recovers: what a get yields then, and when.
+class WhileRecoveringTest : public ::testing::Test {
+ protected:
+  WhileRecoveringTest() {
+    use_small_records(kit_, kSegmentBytes, 32);
+    kit_.options.recover_later = true;
+  }
+  void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
+  // The segment in which a record was written last, by the frames that the drive holds.
+  std::uint32_t segment_of(std::uint64_t number) {
+    std::uint32_t found = UINT32_MAX;
+    std::uint64_t newest = 0;
+    const FormatSeeds seeds(kit_.store->uuid());
+    std::array<std::byte, kPageBytes> page{};
+    for (std::uint32_t s = 0; s < 32; ++s) {
+      kit_.drive().peek(at(s), page);
+      const auto header = parse_segment_header(page, seeds, s);
+      if (!header) continue;
+      SegmentContent content;
+      const ReadSegment read = [&](std::uint64_t offset, MutableBytes to) {
+        kit_.drive().peek(at(s) + offset, to);
+        return Status{};
+      };
+      walk_frames(read, seeds, {s, header->generation, kSegmentBytes}, UINT32_MAX, content,
+                  [](const FrameHead&, std::uint32_t, std::size_t) {});
+      for (const Descriptor& d : content.descriptors) {
+        if (d.tombstone() || d.key_lo != number || d.put_seq < newest) continue;
+        newest = d.put_seq;
+        found = s;
+      }
+    }
+    return found;
+  }
+  static std::uint64_t at(std::uint32_t segment) { return kHeadBytes + segment * kSegmentBytes; }
+  // What is read of the footer of this segment comes late.
+  void hold_back_footer(std::uint32_t segment, Duration extra) {
+    kit_.drive().hold_back(at(segment + 1) - kPageBytes, kPageBytes, extra);
+  }
+  // Asks for records while the store recovers; the version found of each, 0 for a miss, and when it was there.
+  struct Asked {
+    std::uint64_t version = 0;
+    Time at = kNever;
+  };
+  void ask(const std::vector<std::uint64_t>& numbers) {
+    kit_.meanwhile = [this, numbers] {
+      for (const std::uint64_t n : numbers)
+        if (!gets_.contains(n) && kit_.lookup(n) != Tier::kNone) start(n);
+    };
+  }
+  void start(std::uint64_t n) {
+    auto asked = std::make_unique<Pending>();
+    asked->foreign = foreign_of(n);
+    asked->get.ns = kit_.ns;
+    asked->get.id = id_of(n);
+    asked->get.foreign = asked->foreign;
+    asked->get.on_done = [this, n](Result<RecordView> view) {
+      if (!view) return;
+      found_[n].at = kit_.loop.now();
+      for (std::uint64_t version = 1; version <= 8 && found_[n].version == 0; ++version)
+        if (slab_is({view->first_slab, 64}, n, version, 0)) found_[n].version = version;
+    };
+    gets_[n] = std::move(asked);
+    kit_.store->start_get(gets_[n]->get);
+  }
+  void reopen_asking(const std::vector<std::uint64_t>& numbers) {
+    ask(numbers);
+    began_ = kit_.loop.now();
+    ASSERT_TRUE(kit_.open()) << kit_.why;
+    kit_.meanwhile = {};
+  }
+
+  static constexpr std::uint64_t kSegmentBytes = 64 << 10;
+  struct Pending {
+    Get get;
+    std::vector<std::byte> foreign;
+  };
+  StoreKit kit_;
+  std::map<std::uint64_t, std::unique_ptr<Pending>> gets_;
+  std::map<std::uint64_t, Asked> found_;
+  Time began_{};
+};
+
+TEST_F(WhileRecoveringTest, TheNewestSegmentIsServedWhileOldFootersAreStillToCome) {
+  open();
+  put_all(kit_, 40);
+  kit_.settle();
+  const std::uint32_t oldest = segment_of(0);
+  kit_.close();
+  hold_back_footer(oldest, std::chrono::seconds(3));
+  reopen_asking({0, 39});
+  EXPECT_EQ(found_[39].version, 1u);
+  EXPECT_LT(found_[39].at, after(began_, Millis(10)));
+  EXPECT_EQ(found_.contains(0), false) << "it was found before its segment was read";
+  EXPECT_GE(kit_.loop.now(), after(began_, std::chrono::seconds(3)));
+  EXPECT_EQ(kit_.stats().recovering.value(), 0u);
+  EXPECT_EQ(kit_.stats().recovery_percent.value(), 100u);
+  for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
+TEST_F(WhileRecoveringTest, WhatIsRemovedIsNotGivenOutBeforeItsTombstoneIsApplied) {
+  open();
+  put_all(kit_, 40);
+  kit_.settle();
+  const std::uint32_t oldest = segment_of(0);
+  kit_.remove(38);
+  kit_.remove(39);
+  kit_.settle();
+  kit_.close();
+  hold_back_footer(oldest, std::chrono::seconds(3));
+  reopen_asking({36, 38, 39});
+  EXPECT_EQ(found_[36].version, 1u);
+  EXPECT_LT(found_[36].at, after(began_, Millis(10)));
+  EXPECT_FALSE(found_.contains(38));
+  EXPECT_FALSE(found_.contains(39));
+  EXPECT_EQ(kit_.get(39), 0u);
+}
+
+TEST_F(WhileRecoveringTest, OfTwoCopiesNeverTheOlder) {
+  open();
+  put_all(kit_, 40);
+  for (std::uint64_t n = 0; n < 3; ++n) ASSERT_TRUE(kit_.replace(n, 2, AckLevel::kWritten));
+  kit_.settle();
+  const std::uint32_t newest = segment_of(2), middle = segment_of(20);
+  kit_.close();
+  hold_back_footer(newest, std::chrono::seconds(1));
+  hold_back_footer(middle, std::chrono::seconds(3));
+  reopen_asking({0, 1, 2, 39});
+  for (std::uint64_t n = 0; n < 3; ++n) EXPECT_EQ(found_[n].version, 2u) << n;
+  EXPECT_GE(found_[39].at, after(began_, std::chrono::seconds(1))) << "before what may contradict it was read";
+  EXPECT_LT(found_[39].at, after(began_, std::chrono::seconds(2)));
+}
+
+// Headers that are in flight together may end in the other order: then the segment that was opened later has the lower
+// generation, and is read after the other.
+TEST_F(WhileRecoveringTest, AnOlderHeaderMayBelongToTheSegmentThatWasOpenedLater) {
+  kit_.drive().hold_back(at(0), kPageBytes, Millis(5));
+  open();
+  kit_.drive().hold_back(at(0), kPageBytes, Duration::zero());
+  put_all(kit_, 3);
+  for (std::uint64_t n = 10; segment_of(0) == segment_of(2); ++n) {
+    ASSERT_LT(n, 20u);
+    ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+    ASSERT_TRUE(kit_.replace(2, 1, AckLevel::kWritten));
+  }
+  ASSERT_EQ(segment_of(0), 1u);
+  ASSERT_EQ(segment_of(2), 0u);
+  ASSERT_TRUE(kit_.replace(0, 2, AckLevel::kWritten));
+  kit_.remove(1);
+  kit_.settle();
+  kit_.close();
+  hold_back_footer(0, std::chrono::seconds(3));
+  reopen_asking({0, 1, 10});
+  EXPECT_EQ(found_[0].version, 2u);
+  EXPECT_FALSE(found_.contains(1));
+  EXPECT_GE(found_[10].at, after(began_, std::chrono::seconds(3)));
+}
+
+TEST_F(WhileRecoveringTest, NothingIsTakenAndNothingWritten) {
+  open();
+  put_all(kit_, 40);
+  kit_.close();
+  hold_back_footer(0, std::chrono::seconds(1));
+  std::uint64_t asked = 0;
+  kit_.meanwhile = [&] {
+    if (!kit_.store->recovering()) return;
+    ++asked;
+    EXPECT_EQ(kit_.store->begin_put(kit_.ns, id_of(39), foreign_of(39)).error().code, Code::kBusy);
+    EXPECT_EQ(kit_.store->begin_replacement(kit_.ns, id_of(99), foreign_of(99)).error().code, Code::kBusy);
+    EXPECT_EQ(kit_.stats().flash_bytes_written.value(), 0u);
+    EXPECT_EQ(kit_.stats().segments_evicted.value(), 0u);
+    EXPECT_LT(kit_.stats().recovery_percent.value(), 100u);
+  };
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  EXPECT_GT(asked, 100u);
+  kit_.meanwhile = {};
+  EXPECT_TRUE(kit_.put(99, 1, AckLevel::kWritten));
+  EXPECT_TRUE(kit_.remove(39));
+  EXPECT_EQ(kit_.get(39), 0u);
+}
+
+TEST_F(WhileRecoveringTest, ADrainEndsIt) {
+  open();
+  put_all(kit_, 40);
+  kit_.close();
+  hold_back_footer(0, std::chrono::seconds(1));
+  bool begun = false;
+  kit_.meanwhile = [&] {
+    if (!std::exchange(begun, true)) kit_.store->drain(after(kit_.loop.now(), Millis(100)), [] {});
+  };
+  const Status opened = kit_.open();
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kCancelled);
+  kit_.meanwhile = {};
+  hold_back_footer(0, Duration::zero());
+  open();
+  for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
+TEST_F(WhileRecoveringTest, WhatIsDamagedIsAMissAndIsDroppedAfterIt) {
+  open();
+  put_all(kit_, 40);
+  kit_.settle();
+  const std::uint32_t oldest = segment_of(0), newest = segment_of(39);
+  kit_.close();
+  for (std::uint64_t page = 2; page < 14; ++page) kit_.drive().flip_bit(at(newest) + page * kPageBytes + 10, 3);
+  hold_back_footer(oldest, std::chrono::seconds(3));
+  reopen_asking({39});
+  EXPECT_TRUE(gets_.contains(39));
+  EXPECT_FALSE(found_.contains(39));
+  EXPECT_EQ(kit_.get(39), 0u);
+  ASSERT_TRUE(kit_.put(39, 2, AckLevel::kWritten));
+  ASSERT_TRUE(kit_.reopen()) << kit_.why;
+  EXPECT_EQ(kit_.get(39), 2u);
 }
 
 }  // namespace

@@ -169,6 +169,7 @@ void Explorer::visit(const Stopped& stopped, const Path& path, const Found* pare
 
 std::vector<std::string> Explorer::judge(const Found& found, const Oracle& after) {
   std::vector<std::string> wrong = found.wrong;
+  wrong.insert(wrong.end(), found.undead.begin(), found.undead.end());
   // A put of such a record would have been acknowledged without storing anything.
   if (found.dropped > 0)
     wrong.push_back(fmt::format("{} records that recovery found are not there when they are read", found.dropped));

@@ -1,7 +1,8 @@
 // Long random runs of a store on a drive that fails in every way a SimDrive can: errors, a full file system, wrong
 // bits, lost, misdirected and repeated writes, misdirected reads, late completions, a device that stops answering; with
 // kills and power losses between. What must hold in all of them:
-//   no get yields bytes that nobody put under its key, nor, in one opening, a version that was removed or replaced;
+//   no get yields bytes that nobody put under its key, nor, in one opening, a version that was removed or replaced, nor
+//   another one while the store recovers than behind it;
 //   every get is answered once, by its deadline; every put and drain ends in bounded time, whatever the device does;
 //   opening never fails but with an I/O error while the device gives errors;
 //   nothing is left pinned, unfinished or over the pool's size (and, under the address sanitizer, nothing leaks).
@@ -76,6 +77,8 @@ class FaultRun {
     if (seed % 2 == 0) kit_.options.scrub_bytes_per_s = std::uint64_t{8} << 20;
     if (seed % 3 == 1) kit_.options.drive_writes_per_day = 10;  // ten records at each opening, hardly more later
     if (random_.chance(1, 3)) kit_.options.index_records_max = 30;
+    kit_.options.recover_later = random_.chance(1, 2);
+    kit_.meanwhile = [this] { ask_early(); };
     open();
   }
 
@@ -207,7 +210,7 @@ class FaultRun {
   // The record may have been put anew since the get began, but not within it: a get of the old one ends when it goes.
   void judge(const PendingGet& p, const store::RecordView& view) {
     ++totals_.hits;
-    const Record& record = records_[p.record];
+    Record& record = records_[p.record];
     std::uint64_t found = 0;
     for (std::uint64_t version = record.versions; version > 0 && found == 0; --version) {
       bool all = true;
@@ -219,6 +222,20 @@ class FaultRun {
     if (found == 0) return fail(fmt::format("record {}: bytes that nobody put", p.record));
     if (record.known && found != record.current)
       fail(fmt::format("record {}: version {} instead of {}", p.record, found, record.current));
+    if (!record.known) record = {record.versions, found, true};
+  }
+
+  // While the store recovers: gets, promotions and leases go on, puts are refused.
+  void ask_early() {
+    if (!kit_.store->recovering()) return;
+    const std::size_t n = random_.below(kRecords);
+    if (random_.chance(1, 2)) get(n);
+    if (random_.chance(1, 8)) kit_.store->promote(kit_.ns, store::id_of(n));
+    if (random_.chance(1, 8)) cancel_one();
+    if (random_.chance(1, 8)) static_cast<void>(kit_.store->check(kit_.ns, store::id_of(n)));
+    if (kit_.store->begin_put(kit_.ns, store::id_of(n), store::foreign_of(n))) fail("a put is taken during recovery");
+    if (kit_.stats().flash_bytes_written.value() > 0) fail("something is written before recovery has ended");
+    look();
   }
 
   void remove(std::size_t n) {

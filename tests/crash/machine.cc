@@ -1,6 +1,7 @@
 #include "crash/machine.h"
 
 #include <algorithm>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -16,6 +17,7 @@
 namespace kvd::crash {
 namespace {
 
+constexpr Duration kAskEvery = std::chrono::microseconds(20);
 constexpr Duration kAnswerMax = std::chrono::seconds(20);  // a device that works answers within milliseconds
 constexpr std::uint64_t kIndexRecords = 64;                // at which the twins meet
 constexpr std::uint64_t kDriveBytes = store::kHeadBytes + kSegments * kSegmentBytes;
@@ -64,8 +66,11 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  bool open(std::vector<std::string>& wrong) {
+  // `meanwhile`: what to do all the time while the store recovers, which it does before open() of the store returns
+  // when there is nothing to do.
+  bool open(std::vector<std::string>& wrong, const std::function<void()>& meanwhile = {}) {
     std::string why;
+    options_.recover_later = static_cast<bool>(meanwhile);
     auto result = store::Store::open(loop, log_, options_, &why, &disks_);
     if (!result) {
       wrong.push_back("the store refuses to open: " + why);
@@ -75,7 +80,15 @@ class Session {
     const auto handle = opened->open_namespace(name_space());
     KVD_CHECK(handle.has_value());
     ns = *handle;
-    return true;
+    if (!meanwhile) return true;
+    io::Timer ask(loop, [&] {
+      meanwhile();
+      ask.arm_in(kAskEvery);
+    });
+    ask.arm(loop.now());
+    if (opened->recover(&why)) return true;
+    wrong.push_back("the store does not recover: " + why);
+    return false;
   }
 
   // The version of `record` that a get yields, 0 for a miss; adds to `wrong` what nobody put.
@@ -155,6 +168,69 @@ class Session {
   NullLog log_;
   io::SimDisks disks_;
   store::StoreOptions options_;
+};
+
+// Asks a store for its records while it recovers, each as soon as it says that it has it. What it gives out then must
+// be allowed at that time (unless the drive has lost what says so), and there when recovery has ended.
+class EarlyReader {
+ public:
+  EarlyReader(Session& session, const Journal& journal, Found& found)
+      : session_(session), journal_(journal), wrong_(found.wrong), undead_(found.undead) {}
+  ~EarlyReader() {
+    for (Asked& asked : asked_)
+      if (asked.get.internal != nullptr) session_.opened->cancel(asked.get);
+  }
+  EarlyReader(const EarlyReader&) = delete;
+  EarlyReader& operator=(const EarlyReader&) = delete;
+
+  void ask() {
+    if (session_.opened->recovering() && session_.opened->stats().flash_bytes_written.value() > 0)
+      wrong_.push_back("frames or headers are written before recovery has ended");
+    for (std::size_t n = 0; n < kRecords; ++n)
+      if (!asked_[n].begun && session_.opened->lookup(session_.ns, id_of(n)) != Tier::kNone) begin(n);
+  }
+  // `after`: what was found when recovery had ended.
+  void compare(const std::array<std::uint8_t, kRecords>& after) {
+    for (std::size_t n = 0; n < kRecords; ++n) {
+      const std::uint8_t early = asked_[n].version;
+      if (asked_[n].get.internal != nullptr) wrong_.push_back("a get during recovery is never answered");
+      if (early != 0 && early != after[n] && !journal_.oracle().lost_its_segment(n, early))
+        wrong_.push_back(fmt::format("record {}: version {} during recovery, {} after it", n, early, after[n]));
+    }
+  }
+
+ private:
+  struct Asked {
+    bool begun = false;
+    std::uint8_t version = 0;
+    std::vector<std::byte> foreign;
+    store::Get get;
+  };
+
+  // In passing, so that nothing of it is in the pool when recovery has ended.
+  void begin(std::size_t n) {
+    Asked& asked = asked_[n];
+    asked.begun = true;
+    asked.foreign = foreign_of(n);
+    asked.get.ns = session_.ns;
+    asked.get.id = id_of(n);
+    asked.get.foreign = asked.foreign;
+    asked.get.passing = true;
+    asked.get.on_done = [this, n](Result<store::RecordView> view) {
+      if (!view) return;
+      const std::uint8_t version = asked_[n].version = session_.judge(n, *view, wrong_);
+      if (version != 0 && !journal_.oracle().allowed(n, version, Crash::kKill))
+        undead_.push_back(
+            fmt::format("record {}: version {} is given out during recovery, it was removed", n, version));
+    };
+    session_.opened->start_get(asked.get);
+  }
+
+  Session& session_;
+  const Journal& journal_;
+  std::vector<std::string>& wrong_;
+  std::vector<std::string>& undead_;
+  std::array<Asked, kRecords> asked_;
 };
 
 // Random operations on a store.
@@ -302,11 +378,13 @@ Machine::Machine(std::string dir, bool verify) : dir_(std::move(dir)), verify_(v
 Found Machine::recover(const Start& start, Journal& journal) {
   Found found;
   Session session(dir_, verify_, start, journal);
-  if (!session.open(found.wrong)) return found;
+  EarlyReader early(session, journal, found);
+  if (!session.open(found.wrong, [&] { early.ask(); })) return found;
   session.loop.run_for(Millis(10));  // segments are given up and made ready
   journal.freeze();
   found.before = journal.oracle();
   found.versions = session.find_all(found.wrong);
+  early.compare(found.versions);
   found.dropped = session.opened->stats().corrupt.value();
   session.write_one_more(found.wrong);
   session.look_for_the_ghost(found.wrong);

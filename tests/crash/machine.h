@@ -37,6 +37,7 @@ struct Found {
   Oracle before;                                  // when the store was asked
   std::uint64_t dropped = 0;                      // records that recovery found and that are not there when read
   std::vector<std::string> wrong;                 // what may never happen, one line each
+  std::vector<std::string> undead;  // what was given out during recovery and is not allowed, where nothing is damaged
 };
 
 class Machine {
@@ -44,8 +45,8 @@ class Machine {
   // `dir`: an existing directory. Without `verify` the store gives out what it reads (for controls of the tests).
   explicit Machine(std::string dir, bool verify = true);
 
-  // Opens the store, lets it settle (everything until here is in `journal`), then asks for every record and puts a new
-  // one.
+  // Opens the store, asks it for its records while it recovers, lets it settle (everything until here is in `journal`),
+  // then asks for every record and puts a new one.
   Found recover(const Start& start, Journal& journal);
   // Opens the store and works on it: puts, gets, removals, acknowledgements in any order, pauses, sometimes an orderly
   // end. Lines in the result are what went wrong meanwhile.

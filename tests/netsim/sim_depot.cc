@@ -28,6 +28,7 @@ SimDepot::SimDepot(io::SimLoop& loop, io::SimNet& net, std::uint64_t seed, const
   options_.disks = &disks_;
   options_.shared_memory = false;
   options_.limits.ops_max = kOpsMax;
+  options_.serve_recovering = seed % 3 != 0;
 }
 
 SimDepot::~SimDepot() {
@@ -43,18 +44,25 @@ std::string SimDepot::start() {
   for (int attempt = 0;; ++attempt) {
     drive().set_fault_rates(attempt < 3 ? opening : io::SimFaultRates{});
     std::string why;
-    auto started = node::Node::start(loop_, log_, options_, &why);
+    const Status opened = open(why);
     drive().set_fault_rates(healed_ ? io::SimFaultRates{} : rates_);
-    if (started) {
-      node_ = std::move(*started);
-      break;
-    }
-    if (attempt >= 3 || started.error().code != Code::kIo) return "the depot refuses to start: " + why;
+    if (opened) return {};
+    if (attempt >= 3 || opened.error().code != Code::kIo) return "the depot refuses to start: " + why;
   }
+}
+
+Status SimDepot::open(std::string& why) {
+  auto started = node::Node::start(loop_, log_, options_, &why);
+  if (!started) return fail(started.error());
+  node_ = std::move(*started);
   net_.listen(kDepotName, [this](std::unique_ptr<io::Stream> stream) {
     static_cast<void>(node_->adopt(std::move(stream)));  // where there are too many, it is closed
   });
-  return {};
+  const Status recovered = node_->recover(&why);
+  if (recovered) return {};
+  net_.unlisten(kDepotName);
+  node_.reset();
+  return recovered;
 }
 
 void SimDepot::kill(std::uint64_t seed) {

@@ -27,7 +27,8 @@ class SimDepot {
   SimDepot(io::SimLoop& loop, io::SimNet& net, std::uint64_t seed, const io::SimFaultRates& rates);
   ~SimDepot();
 
-  // Recovers and listens. Empty, or what was wrong: it may fail with an I/O error while the drive fails, three times.
+  // Recovers and listens, of two seeds in three at once. Empty, or what was wrong: it may fail with an I/O error while
+  // the drive fails, three times.
   std::string start();
   [[nodiscard]] bool up() const noexcept { return node_ != nullptr; }
 
@@ -52,6 +53,7 @@ class SimDepot {
   [[nodiscard]] std::string leaks(std::uint64_t connections) const;
 
  private:
+  Status open(std::string& why);
   [[nodiscard]] io::SimDrive& drive() { return disks_.drive(options_.store.dir + "/flash.kvd"); }
 
   io::SimLoop& loop_;

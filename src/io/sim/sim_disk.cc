@@ -218,6 +218,11 @@ void SimDrive::stall(std::uint64_t count, Duration extra) {
   stalled_extra_ = extra;
 }
 
+void SimDrive::hold_back(std::uint64_t offset, std::uint64_t bytes, Duration extra) {
+  std::erase_if(held_, [&](const Held& held) { return held.begin == offset && held.end == offset + bytes; });
+  if (extra > Duration::zero()) held_.push_back({.begin = offset, .end = offset + bytes, .extra = extra});
+}
+
 void SimDrive::flip_bit(std::uint64_t offset, unsigned bit) {
   std::byte byte{};
   peek(offset, MutableBytes(&byte, 1));
@@ -246,7 +251,11 @@ Time SimDrive::due(Time now, const DiskOp& op, std::uint64_t bytes) {
     --stalled_left_;
     return after(after(start, latency), stalled_extra_);
   }
-  return start + latency;
+  Time due = start + latency;
+  for (const Held& held : held_)
+    if (op.kind != DiskOp::Kind::kSync && op.offset < held.end && op.offset + bytes > held.begin)
+      due = after(due, held.extra);
+  return due;
 }
 
 bool SimDrive::take_fault(DiskOp::Kind kind, Injected& fault) {

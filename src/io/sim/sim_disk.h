@@ -102,6 +102,8 @@ class SimDrive {
   void observe(SimObserver* observer) noexcept { observer_ = observer; }
   // The next `count` operations take `extra` longer; Duration::max() = they never complete.
   void stall(std::uint64_t count, Duration extra);
+  // From now on reads and writes that touch these bytes take `extra` longer; zero = as long as others again.
+  void hold_back(std::uint64_t offset, std::uint64_t bytes, Duration extra);
   // Turns one bit over on the medium: damage at rest.
   void flip_bit(std::uint64_t offset, unsigned bit);
   // Looks at and changes bytes, without time, counters or faults.
@@ -160,6 +162,11 @@ class SimDrive {
   std::uint64_t ops_next_ = 0;
   std::vector<Injected> injected_;
   std::vector<Worn> worn_;
+  struct Held {
+    std::uint64_t begin, end;
+    Duration extra;
+  };
+  std::vector<Held> held_;
   SimFaultRates rates_;
   std::uint64_t faults_ = 0;
   std::vector<Echo> echoes_;

@@ -89,8 +89,21 @@ Status StoreKit::open() {
   const auto handle = store->open_namespace(name_space);
   if (!handle) return fail(handle.error());
   ns = *handle;
+  if (auto recovered = recover(); !recovered) {
+    store.reset();
+    return recovered;
+  }
   loop.run_for(Millis(10));  // segments become ready
   return {};
+}
+
+Status StoreKit::recover() {
+  io::Timer ask(loop, [&] {
+    meanwhile();
+    ask.arm_in(std::chrono::microseconds(20));
+  });
+  if (options.recover_later && meanwhile) ask.arm(loop.now());
+  return store->recover(&why);
 }
 
 void StoreKit::close() {

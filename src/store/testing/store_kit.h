@@ -50,7 +50,8 @@ class StoreKit {
   explicit StoreKit(std::uint64_t seed = 1);
   ~StoreKit();
 
-  // Opens the store and its namespace. On failure `why` has the reason.
+  // Opens the store and its namespace. On failure `why` has the reason. With options.recover_later it recovers then,
+  // and `meanwhile`, if given, is called every 20 us of that.
   Status open();
   // Ends the store as SIGTERM does: everything is written first.
   void close();
@@ -90,11 +91,13 @@ class StoreKit {
   NamespaceHandle ns = 0;
   std::string why;
   std::optional<Code> why_missed;
-  bool passing = false;            // of the gets that get() makes
+  bool passing = false;  // of the gets that get() makes
+  std::function<void()> meanwhile;
   std::uint64_t versions_max = 8;  // that get() recognises
   std::uint64_t* wrong = nullptr;  // counts gets with bytes that nobody put
 
  private:
+  Status recover();
   Status finish(Result<PutHandle> put, std::uint64_t number, std::uint64_t version, AckLevel level);
   void complete(PutHandle put, std::uint64_t number, std::uint64_t version, AckLevel level,
                 std::move_only_function<void(Status)> on_ack);
