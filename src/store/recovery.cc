@@ -22,39 +22,50 @@ constexpr std::uint32_t kHeadersAtOnce = 256;  // as many operations as a disk t
 constexpr std::size_t kEnteredAtOnce = 32;     // records whose reads of the index overlap
 constexpr std::size_t kTurnRecords = 4096;     // entered in a turn of the loop: a millisecond or less
 
-// Reads of one page each, started together.
-class PageBatch {
+// Reads the first page of every segment, many at once: when one is there it is looked at, and the next one is started.
+class FirstPages {
  public:
-  PageBatch(Flash& flash, std::uint32_t count) : flash_(flash), pages_(std::size_t{count} * kPageBytes), ops_(count) {}
+  using OnPage = std::function<void(std::uint32_t segment, Bytes page, const Status& status)>;
 
-  void read(std::uint32_t i, std::uint64_t offset) {
-    Slot& slot = ops_[i];
-    slot.buffer = {page(i).data(), kPageBytes};
-    slot.op.offset = offset;
-    slot.op.buffers = {&slot.buffer, 1};
-    slot.op.on_done = [this, &slot](Status status) {
-      slot.status = status;
-      --pending_;
-    };
-    ++pending_;
-    flash_.submit(slot.op);
-  }
-  void wait() {
+  FirstPages(Flash& flash, OnPage on_page)
+      : flash_(flash),
+        on_page_(std::move(on_page)),
+        slots_(std::min(kHeadersAtOnce, flash.segments.count())),
+        pages_(slots_.size() * kPageBytes) {}
+
+  void read() {
+    for (std::size_t i = 0; i < slots_.size(); ++i) start(i);
     while (pending_ > 0) flash_.loop.run_once(Duration::max());
   }
-  [[nodiscard]] MutableBytes page(std::uint32_t i) const { return pages_.span().subspan(i * kPageBytes, kPageBytes); }
-  [[nodiscard]] const Status& status(std::uint32_t i) const { return ops_[i].status; }
 
  private:
   struct Slot {
     io::DiskOp op;
     iovec buffer{};
-    Status status;
   };
+
+  void start(std::size_t i) {
+    if (next_ == flash_.segments.count()) return;
+    const std::uint32_t segment = next_++;
+    const MutableBytes page = pages_.span().subspan(i * kPageBytes, kPageBytes);
+    Slot& slot = slots_[i];
+    slot.buffer = {page.data(), page.size()};
+    slot.op.offset = flash_.volume.offset_of(segment);
+    slot.op.buffers = {&slot.buffer, 1};
+    slot.op.on_done = [this, i, segment, page](const Status& status) {
+      --pending_;
+      on_page_(segment, page, status);
+      start(i);
+    };
+    ++pending_;
+    flash_.submit(slot.op);
+  }
+
   Flash& flash_;
+  OnPage on_page_;
+  std::vector<Slot> slots_;
   AlignedBuffer pages_;
-  std::vector<Slot> ops_;
-  std::uint32_t pending_ = 0;
+  std::uint32_t next_ = 0, pending_ = 0;
 };
 
 // Whether two tombstones say the same.
@@ -149,34 +160,33 @@ void Recovery::sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) cons
 }
 
 Status Recovery::read_headers(std::vector<Use>& uses) {
+  std::vector<std::uint32_t> again;
+  FirstPages(flash_, [&](std::uint32_t segment, Bytes page, const Status& status) {
+    const bool taken = status && take_header(segment, page, uses);
+    if (!taken && (!status || load<std::uint64_t>(page.data()) != 0)) again.push_back(segment);
+  }).read();
   std::uint32_t unreadable = 0;
-  PageBatch batch(flash_, std::min(kHeadersAtOnce, flash_.segments.count()));
-  for (std::uint32_t first = 0; first < flash_.segments.count(); first += kHeadersAtOnce) {
-    const std::uint32_t count = std::min(kHeadersAtOnce, flash_.segments.count() - first);
-    for (std::uint32_t i = 0; i < count; ++i) batch.read(i, flash_.volume.offset_of(first + i));
-    batch.wait();
-    for (std::uint32_t i = 0; i < count; ++i) {
-      const auto parse = [&](const Status& status) {
-        return status ? parse_segment_header(batch.page(i), flash_.volume.seeds(), first + i)
-                      : Result<SegmentHeader>(fail(status.error()));
-      };
-      auto header = parse(batch.status(i));
-      if (!header && (!batch.status(i) || load<std::uint64_t>(batch.page(i).data()) != 0)) {
-        const Status again =
-            BlockingDisk(flash_.loop, flash_.volume.disk()).read(flash_.volume.offset_of(first + i), batch.page(i));
-        header = parse(again);
-        if (!again) ++unreadable;
-      }
-      if (!header) continue;
-      uses.push_back({first + i, header->generation, (header->features & ~kFeaturesKnown) != 0,
-                      std::min(parse_unopened(batch.page(i)), header->generation)});
-      if (header->generation <= recent_generation_) continue;
-      recent_generation_ = header->generation;
-      recent_ = parse_recent(batch.page(i));
-    }
+  const AlignedBuffer page(kPageBytes);
+  for (const std::uint32_t segment : again) {
+    const Status read =
+        BlockingDisk(flash_.loop, flash_.volume.disk()).read(flash_.volume.offset_of(segment), page.span());
+    if (!read) ++unreadable;
+    if (read) take_header(segment, page.span(), uses);
   }
   if (unreadable == flash_.segments.count()) return fail(Code::kIo, "no segment of the flash file can be read", EIO);
   return {};
+}
+
+// False when this is no header.
+bool Recovery::take_header(std::uint32_t segment, Bytes page, std::vector<Use>& uses) {
+  const auto header = parse_segment_header(page, flash_.volume.seeds(), segment);
+  if (!header) return false;
+  uses.push_back({segment, header->generation, (header->features & ~kFeaturesKnown) != 0,
+                  std::min(parse_unopened(page), header->generation)});
+  if (header->generation <= recent_generation_) return true;
+  recent_generation_ = header->generation;
+  recent_ = parse_recent(page);
+  return true;
 }
 
 ReadSegment Recovery::reader_of(const Use& use) {

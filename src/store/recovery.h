@@ -64,6 +64,7 @@ class Recovery {
   };
 
   Status read_headers(std::vector<Use>& uses);
+  bool take_header(std::uint32_t segment, Bytes page, std::vector<Use>& uses);
   void number_on(const std::vector<Use>& uses);
   // The footer, or what a scan finds, into memory. `footer`: as it was read ahead.
   void take(const Use& use, Result<Footer> footer);
