@@ -16,6 +16,12 @@ using net::Received;
 // Three records are on flash; the node was started anew and has not read them yet.
 class NodeRecoveryTest : public ::testing::Test {
  protected:
+  static NodeOptions options() {
+    NodeOptions options = test_options();
+    options.listen = {"tcp://127.0.0.1:0"};
+    options.http = "127.0.0.1:0";
+    return options;
+  }
   void SetUp() override {
     ASSERT_TRUE(rig_.put_all(records_, 0, 3, AckLevel::kWritten));
     rig_.options.serve_recovering = true;
@@ -37,13 +43,14 @@ class NodeRecoveryTest : public ::testing::Test {
   }
 
   Records records_{small_namespace()};
-  Rig rig_{test_options(), true};
+  Rig rig_{options(), true};
 };
 
 TEST_F(NodeRecoveryTest, ClientsComeAndMissAndWhatChangesIsPutOff) {
-  const auto client = rig_.connect();
+  const auto client = rig_.connect_tcp();
   const std::uint32_t ns = client->open(records_.ns());
   EXPECT_EQ(rig_.stat("store", "recovering"), 1U);
+  EXPECT_NE(rig_.node->stats_json().find("\"ready\":false"), std::string::npos);
   EXPECT_EQ(prefix(*client, ns), 0U);
   EXPECT_EQ(remove(*client, ns).header.status, Code::kBusy);
   const Received put = client->call(records_.put(client->new_id(), ns, 5, 2));
@@ -55,6 +62,7 @@ TEST_F(NodeRecoveryTest, ClientsComeAndMissAndWhatChangesIsPutOff) {
   ASSERT_TRUE(rig_.node->recover(&why)) << why;
   EXPECT_EQ(rig_.stat("store", "recovering"), 0U);
   EXPECT_EQ(rig_.stat("store", "recovery_percent"), 100U);
+  EXPECT_NE(rig_.node->stats_json().find("\"ready\":true"), std::string::npos);
   EXPECT_EQ(prefix(*client, ns), 3U);
   EXPECT_EQ(remove(*client, ns).header.status, Code::kOk);
   EXPECT_EQ(prefix(*client, ns), 1U);
