@@ -105,6 +105,7 @@ void Recovery::number_on(const std::vector<Use>& uses) {
   for (const Use& use : uses) {
     flash_.generation_next = std::max(flash_.generation_next, use.generation + 1);
     flash_.segments.at(use.segment).generation = use.generation;
+    flash_.segments.unread(use.segment);
   }
   // Above all of earlier openings, also of headers that are damaged now: their footers must not count for a new use.
   flash_.generation_next = std::max(flash_.generation_next, flash_.volume.boot_epoch() << 32);
@@ -117,7 +118,7 @@ void Recovery::take(const Use& use, Result<Footer> footer) {
   bool has_footer = footer.has_value();
   if (!has_footer) {
     footer = scan(use);
-    if (footer->content.descriptors.empty()) return;  // begun and never used: free
+    if (footer->content.descriptors.empty()) return flash_.segments.unread(use.segment, false);  // begun, never used
     ++report_.scanned;
     has_footer = write_footer(use, *footer);
   }

@@ -97,7 +97,7 @@ std::uint32_t Segments::count_in(SegmentState state) const noexcept {
 
 std::uint32_t Segments::occupied() const noexcept {
   return count_in(SegmentState::kOpen) + count_in(SegmentState::kSealing) + count_in(SegmentState::kSealed) +
-         count_in(SegmentState::kRecovered);
+         count_in(SegmentState::kUnread) + count_in(SegmentState::kRecovered);
 }
 
 }  // namespace kvd::store

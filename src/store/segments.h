@@ -4,7 +4,8 @@
 //     ^                                                                                                    |
 //     +------ (failed header, recovery) ------- kEvicting <-----------------------------------------------+
 //
-// While a store recovers: kFree --all that may contradict its records is known--> kRecovered --the end--> kSealed.
+// While a store recovers: kUnread --all that may contradict its records is known--> kRecovered --the end--> kSealed;
+// an unread one that turns out to hold nothing becomes kFree.
 // Records of kOpen, kSealing, kSealed and kRecovered segments can be read. No I/O here. One owner, no locking.
 #pragma once
 
@@ -28,6 +29,7 @@ enum class SegmentState : std::uint8_t {
   kSealed,
   kEvicting,
   kRetired,
+  kUnread,
   kRecovered
 };
 
@@ -66,9 +68,13 @@ class Segments {
   // call.
   [[nodiscard]] std::span<const std::uint32_t> recent(std::size_t max);
 
-  // Before recovery ends: kFree -> kRecovered.
+  // Recovery: kFree -> kUnread (or back), so that nobody takes it for free; kUnread -> kRecovered.
+  void unread(std::uint32_t segment, bool is = true) {
+    segments_[segment].state = is ? SegmentState::kUnread : SegmentState::kFree;
+  }
   void recovered(std::uint32_t segment) { segments_[segment].state = SegmentState::kRecovered; }
-  // kOpen or kSealing or (recovery) kFree or kRecovered -> kSealed. `next_victim`: holds little that is worth keeping.
+  // kOpen or kSealing or (recovery) kUnread or kRecovered -> kSealed. `next_victim`: holds little that is worth
+  // keeping.
   void seal(std::uint32_t segment, bool next_victim = false);
   // The sealed segment to give up next becomes kEvicting; empty when there is none. `avoid_readers`: prefers one that
   // nobody reads.
