@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "store/tenant_space.h"
 
 namespace kvd::store {
 namespace {
@@ -37,6 +38,9 @@ void Demoter::add(PoolRecord& record) {
   dirty_bytes_ += record.bytes();
   flash_.stats.dirty_bytes.add(record.bytes());
   flash_.stats.dirty_records.add(1);
+  TenantSpace& tenant = *record.tenant;
+  tenant.dirty_bytes += record.bytes();
+  if (tenant.dirty_bytes > tenant.quota.pool_bytes / 2) press(tenant);
   (record.acks_first == nullptr ? waiting_ : urgent_).push_back(record);
   kick();
 }
@@ -46,6 +50,12 @@ void Demoter::uncount(const PoolRecord& record) {
   flash_.stats.dirty_bytes.sub(record.bytes());
   flash_.stats.dirty_records.sub(1);
   if (dirty_bytes_ < pool_.bytes() / 4) pressure_ = false;
+  TenantSpace& tenant = *record.tenant;
+  tenant.dirty_bytes -= record.bytes();
+  if (tenant.pressing && tenant.dirty_bytes <= tenant.quota.pool_bytes / 4) {
+    tenant.pressing = false;
+    --pressing_;
+  }
 }
 
 void Demoter::unqueue(PoolRecord& record) {
@@ -128,6 +138,12 @@ void Demoter::pressure() {
   kick();
 }
 
+void Demoter::press(TenantSpace& tenant) {
+  if (tenant.dirty_bytes == 0) return;  // nothing would end it
+  if (!std::exchange(tenant.pressing, true)) ++pressing_;
+  kick();
+}
+
 void Demoter::flush_always(bool always) {
   flush_always_ = always;
   kick();
@@ -149,7 +165,7 @@ bool Demoter::has_work() {
 
 // Whether to write now; otherwise the timer is set for when that may change.
 bool Demoter::must_write() {
-  if (flush_always_ || pressure_ || flash_.tombstones.carrying()) return true;
+  if (flush_always_ || pressure_ || pressing_ > 0 || flash_.tombstones.carrying()) return true;
   if (dirty_bytes_ > pool_.bytes() / 2) return pressure_ = true;
   if (!removal_waits_.empty() && flash_.tombstones.pending() && writer_.in_flight() == 0) return true;
   if (!urgent_.empty()) {

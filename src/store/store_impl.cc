@@ -191,14 +191,13 @@ void StoreImpl::get_from_flash(Get& get, const RecordKey& key, const GroupInfo& 
   if (record != nullptr) return tier_->loader.wait(get, *record);
   PoolRecord* image = pool_->allocate(key, shape, get.layer_first, get.layer_count);
   if (image != nullptr) return tier_->loader.pass(get, *image, found->place);
-  tier_->demoter.pressure();
-  finish_get(get, fail(Code::kBusy, "no room in the pool"));
+  finish_get(get, fail(crowded(key, shape.slab_offset(get.layer_count))));
 }
 
 PoolRecord* StoreImpl::begin_load(const RecordKey& key, const block::RecordShape& shape, const Flash::Found& found) {
   PoolRecord* record = pool_->allocate(key, shape);
   if (record == nullptr) {
-    tier_->demoter.pressure();
+    static_cast<void>(crowded(key, shape.record_bytes()));
     return nullptr;
   }
   tier_->loader.begin(*record, found.place);
@@ -287,12 +286,12 @@ Result<PutHandle> StoreImpl::begin_replacement(NamespaceHandle ns, const block::
 
 Result<PutHandle> StoreImpl::start_put(const RecordKey& key, const GroupInfo& group, Bytes foreign) {
   const block::RecordShape& shape = foreign.empty() ? group.native : group.foreign;
-  const bool crowded = unfinished_bytes_ + shape.record_bytes() > pool_->bytes() / 100 * kUnfinishedPercentMax;
-  PoolRecord* record = crowded || drain_ != nullptr ? nullptr : pool_->allocate(key, shape);
+  const bool full = unfinished_bytes_ + shape.record_bytes() > pool_->bytes() / 100 * kUnfinishedPercentMax;
+  PoolRecord* record = full || drain_ != nullptr ? nullptr : pool_->allocate(key, shape);
   if (record == nullptr) {
     stats_.puts_refused.add();
-    if (tier_ != nullptr && !crowded) tier_->demoter.pressure();
-    return fail(Code::kBusy, "no room in the pool");
+    return full ? fail(Code::kBusy, "unfinished puts hold their share of the pool")
+                : fail(crowded(key, shape.record_bytes()));
   }
   unfinished_bytes_ += record->bytes();
   stats_.unfinished_puts.add(1);

@@ -97,7 +97,9 @@ std::uint64_t Store::flash_bytes(const StoreOptions& options) {
 }
 
 StoreImpl::StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options)
-    : loop_(loop), log_(log), options_(options), pool_ready_(loop, [this] { lend_pool(); }) {}
+    : loop_(loop), log_(log), options_(options), pool_ready_(loop, [this] { lend_pool(); }), trim_(loop, [this] {
+        trim();
+      }) {}
 
 StoreImpl::~StoreImpl() {
   drain_.reset();
