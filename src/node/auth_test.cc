@@ -291,6 +291,36 @@ TEST_F(NodeAuth, ATenantsBytesInThePoolAreBounded) {
   EXPECT_EQ(missing(*a, of_a, 1, 4), 0U);
 }
 
+TEST_F(NodeAuth, ATenantsBytesOnFlashAreBounded) {
+  const std::string tokens = token_line(1, "a", "read,write") + token_line(2, "b", "read,write");
+  NodeOptions options = test_options();
+  options.authority = authority_of("tenant a flash=32KiB\n" + tokens);
+  rig = std::make_unique<Rig>(options, true);
+  const auto a = enter(1), b = enter(2);
+  const std::uint32_t of_a = a->open(of("a")), of_b = b->open(of("b"));
+  const auto write = [this](RawClient& client, std::uint32_t ns, std::size_t key) {
+    const std::uint64_t id = client.new_id();
+    client.send(records.put(id, ns, key, 1, AckLevel::kWritten));
+    client.send(records.put_head(id, key, 1, 0, records.layers()), records.put_body(key, 1, 0, records.layers()));
+    const Received m = client.next();
+    return wire::decode<wire::PutReply>(m.header, m.meta)->why;
+  };
+  for (std::size_t key = 1; key <= 4; ++key) {
+    EXPECT_EQ(write(*b, of_b, key), Code::kOk);
+    EXPECT_EQ(write(*a, of_a, key), Code::kOk);
+  }
+  const std::string figures = rig->node->stats_json();
+  EXPECT_NE(figures.find(R"("a":{"flash_bytes":32768,"flash_given_up_bytes":32768,"flash_quota_bytes":32768,)"),
+            std::string::npos)
+      << figures;
+  EXPECT_NE(figures.find(R"("b":{"flash_bytes":65536,"flash_given_up_bytes":0,"pool_bytes":)"), std::string::npos)
+      << figures;
+  EXPECT_EQ(missing(*a, of_a, 1, 4), 0U) << "the pool has them";
+  rig->node->set_authority(authority_of("tenant a flash=1KiB\n" + tokens));
+  EXPECT_EQ(write(*a, of_a, 5), Code::kBusy);
+  EXPECT_EQ(missing(*a, of_a, 5, 1), 0U);
+}
+
 TEST_F(NodeAuth, NewCredentialsCountForThoseWhoAreIn) {
   start();
   const auto stays = enter(2);

@@ -211,7 +211,13 @@ constexpr std::array kSpaceFields{
     SpaceField{"pool_refused", [](const auto& f) { return f.pool_refused; }, true,
                "Records for which there was no room within the quota of the pool."},
     SpaceField{"pool_evictions", [](const auto& f) { return f.pool_evictions; }, true,
-               "Records that left the pool for others of the same tenant."}};
+               "Records that left the pool for others of the same tenant."},
+    SpaceField{"flash_bytes", [](const auto& f) { return f.flash_bytes; }, false,
+               "Bytes of the records that flash serves."},
+    SpaceField{"flash_quota_bytes", [](const auto& f) { return f.quota.flash_bytes; }, false,
+               "Bytes that these may be."},
+    SpaceField{"flash_given_up_bytes", [](const auto& f) { return f.flash_given_up; }, true,
+               "Bytes of records that flash serves no more, for others of the same tenant."}};
 
 // Of tenants without a quota there is none to show.
 bool shown(std::uint64_t figure) { return figure != store::SpaceQuota::kUnlimited; }

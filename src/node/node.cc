@@ -260,7 +260,7 @@ Status NodeImpl::bind(std::string& why) {
 void NodeImpl::bound_tenants(const auth::Authority& authority) {
   std::vector<store::TenantQuota> quotas;
   for (const auto& [tenant, quota] : authority.tenants())
-    quotas.push_back({.tenant = tenant, .quota = {.pool_bytes = quota.pool_bytes}});
+    quotas.push_back({.tenant = tenant, .quota = {quota.pool_bytes, quota.flash_bytes}});
   store_->set_quotas(quotas);
 }
 

@@ -81,6 +81,7 @@ class Demoter {
   [[nodiscard]] bool only_carried() const noexcept;
   void fill(Frame& frame, bool records);
   void frame_done(Frame& frame, const Status& status);
+  void note_given_up(PoolRecord& record);
   void record_written(PoolRecord& record, const FlashPlace& place);
   void record_failed(PoolRecord& record, const FlashPlace& place);
   void give_up(PoolRecord& record, const Status& why);

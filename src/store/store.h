@@ -126,7 +126,8 @@ class PutHandle {
 // What the records of a tenant together may take up.
 struct SpaceQuota {
   static constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t pool_bytes = kUnlimited;  // images in the pool, table pages and padding included
+  std::uint64_t pool_bytes = kUnlimited;   // images in the pool, table pages and padding included
+  std::uint64_t flash_bytes = kUnlimited;  // the same of records that flash serves
   friend bool operator==(const SpaceQuota&, const SpaceQuota&) noexcept = default;
 };
 
@@ -142,6 +143,8 @@ struct TenantFigures {
   std::uint64_t pool_bytes = 0;
   std::uint64_t pool_refused = 0;    // images for which there was no room within the quota
   std::uint64_t pool_evictions = 0;  // records that left the pool for others of this tenant
+  std::uint64_t flash_bytes = 0;
+  std::uint64_t flash_given_up = 0;  // bytes of records that flash serves no more, for others of this tenant
 };
 
 struct StoreStats {
@@ -236,7 +239,9 @@ class Store {
 
   // These tenants have these quotas from now on, all others none. At its quota of the pool a tenant's next image takes
   // the place of its own records that may be evicted, the least recently used first, and is refused where these do not
-  // suffice. What is beyond a quota now is evicted in slices, as far as it may be.
+  // suffice. What is beyond a quota now is evicted in slices, as far as it may be. At its quota of flash its oldest
+  // records are found there no more, and what is larger than all of it stays in the pool: who waits for it on flash
+  // hears kBusy.
   virtual void set_quotas(std::span<const TenantQuota> quotas) = 0;
   // Of the first `max` tenants by name that have a quota or a namespace that is open or has something in it, and of all
   // others together as "(others)". Any thread.

@@ -63,8 +63,14 @@ const GroupSchema* StoreImpl::schema(NamespaceHandle ns, std::uint16_t group) co
   return info == nullptr ? nullptr : &info->schema;
 }
 
+bool StoreImpl::serves(const TenantSpace& tenant, const std::optional<Flash::Found>& found) const noexcept {
+  return found && !tier_->flash.usage.given_up(tenant, found->place.segment, found->place.offset);
+}
+
 std::optional<Flash::Found> StoreImpl::find_on_flash(const RecordKey& key) const noexcept {
-  return tier_ == nullptr ? std::nullopt : tier_->flash.find(key.hash);
+  if (tier_ == nullptr) return std::nullopt;
+  const auto found = tier_->flash.find(key.hash);
+  return serves(namespaces_->tenant(key.ns), found) ? found : std::nullopt;
 }
 
 bool StoreImpl::usable(const PoolRecord& record) const noexcept {
@@ -106,6 +112,7 @@ void StoreImpl::lookup_all(NamespaceHandle ns, std::span<const block::RecordId> 
       continue;
     }
     const block::NamespaceHash& ns_hash = namespaces_->at(ns).hash;
+    const TenantSpace& tenant = namespaces_->tenant(ns);
     for (std::size_t i = 0; i < count; ++i) {
       keys[i] = {ns, some[i], record_hash(ns_hash, some[i])};
       pool_->prefetch(keys[i].hash);
@@ -113,7 +120,7 @@ void StoreImpl::lookup_all(NamespaceHandle ns, std::span<const block::RecordId> 
     }
     for (std::size_t i = 0; i < count; ++i) {
       const PoolRecord* record = pool_->find(keys[i]);
-      const bool on_flash = record == nullptr && tier_ != nullptr && tier_->flash.holds(places[i]);
+      const bool on_flash = record == nullptr && tier_ != nullptr && serves(tenant, tier_->flash.find(places[i]));
       tiers[first + i] = record != nullptr ? tier_of(*record) : on_flash ? Tier::kFlash : Tier::kNone;
     }
   }
@@ -341,7 +348,8 @@ void StoreImpl::complete_put(PutHandle put, std::span<const std::uint64_t> check
   record->published = loop_.now();
   stats_.puts.add();
   stats_.bytes_put.add(std::uint64_t{record->shape->layers} * record->shape->slab_bytes);
-  const bool flash_on = tier_ != nullptr && tier_->flash.health.on();
+  const bool flash_on = tier_ != nullptr && tier_->flash.health.on() && Flash::admits(*record);
+  if (tier_ != nullptr && !flash_on) tier_->flash.bury_replaced(*record);
   if (flash_on) record->put_seq = tier_->flash.put_seq_next++;
   pool_->publish(*record, flash_on ? PoolRecord::State::kDirty : PoolRecord::State::kClean);
   if (flash_on) tier_->demoter.add(*record);
@@ -366,7 +374,7 @@ void StoreImpl::supersede(PoolRecord& record) {
     if (const auto found = flash.find(record.key.hash)) {
       if (old == nullptr) stats_.puts_replacing.add();
       note(found->place.segment, found->place.generation);
-      flash.index.erase(record.key.hash, found->place.segment, found->place.offset);
+      flash.leave(record.key, found->place.segment, found->place.offset);
     }
     // What a segment that is being given up still holds could come back, too.
     for (const std::uint32_t segment : tier_->evictor.removed_from(record.key.hash))
@@ -425,14 +433,14 @@ bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
 // Notes that the record at `place` is removed, for as long as its segment lives.
 void StoreImpl::bury(const RecordKey& key, const FlashPlace& place) {
   Flash& flash = tier_->flash;
-  flash.index.erase(key.hash, place.segment, place.offset);
+  flash.leave(key, place.segment, place.offset);
   flash.bury(key, place.segment, place.generation);
   tier_->demoter.kick();
 }
 
 // Its place may have been given to another record since; then there is nothing to forget.
 void StoreImpl::forget_passing(const PoolRecord& image) {
-  const auto found = find_on_flash(image.key);
+  const auto found = tier_->flash.find(image.key.hash);
   if (found && found->place == image.place) forget_copy(image.key, image.place);
 }
 
@@ -467,8 +475,10 @@ bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
   if (PoolRecord* record = pool_->find(key)) {
     present = usable(*record);
     forget_record(*record);
-  } else if (const auto found = find_on_flash(key)) {
-    present = true;
+  }
+  // Also what its tenant has given up: the next start would find it again.
+  if (const auto found = tier_ != nullptr ? tier_->flash.find(key.hash) : std::nullopt) {
+    present = present || serves(namespaces_->tenant(key.ns), found);
     bury(key, found->place);
   }
   if (tier_ != nullptr && tier_->flash.health.on()) {

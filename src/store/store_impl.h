@@ -77,6 +77,8 @@ class StoreImpl final : public Store {
   [[nodiscard]] std::vector<TenantFigures> tenant_figures(std::size_t max) const override;
   // What the counter of this open namespace's tenant should say, by a look at all images. For tests.
   [[nodiscard]] std::uint64_t recount_pool(NamespaceHandle ns) const;
+  // What flash serves of this record, whether or not the pool has it. For tests.
+  [[nodiscard]] std::uint64_t flash_bytes_of(NamespaceHandle ns, const block::RecordId& id) const;
   [[nodiscard]] int pool_fd() const noexcept override { return pool_->fd(); }
   [[nodiscard]] int shared_fd() const noexcept override { return pool_->shared_fd(); }
   [[nodiscard]] std::uint64_t pool_bytes() const noexcept override { return pool_->bytes(); }
@@ -103,7 +105,9 @@ class StoreImpl final : public Store {
   [[nodiscard]] std::optional<std::uint32_t> segment_to_lend() const;
   void retire(std::uint32_t segment);
   [[nodiscard]] const GroupInfo* group_of(NamespaceHandle ns, std::uint16_t group) const noexcept;
+  // What flash serves of a record: not what its tenant has given up.
   [[nodiscard]] std::optional<Flash::Found> find_on_flash(const RecordKey& key) const noexcept;
+  [[nodiscard]] bool serves(const TenantSpace& tenant, const std::optional<Flash::Found>& found) const noexcept;
   // Whether what is here of a record is what was put.
   [[nodiscard]] static bool sound(const PoolRecord& record);
   // Whether a record in the pool can serve all its layers, from there or with what is still on flash.

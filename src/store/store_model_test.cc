@@ -21,6 +21,7 @@ struct Plan {
   bool faults = false;  // reads and writes fail, reads deliver wrong bits
   bool lies = false;    // writes report success and are lost or damaged: then removals may be undone, bytes never wrong
   bool eviction = false;  // more records than flash holds
+  bool quotas = false;    // of the tenant, which come and go
   std::uint64_t records = 40;
 };
 
@@ -59,6 +60,7 @@ class ModelRun {
 
   void step() {
     const std::uint64_t n = random_.below(records_.size());
+    if (plan_.quotas && random_.chance(1, 10)) change_quota();
     switch (random_.below(20)) {
       case 0:
       case 1:
@@ -84,6 +86,14 @@ class ModelRun {
       case 18: return random_.chance(1, 3) ? crash() : void();
       default: return random_.chance(1, 5) ? restart() : void();
     }
+  }
+
+  void change_quota() {
+    constexpr std::uint64_t kRecord = 36 << 10;
+    SpaceQuota quota;
+    if (random_.chance(3, 4)) quota.flash_bytes = kRecord + random_.below(20 * kRecord);
+    if (random_.chance(1, 4)) quota.pool_bytes = random_.below(20 * kRecord);
+    kit_.store->set_quotas(std::vector<TenantQuota>{{kit_.name_space.tenant, quota}});
   }
 
   void put(std::uint64_t n) {
@@ -240,6 +250,9 @@ class StoreModel : public ::testing::TestWithParam<std::uint64_t> {};
 TEST_P(StoreModel, KeepsWhatItAcknowledgedWithoutFaults) { ModelRun(GetParam(), {}).run(400); }
 TEST_P(StoreModel, StaysRightWhileItEvicts) {
   ModelRun(GetParam() + 1'000, {.eviction = true, .records = 90}).run(600);
+}
+TEST_P(StoreModel, StaysRightWhileItsTenantHasQuotas) {
+  ModelRun(GetParam() + 4'000, {.eviction = true, .quotas = true, .records = 60}).run(600);
 }
 TEST_P(StoreModel, StaysRightWithAFailingDisk) { ModelRun(GetParam() + 2'000, {.faults = true}).run(400); }
 TEST_P(StoreModel, NeverGivesWrongBytesWithALyingDisk) {

@@ -17,9 +17,17 @@ std::vector<TenantFigures> StoreImpl::tenant_figures(std::size_t max) const {
 
 std::uint64_t StoreImpl::recount_pool(NamespaceHandle ns) const { return pool_->recount(namespaces_->tenant(ns)); }
 
+std::uint64_t StoreImpl::flash_bytes_of(NamespaceHandle ns, const block::RecordId& id) const {
+  const auto found = find_on_flash(namespaces_->key_of(ns, id));
+  return found ? found->pages * kPageBytes : 0;
+}
+
 void StoreImpl::set_quotas(std::span<const TenantQuota> quotas) {
   namespaces_->tenants().set_quotas(quotas);
-  namespaces_->tenants().visit([this](TenantSpace& tenant) { pool_->quota_changed(tenant); });
+  namespaces_->tenants().visit([this](TenantSpace& tenant) {
+    pool_->quota_changed(tenant);
+    if (tier_ != nullptr) tier_->flash.usage.make_room(tenant, 0);
+  });
   trim_.arm(loop_.now());
 }
 

@@ -56,6 +56,18 @@ class StoreQuotaTest : public ::testing::Test {
       if (figures.tenant == tenant) return figures;
     return {};
   }
+  // The same of what flash would serve if the pool had nothing.
+  [[nodiscard]] std::vector<std::uint64_t> on_flash(std::uint64_t first, std::uint64_t last) const {
+    std::vector<std::uint64_t> found;
+    for (std::uint64_t n = first; n <= last; ++n)
+      if (impl().flash_bytes_of(kit_.ns, id_of(n)) > 0) found.push_back(n);
+    return found;
+  }
+  // Stores these records one after the other, each on flash before the next.
+  void write(std::uint64_t first, std::uint64_t last) {
+    for (std::uint64_t n = first; n <= last; ++n) EXPECT_TRUE(kit_.put(n, 1, AckLevel::kWritten)) << n;
+  }
+  [[nodiscard]] const StoreImpl& impl() const { return static_cast<const StoreImpl&>(*kit_.store); }
   Pin lease(std::uint64_t n) { return kit_.store->pin_for_lease(kit_.ns, id_of(n)); }
 
   using Numbers = std::vector<std::uint64_t>;
@@ -230,6 +242,129 @@ TEST_F(StoreQuotaTest, GetsFromFlashKeepToTheQuotaOfThePool) {
   for (std::uint64_t n = 1; n <= 6; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kPool);
 }
 
+// Of `last` and the records before it, `count` or one less.
+bool newest(const std::vector<std::uint64_t>& found, std::uint64_t last, std::size_t count) {
+  for (std::size_t i = 0; i < found.size(); ++i)
+    if (found[i] != last + 1 - found.size() + i) return false;
+  return found.size() == count || found.size() == count - 1;
+}
+
+TEST_F(StoreQuotaTest, ATenantAtItsQuotaOfFlashKeepsItsNewest) {
+  open_with_flash();
+  become("b");
+  write(1, 5);
+  become("a");
+  bound("a", {.flash_bytes = 8 * kRecord});
+  for (std::uint64_t n = 1; n <= 20; ++n) {
+    write(n, n);
+    EXPECT_TRUE(newest(on_flash(1, n), n, std::min<std::uint64_t>(n, 8))) << n;
+    EXPECT_EQ(figures("a").flash_bytes, on_flash(1, n).size() * kRecord);
+  }
+  EXPECT_EQ(figures("a").flash_given_up, 20 * kRecord - figures("a").flash_bytes);
+  bound("a", {.flash_bytes = 3 * kRecord});
+  EXPECT_TRUE(newest(on_flash(1, 20), 20, 3)) << "a smaller quota counts at once";
+  EXPECT_EQ(present(1, 20).size(), 20U) << "the pool has them all the same";
+  become("b");
+  EXPECT_EQ(on_flash(1, 5).size(), 5U);
+  EXPECT_EQ(figures("b").flash_bytes, 5 * kRecord);
+}
+
+TEST_F(StoreQuotaTest, AQuotaOfFlashIsKeptAfterARestart) {
+  open_with_flash();
+  bound("a", {.flash_bytes = 8 * kRecord});
+  write(1, 20);
+  kit_.kill();
+  open();
+  EXPECT_EQ(figures("a").flash_bytes, 20 * kRecord) << "all that lies there is counted";
+  bound("a", {.flash_bytes = 8 * kRecord});
+  EXPECT_TRUE(newest(on_flash(1, 20), 20, 8));
+  write(21, 25);
+  EXPECT_TRUE(newest(on_flash(1, 25), 25, 8));
+}
+
+TEST_F(StoreQuotaTest, WhatWasGivenUpIsAMissAndMayBePutAgain) {
+  open_with_flash();
+  bound("a", {.pool_bytes = 2 * kRecord, .flash_bytes = 8 * kRecord});
+  write(1, 20);
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+  EXPECT_EQ(kit_.get(1), 0U);
+  EXPECT_EQ(kit_.why_missed, Code::kNotFound);
+  std::vector<block::RecordId> ids{id_of(1), id_of(20)};
+  std::vector<Tier> tiers(2);
+  kit_.store->lookup_all(kit_.ns, ids, tiers);
+  EXPECT_EQ(tiers, (std::vector<Tier>{Tier::kNone, Tier::kPool}));
+  ASSERT_TRUE(kit_.put(1, 2, AckLevel::kWritten));
+  write(21, 22);
+  EXPECT_EQ(kit_.lookup(1), Tier::kFlash);
+  EXPECT_EQ(kit_.get(1), 2U);
+}
+
+TEST_F(StoreQuotaTest, WhatWasGivenUpCanBeRemovedForGood) {
+  open_with_flash();
+  bound("a", {.pool_bytes = 2 * kRecord, .flash_bytes = 8 * kRecord});
+  write(1, 20);
+  EXPECT_FALSE(kit_.remove(1));
+  ASSERT_TRUE(kit_.put(3, 2, AckLevel::kWritten)) << "again";
+  EXPECT_TRUE(kit_.remove(3));
+  ASSERT_TRUE(kit_.replace(4, 2, AckLevel::kWritten));
+  bool removed = false;
+  kit_.store->await_removals([&](Status status) { removed = status.has_value(); });
+  ASSERT_TRUE(kit_.loop.run_until([&] { return removed; }, std::chrono::seconds(1)));
+  kit_.kill();
+  open();
+  EXPECT_EQ(present(1, 5), (Numbers{2, 4, 5})) << "the others come back";
+  EXPECT_EQ(kit_.get(4), 2U);
+}
+
+TEST_F(StoreQuotaTest, ARecordLargerThanTheQuotaOfFlashStaysInThePool) {
+  open_with_flash();
+  write(1, 1);
+  bound("a", {.flash_bytes = kRecord - 1});
+  EXPECT_EQ(on_flash(1, 1), Numbers{});
+  put(2, 2);
+  EXPECT_EQ(kit_.stats().dirty_records.value(), 0U);
+  EXPECT_EQ(kit_.put(2, 1, AckLevel::kWritten).error().code, Code::kBusy);
+  EXPECT_EQ(kit_.put(3, 1, AckLevel::kWritten).error().code, Code::kBusy);
+  EXPECT_EQ(kit_.get(3), 1U);
+  EXPECT_TRUE(kit_.replace(1, 2));
+  kit_.loop.run_for(Millis(100));
+  bound("a", {});
+  write(2, 2);
+  EXPECT_EQ(on_flash(1, 3), Numbers{2});
+  kit_.settle();
+  kit_.kill();
+  open();
+  EXPECT_EQ(present(1, 3), Numbers{2}) << "what was replaced does not come back";
+}
+
+TEST_F(StoreQuotaTest, WhoWaitsForARecordThatMayNotBeWrittenAnyMoreIsTold) {
+  open_with_flash();
+  std::optional<Code> replaced, waiting;
+  kit_.start_put(1, replaced);
+  kit_.start_put(2, waiting);
+  kit_.store->set_quotas(std::vector<TenantQuota>{{"a", {.flash_bytes = 1}}});
+  EXPECT_TRUE(kit_.replace(1, 2));
+  kit_.loop.run_for(Millis(100));
+  EXPECT_EQ(replaced, Code::kBusy);
+  EXPECT_EQ(waiting, Code::kBusy);
+  EXPECT_EQ(on_flash(1, 2), Numbers{});
+  EXPECT_EQ(present(1, 2).size(), 2U);
+}
+
+// Or a tenant that writes much would have its neighbours' segments given up, as the oldest.
+TEST_F(StoreQuotaTest, SegmentsOfWhatWasGivenUpGoBeforeANeighbours) {
+  open_with_flash();
+  become("b");
+  write(1, 5);
+  become("a");
+  bound("a", {.flash_bytes = 8 * kRecord});
+  write(1, 200);
+  EXPECT_GT(kit_.stats().segments_evicted.value(), 20U);
+  EXPECT_TRUE(newest(on_flash(1, 200), 200, 8));
+  become("b");
+  EXPECT_EQ(on_flash(1, 5).size(), 5U);
+}
+
 TEST_F(StoreQuotaTest, ATenantOfNothingIsForgotten) {
   open();
   const auto count = [this] { return kit_.store->tenant_figures(100).size(); };
@@ -270,6 +405,7 @@ class StoreQuotaModel : public StoreQuotaTest, public ::testing::WithParamInterf
   void change_quota(const std::string& tenant) {
     SpaceQuota& quota = quotas_[tenant] = {};
     if (random_.chance(3, 4)) quota.pool_bytes = random_.below(12 * kRecord);
+    if (random_.chance(3, 4)) quota.flash_bytes = random_.below(20 * kRecord);
     set_quotas();
   }
   void end() {
@@ -325,12 +461,15 @@ class StoreQuotaModel : public StoreQuotaTest, public ::testing::WithParamInterf
     }
   }
   void expect_right() {
-    const auto& store = static_cast<const StoreImpl&>(*kit_.store);
     std::uint64_t all = 0;
     for (const auto& [tenant, ns] : handles_) {
-      EXPECT_EQ(figures(tenant).pool_bytes, store.recount_pool(ns)) << tenant;
+      EXPECT_EQ(figures(tenant).pool_bytes, impl().recount_pool(ns)) << tenant;
+      std::uint64_t flash_bytes = 0;
+      for (std::uint64_t n = 1; n <= kRecords; ++n) flash_bytes += impl().flash_bytes_of(ns, id_of(n));
+      EXPECT_EQ(figures(tenant).flash_bytes, flash_bytes) << tenant;
+      EXPECT_LE(flash_bytes, quotas_[tenant].flash_bytes) << tenant;
     }
-    for (const TenantFigures& tenant : store.tenant_figures(100)) all += tenant.pool_bytes;
+    for (const TenantFigures& tenant : kit_.store->tenant_figures(100)) all += tenant.pool_bytes;
     EXPECT_EQ(all, kit_.stats().pool_bytes_used.value());
   }
 

@@ -26,7 +26,7 @@ TenantSpace& TenantSpaces::enter(const std::string& tenant) {
 void TenantSpaces::leave(TenantSpace& space) {
   KVD_CHECK(space.namespaces > 0);
   if (--space.namespaces > 0) return;
-  KVD_CHECK(space.pool_bytes.value() == 0 && space.dirty_bytes == 0);
+  KVD_CHECK(space.pool_bytes.value() == 0 && space.dirty_bytes == 0 && space.flash_bytes.value() == 0);
   if (!idle(space)) return;
   const std::scoped_lock lock(mutex_);
   spaces_.erase(spaces_.find(space.name));
@@ -55,6 +55,8 @@ std::vector<TenantFigures> TenantSpaces::figures(std::size_t max) const {
     figure.pool_bytes += space->pool_bytes.value();
     figure.pool_refused += space->pool_refused.value();
     figure.pool_evictions += space->pool_evictions.value();
+    figure.flash_bytes += space->flash_bytes.value();
+    figure.flash_given_up += space->flash_given_up.value();
   }
   return figures;
 }

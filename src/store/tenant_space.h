@@ -2,8 +2,9 @@
 // quota or a namespace that the store knows, so there are no more than namespaces and lines of a credentials file, at
 // some 300 bytes each.
 //
-// Bytes of the pool are those of all images: records, puts that are not finished, copies for a single get. Pool and
-// Demoter count them where they come and go. The store's loop owns everything here; figures() is for any thread.
+// Bytes of the pool are those of all images: records, puts that are not finished, copies for a single get; those of
+// flash are of records that may be found there. Pool, Demoter and FlashUsage count them where they come and go. The
+// store's loop owns everything here; figures() is for any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include "base/metric.h"
 #include "store/list.h"
 #include "store/pool_record.h"
+#include "store/segments.h"
 #include "store/store.h"
 
 namespace kvd::store {
@@ -41,6 +43,12 @@ struct TenantSpace {
   // What waits to be written, and whether it is to be written now because it fills the quota: the demoter's.
   std::uint64_t dirty_bytes = 0;
   bool pressing = false;
+
+  // Of flash: FlashUsage's.
+  Gauge flash_bytes;
+  Counter flash_given_up;  // bytes that went for others of the same tenant
+  LogPosition floor;       // what lies before it is given up
+  LogPosition end;         // behind all that was written
 
   // Whether there is room for `bytes` more in the pool.
   [[nodiscard]] bool pool_takes(std::uint64_t bytes) const noexcept {
