@@ -54,6 +54,7 @@ class ModelRun {
     std::uint64_t version = 0;         // last put (0 = none or removed)
     std::uint64_t next = 1;            // next version to put
     std::set<std::uint64_t> possible;  // versions that may be seen after a crash
+    std::set<std::uint64_t> kept;      // that were put since it was removed last
     AckLevel acked = AckLevel::kPooled;
     bool known = true;  // `version` is what a get must give; false after a crash until it is seen
   };
@@ -104,8 +105,9 @@ class ModelRun {
     const Status status = kit_.put(n, version == 0 ? 1 : version, level);
     if (!present && (status || status.error().code == Code::kIo)) {
       ASSERT_LE(record.next, kit_.versions_max);
-      record = {version, record.next + 1, std::move(record.possible), AckLevel::kPooled, true};
+      record = {version, record.next + 1, std::move(record.possible), std::move(record.kept), AckLevel::kPooled, true};
       record.possible.insert(version);
+      record.kept.insert(version);
     }
     if (!status) {
       ASSERT_TRUE(status.error().code == Code::kBusy || (plan_.faults && status.error().code == Code::kIo) ||
@@ -122,6 +124,11 @@ class ModelRun {
   void removals_durable() {
     for (Record& record : records_) {
       if (!record.known) continue;
+      // What a tenant has given up lies where it was, and nobody has removed it.
+      if (plan_.quotas) {
+        record.possible = record.kept;
+        continue;
+      }
       record.possible.clear();
       if (record.version != 0) record.possible.insert(record.version);
     }
@@ -130,6 +137,7 @@ class ModelRun {
   void remove(std::uint64_t n) {
     kit_.remove(n);
     records_[n].version = 0;
+    records_[n].kept.clear();
     records_[n].acked = AckLevel::kPooled;
     records_[n].known = true;
     EXPECT_EQ(kit_.lookup(n), Tier::kNone);
@@ -151,6 +159,7 @@ class ModelRun {
     }
     EXPECT_TRUE(record.possible.contains(got)) << "record " << n << " came back as version " << got;
     record.version = got;
+    record.kept.insert(got);
     record.known = true;
   }
 

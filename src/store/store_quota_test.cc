@@ -82,9 +82,10 @@ TEST_F(StoreQuotaTest, ATenantAtItsQuotaOfThePoolGivesUpItsOwnOldest) {
   become("a");
   bound("a", {.pool_bytes = 4 * kRecord});
   put(1, 4);
-  EXPECT_EQ(kit_.get(1), 1U);  // used: now 2 is the oldest
+  EXPECT_EQ(kit_.get(1), 1U);
+  put(2, 2);  // both are used: now 3 is the oldest
   put(5, 6);
-  EXPECT_EQ(present(1, 6), (Numbers{1, 4, 5, 6}));
+  EXPECT_EQ(present(1, 6), (Numbers{1, 2, 5, 6}));
   EXPECT_EQ(figures("a").pool_bytes, 4 * kRecord);
   EXPECT_EQ(figures("a").pool_evictions, 2U);
   EXPECT_EQ(figures("a").pool_refused, 0U);
@@ -136,6 +137,12 @@ TEST_F(StoreQuotaTest, ARecordThatNeverFitsEvictsNothing) {
   EXPECT_EQ(kit_.put(1).error().code, Code::kBusy);
   bound("b", {.pool_bytes = 0});
   put(1, 3);
+  bound("a", {.pool_bytes = 4 * kRecord});
+  Namespace large = namespace_of(4, 50'000, "large");
+  large.tenant = "a";
+  const NamespaceHandle ns = *kit_.store->open_namespace(large);
+  EXPECT_EQ(kit_.store->begin_put(ns, id_of(1), {}).error().code, Code::kBusy);
+  EXPECT_EQ(present(1, 3).size(), 3U);
 }
 
 TEST_F(StoreQuotaTest, ASmallerQuotaEvictsWhatMayGo) {
@@ -164,7 +171,7 @@ TEST_F(StoreQuotaTest, MoreThanATurnOfTheLoopMayEvictGoesInSlices) {
   kit_.name_space.groups[0].slab_bytes = 4096;
   kit_.options.pool_bytes = 64 << 20;
   open();
-  const std::uint64_t many = 2 * Pool::kGivenUpMax;
+  const std::uint64_t many = 3 * Pool::kGivenUpMax;
   const auto put_native = [&](std::uint64_t n) {
     auto put = kit_.store->begin_put(kit_.ns, id_of(n), {});
     if (!put) return false;
