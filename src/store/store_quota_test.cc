@@ -391,6 +391,7 @@ TEST_F(StoreQuotaTest, ATenantOfNothingIsForgotten) {
   const auto summed = kit_.store->tenant_figures(1);
   ASSERT_EQ(summed.size(), 2U);
   EXPECT_EQ(summed[1].tenant, "(others)");
+  EXPECT_EQ(kit_.store->tenant_figures(0).size(), 1U);
 }
 
 // Random operations of three tenants, whose quotas change, on a store that is restarted, killed and cut off from power;
