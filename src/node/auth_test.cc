@@ -441,6 +441,17 @@ TEST_F(RespByCredential, ATenantsRequestsInFlightAreBounded) {
   EXPECT_NE(figures.find(R"("refused":4,"requests":4})"), std::string::npos) << figures;
 }
 
+TEST_F(RespByCredential, ATenantsQuotaOfThePoolBoundsItsValues) {
+  start("tenant a pool=64KiB\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write"));
+  RespClient a(*rig), b(*rig);
+  EXPECT_EQ(said(a, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(said(b, {"AUTH", token_number(2)}), "+OK\r\n");
+  EXPECT_TRUE(said(a, {"SET", "k", resp_text(200'000, 1)}).starts_with("-OOM"));
+  EXPECT_EQ(said(b, {"SET", "k", resp_text(200'000, 1)}), "+OK\r\n");
+  EXPECT_EQ(said(a, {"SET", "k", "small"}), "+OK\r\n");
+  EXPECT_EQ(said(a, {"EXISTS", "k"}), ":1\r\n");
+}
+
 TEST_F(RespByCredential, FiguresOfAllTenantsAreForAdministrators) {
   start(token_line(1, "a", "read,write") + token_line(2, "a", "admin"));
   RespClient client(*rig), admin(*rig);
