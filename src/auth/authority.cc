@@ -32,7 +32,10 @@ SharedIdentity with_subject(const std::vector<SharedIdentity>& subjects, std::st
 Authority::Authority(const Credentials& credentials)
     : tokens_(shared(credentials.tokens)),
       subjects_(shared(credentials.subjects)),
-      certificates_(shared(credentials.certificates)) {}
+      certificates_(shared(credentials.certificates)) {
+  for (const auto* list : {&tokens_, &subjects_, &certificates_})
+    for (const SharedIdentity& identity : *list) tenants_[identity->tenant] = identity->quotas;
+}
 
 Result<SharedIdentity> Authority::identify(Bytes token, WallSeconds now) const {
   if (!is_token(token)) return fail(Code::kInvalid, "not of a token's form");

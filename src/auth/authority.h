@@ -3,7 +3,9 @@
 // any thread.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,11 +34,14 @@ class Authority {
   // The same credential's identity of today, for clients of an authority that this one replaces; null: it was taken
   // back, or has expired. A token that was replaced under its name is another credential.
   [[nodiscard]] SharedIdentity renew(const Identity& identity, WallSeconds now) const;
+  // Every tenant that somebody is of, expired or not, with what it may take up; in order of their names.
+  [[nodiscard]] const std::map<std::string, Quotas>& tenants() const noexcept { return tenants_; }
 
  private:
   std::vector<SharedIdentity> tokens_;
   std::vector<SharedIdentity> subjects_;
   std::vector<SharedIdentity> certificates_;
+  std::map<std::string, Quotas> tenants_;
 };
 
 }  // namespace kvd::auth

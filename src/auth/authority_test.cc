@@ -24,6 +24,14 @@ TEST(Authority, KnowsATokensTenantRightsAndQuotas) {
   EXPECT_EQ(authority.identify(as_bytes(token_number(1)), 0).value()->tenant, "t-a");
 }
 
+TEST(Authority, ListsTheTenantsOfAllCredentials) {
+  const Authority authority = authority_of("tenant t-b pool=1GiB\n" + token_line(1, "b", "read", "1970-01-02") +
+                                           "subject one tenant=t-a rights=read\nsubject two tenant=t-a rights=read");
+  ASSERT_EQ(authority.tenants().size(), 2U);
+  EXPECT_EQ(authority.tenants().at("t-a"), Quotas());
+  EXPECT_EQ(authority.tenants().at("t-b").pool_bytes, std::uint64_t{1} << 30) << "also when its token has expired";
+}
+
 TEST(Authority, RefusesWhatIsNobodysMalformedOrExpired) {
   const Authority authority = authority_of(token_line(1, "a", "read", "1970-01-02"));
   EXPECT_EQ(authority.identify({}, 0).error().code, Code::kInvalid);

@@ -41,11 +41,6 @@ std::string write_token(const std::string& path, const std::string& token) {
   return {};
 }
 
-// A quota that nobody keeps is worse than none.
-bool bounds_bytes(const auth::Quotas& quotas) {
-  return quotas.pool_bytes != auth::Quotas::kUnlimited || quotas.flash_bytes != auth::Quotas::kUnlimited;
-}
-
 }  // namespace
 
 std::expected<std::shared_ptr<const auth::Authority>, std::string> load_authority(const std::string& path) {
@@ -62,13 +57,6 @@ std::expected<std::shared_ptr<const auth::Authority>, std::string> load_authorit
   if (!text) return std::unexpected(text.error());
   const auto credentials = auth::parse_credentials(*text, path);
   if (!credentials) return std::unexpected(credentials.error().str());
-  for (const auto* list : {&credentials->tokens, &credentials->subjects, &credentials->certificates}) {
-    for (const auth::Identity& identity : *list) {
-      if (!bounds_bytes(identity.quotas)) continue;
-      return std::unexpected(
-          fmt::format("{}: tenant {}: only requests= is enforced: leave pool= and flash= out", path, identity.tenant));
-    }
-  }
   return std::make_shared<const auth::Authority>(*credentials);
 }
 

@@ -74,10 +74,7 @@ TEST_F(CredentialsFile, SaysWhatIsWrongWithIt) {
   EXPECT_EQ(complaint("subject s tenant=t rights=read", 0620),
             path + ": others than its owner can write to it: chmod 600");
   EXPECT_EQ(complaint("tenant t requests=3\nsubject s tenant=t rights=read"), "none");
-  for (const char* quota : {"pool=1GiB", "flash=1GiB"}) {
-    EXPECT_EQ(complaint(std::string("tenant t ") + quota + "\nsubject s tenant=t rights=read"),
-              path + ": tenant t: only requests= is enforced: leave pool= and flash= out");
-  }
+  EXPECT_EQ(complaint("tenant t pool=1GiB flash=1GiB\nsubject s tenant=t rights=read"), "none");
   EXPECT_EQ(load_authority(dir).error(), dir + " is not a plain file");
   EXPECT_EQ(load_authority(dir + "/none").error(), dir + "/none cannot be read: No such file or directory");
 }

@@ -265,6 +265,62 @@ TEST_F(NodeAuth, ATenantsRequestsInFlightAreBoundedTogether) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(put(*other, same, 10).header.status, Code::kOk) << "slots come back";
 }
 
+// Records are of 16 KiB: a table page and three slabs.
+TEST_F(NodeAuth, ATenantsBytesInThePoolAreBounded) {
+  const std::string tokens = token_line(1, "a", "read,write") + token_line(2, "b", "read,write");
+  start("tenant a pool=32KiB\n" + tokens);
+  const auto a = enter(1), b = enter(2);
+  const std::uint32_t of_a = a->open(of("a")), of_b = b->open(of("b"));
+  for (std::size_t key = 1; key <= 4; ++key) {
+    EXPECT_EQ(put(*b, of_b, key).header.status, Code::kOk);
+    EXPECT_EQ(put(*a, of_a, key).header.status, Code::kOk);
+  }
+  EXPECT_EQ(missing(*a, of_a, 1, 4), 2U) << "the oldest two";
+  EXPECT_EQ(missing(*b, of_b, 1, 4), 0U);
+  const auto why = [](const Received& m) { return wire::decode<wire::PutReply>(m.header, m.meta)->why; };
+  rig->node->set_authority(authority_of("tenant a pool=15KiB\n" + tokens));
+  EXPECT_EQ(why(put(*a, of_a, 5)), Code::kBusy);
+  EXPECT_EQ(missing(*a, of_a, 1, 5), 5U);
+  EXPECT_EQ(missing(*b, of_b, 1, 4), 0U);
+  EXPECT_NE(rig->node->stats_json().find(R"("pool_bytes":0,"pool_evictions":4,"pool_quota_bytes":15360,)"
+                                         R"("pool_refused":1,)"),
+            std::string::npos)
+      << rig->node->stats_json();
+  rig->node->set_authority(authority_of(tokens));
+  for (std::size_t key = 1; key <= 4; ++key) EXPECT_EQ(put(*a, of_a, key).header.status, Code::kOk);
+  EXPECT_EQ(missing(*a, of_a, 1, 4), 0U);
+}
+
+TEST_F(NodeAuth, ATenantsBytesOnFlashAreBounded) {
+  const std::string tokens = token_line(1, "a", "read,write") + token_line(2, "b", "read,write");
+  NodeOptions options = test_options();
+  options.authority = authority_of("tenant a flash=32KiB\n" + tokens);
+  rig = std::make_unique<Rig>(options, true);
+  const auto a = enter(1), b = enter(2);
+  const std::uint32_t of_a = a->open(of("a")), of_b = b->open(of("b"));
+  const auto write = [this](RawClient& client, std::uint32_t ns, std::size_t key) {
+    const std::uint64_t id = client.new_id();
+    client.send(records.put(id, ns, key, 1, AckLevel::kWritten));
+    client.send(records.put_head(id, key, 1, 0, records.layers()), records.put_body(key, 1, 0, records.layers()));
+    const Received m = client.next();
+    return wire::decode<wire::PutReply>(m.header, m.meta)->why;
+  };
+  for (std::size_t key = 1; key <= 4; ++key) {
+    EXPECT_EQ(write(*b, of_b, key), Code::kOk);
+    EXPECT_EQ(write(*a, of_a, key), Code::kOk);
+  }
+  const std::string figures = rig->node->stats_json();
+  EXPECT_NE(figures.find(R"("a":{"flash_bytes":32768,"flash_given_up_bytes":32768,"flash_quota_bytes":32768,)"),
+            std::string::npos)
+      << figures;
+  EXPECT_NE(figures.find(R"("b":{"flash_bytes":65536,"flash_given_up_bytes":0,"pool_bytes":)"), std::string::npos)
+      << figures;
+  EXPECT_EQ(missing(*a, of_a, 1, 4), 0U) << "the pool has them";
+  rig->node->set_authority(authority_of("tenant a flash=1KiB\n" + tokens));
+  EXPECT_EQ(write(*a, of_a, 5), Code::kBusy);
+  EXPECT_EQ(missing(*a, of_a, 5, 1), 0U);
+}
+
 TEST_F(NodeAuth, NewCredentialsCountForThoseWhoAreIn) {
   start();
   const auto stays = enter(2);
@@ -311,7 +367,8 @@ TEST_F(NodeAuth, TenantsHaveFigures) {
   start();
   const auto client = enter(1);
   missing(*client, client->open(of("a")), 1, 1);
-  EXPECT_NE(rig->node->stats_json().find(R"("tenants":{"a":{"refused":0,"requests":1}})"), std::string::npos);
+  const std::string figures = rig->node->stats_json();
+  EXPECT_NE(figures.find(R"("refused":0,"requests":1}})"), std::string::npos) << figures;
 }
 
 TEST(Tenants, FiguresOfManyAreSummed) {
@@ -381,7 +438,18 @@ TEST_F(RespByCredential, ATenantsRequestsInFlightAreBounded) {
   EXPECT_EQ(said(other, {"DEL", "k"}), ":1\r\n");
   EXPECT_EQ(said(other, {"SET", "l", "v"}), "+OK\r\n");
   const std::string figures = rig->node->stats_json();
-  EXPECT_NE(figures.find("\"a\":{\"refused\":4,\"requests\":4}"), std::string::npos) << figures;
+  EXPECT_NE(figures.find(R"("refused":4,"requests":4})"), std::string::npos) << figures;
+}
+
+TEST_F(RespByCredential, ATenantsQuotaOfThePoolBoundsItsValues) {
+  start("tenant a pool=64KiB\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write"));
+  RespClient a(*rig), b(*rig);
+  EXPECT_EQ(said(a, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(said(b, {"AUTH", token_number(2)}), "+OK\r\n");
+  EXPECT_TRUE(said(a, {"SET", "k", resp_text(200'000, 1)}).starts_with("-OOM"));
+  EXPECT_EQ(said(b, {"SET", "k", resp_text(200'000, 1)}), "+OK\r\n");
+  EXPECT_EQ(said(a, {"SET", "k", "small"}), "+OK\r\n");
+  EXPECT_EQ(said(a, {"EXISTS", "k"}), ":1\r\n");
 }
 
 TEST_F(RespByCredential, FiguresOfAllTenantsAreForAdministrators) {

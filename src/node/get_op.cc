@@ -104,7 +104,7 @@ bool GetOp::take_share(const std::vector<Tier>& tiers) {
   std::uint64_t bytes = (tiers.size() - absent) * request_.record_bytes;
   const std::uint64_t bytes_max = std::min(connection_pins_.bytes_max(), context_.pinned.bytes_max());
   const auto flash_bytes = static_cast<std::uint64_t>(std::ranges::count(tiers, Tier::kFlash)) * request_.record_bytes;
-  const std::uint64_t room = context_.store.room_bytes();
+  const std::uint64_t room = context_.store.room_bytes(request_.ns);
   // Images of the size of records leave holes between what others hold: they are not asked to fill all of the room.
   streams_ = flash_bytes > 0 && (bytes > bytes_max || flash_bytes > room / 4 * 3);
   if (streams_) bytes = std::min(bytes, bytes_max);

@@ -47,8 +47,10 @@ class HalfOnFlash final : public store::Store {
   const GroupSchema* schema(store::NamespaceHandle ns, std::uint16_t group) const override {
     return pool_.schema(ns, group);
   }
-  std::uint64_t room_bytes() const noexcept override { return pool_.room_bytes(); }
+  std::uint64_t room_bytes(store::NamespaceHandle ns) const noexcept override { return pool_.room_bytes(ns); }
   void promote(store::NamespaceHandle ns, const block::RecordId& id) override { pool_.promote(ns, id); }
+  void set_quotas(std::span<const store::TenantQuota> quotas) override { pool_.set_quotas(quotas); }
+  std::vector<store::TenantFigures> tenant_figures(std::size_t max) const override { return pool_.tenant_figures(max); }
   store::Pin pin_for_lease(store::NamespaceHandle ns, const block::RecordId& id) override {
     return pool_.pin_for_lease(ns, id);
   }

@@ -184,8 +184,6 @@ void add_json(nlohmann::json& json, const Owner& owner, const std::array<Field<O
   for (const auto& f : fields) json[f.name] = (owner.*f.field).value();
 }
 
-}  // namespace
-
 // What the clients of each tenant asked for; a bounded number of labels.
 void add_tenants(Families& families, const std::vector<Tenants::Figure>& tenants) {
   if (tenants.empty()) return;
@@ -201,6 +199,55 @@ void add_tenants(Families& families, const std::vector<Tenants::Figure>& tenants
   add("kvdepot_tenant_requests_total", "Requests that were begun.", &Tenants::Figure::accepted);
   add("kvdepot_tenant_refused_total", "Requests refused by rights or quota.", &Tenants::Figure::refused);
 }
+
+// One figure of what a tenant takes up.
+struct SpaceField {
+  const char* name;
+  std::uint64_t (*of)(const store::TenantFigures&);
+  bool counts;
+  const char* help;
+};
+constexpr std::array kSpaceFields{
+    SpaceField{"pool_bytes", [](const auto& f) { return f.pool_bytes; }, false, "Bytes of the pool in use."},
+    SpaceField{"pool_quota_bytes", [](const auto& f) { return f.quota.pool_bytes; }, false,
+               "Bytes of the pool that it may use."},
+    SpaceField{"pool_refused", [](const auto& f) { return f.pool_refused; }, true,
+               "Records for which there was no room within the quota of the pool."},
+    SpaceField{"pool_evictions", [](const auto& f) { return f.pool_evictions; }, true,
+               "Records that left the pool for others of the same tenant."},
+    SpaceField{"flash_bytes", [](const auto& f) { return f.flash_bytes; }, false,
+               "Bytes of the records that flash serves."},
+    SpaceField{"flash_quota_bytes", [](const auto& f) { return f.quota.flash_bytes; }, false,
+               "Bytes that these may be."},
+    SpaceField{"flash_given_up_bytes", [](const auto& f) { return f.flash_given_up; }, true,
+               "Bytes of records that flash serves no more, for others of the same tenant."}};
+
+// Of tenants without a quota there is none to show.
+bool shown(std::uint64_t figure) { return figure != store::SpaceQuota::kUnlimited; }
+
+void add_spaces(Families& families, const std::vector<store::TenantFigures>& spaces) {
+  for (const SpaceField& field : kSpaceFields) {
+    const auto type = field.counts ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge;
+    prometheus::MetricFamily family{
+        std::string("kvdepot_tenant_") + field.name + (field.counts ? "_total" : ""), field.help, type, {}};
+    for (const store::TenantFigures& space : spaces) {
+      const std::uint64_t figure = field.of(space);
+      if (!shown(figure)) continue;
+      prometheus::ClientMetric& metric = family.metric.emplace_back();
+      metric.label.push_back({"tenant", space.tenant});
+      (field.counts ? metric.counter.value : metric.gauge.value) = static_cast<double>(figure);
+    }
+    if (!family.metric.empty()) families.push_back(std::move(family));
+  }
+}
+
+void add_spaces(nlohmann::json& json, const std::vector<store::TenantFigures>& spaces) {
+  for (const store::TenantFigures& space : spaces)
+    for (const SpaceField& field : kSpaceFields)
+      if (shown(field.of(space))) json["tenants"][space.tenant][field.name] = field.of(space);
+}
+
+}  // namespace
 
 std::string metrics_text(const Figures& figures) {
   Families families;
@@ -219,6 +266,7 @@ std::string metrics_text(const Figures& figures) {
   add_counters(families, figures.net, "kvdepot_net_", kNetCounters);
   add_gauges(families, figures.net, "kvdepot_net_", kNetGauges);
   add_tenants(families, figures.tenants.figures());
+  add_spaces(families, figures.spaces);
   for (const auto& f : kNodeHistograms) {
     add_histogram(families, std::string("kvdepot_") + f.name + "_seconds", f.help, figures.node.*f.field);
   }
@@ -241,6 +289,7 @@ std::string stats_json(const Figures& figures) {
   for (const Tenants::Figure& tenant : figures.tenants.figures()) {
     json["tenants"][tenant.name] = {{"requests", tenant.accepted}, {"refused", tenant.refused}};
   }
+  add_spaces(json, figures.spaces);
   add_json(json["net"], figures.net, kNetCounters);
   add_json(json["net"], figures.net, kNetGauges);
   for (const auto& f : kNodeHistograms) {

@@ -1,8 +1,9 @@
-// A node's figures under the names that others read: Prometheus text for /metrics, JSON for STATS. Reads only atomics,
-// so any thread may call them; no failure, no blocking.
+// A node's figures under the names that others read: Prometheus text for /metrics, JSON for STATS. Reads only atomics
+// and copies, so any thread may call them; no failure, no blocking.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "net/counters.h"
 #include "node/counters.h"
@@ -15,7 +16,8 @@ struct Figures {
   const NodeCounters& node;
   const net::NetCounters& net;
   const Tenants& tenants;
-  const store::StoreStats* store = nullptr;  // null while the store is being opened
+  const store::StoreStats* store = nullptr;       // null while the store is being opened
+  std::vector<store::TenantFigures> spaces = {};  // what tenants take up
   bool ready = false;
   double uptime_s = 0;
 };

@@ -80,6 +80,7 @@ class NodeImpl final : public Node {
   static RespAccess resp_access(Gate::Admission admission);
   RespServer::Doors resp_doors();
   Status listen(std::string& why);
+  void bound_tenants(const auth::Authority& authority);
   void make_context();
   void end_all(const Error& why);
   using Adopt = Status (NodeImpl::*)(std::unique_ptr<io::Stream>);
@@ -105,7 +106,7 @@ class NodeImpl final : public Node {
   net::NetCounters net_;
   // Read by the HTTP thread.
   std::atomic<State> state_{State::kRecovering};
-  std::atomic<const store::StoreStats*> store_stats_{nullptr};
+  std::atomic<const store::Store*> served_{nullptr};
 
   RateLimited bad_peers_{kLogPeriod};
   RateLimited crowded_{kLogPeriod};
@@ -185,7 +186,8 @@ Status NodeImpl::open(std::string& why) {
   Result<std::unique_ptr<store::Store>> store = store::Store::open(loop_, log_, store_options(), &why, options_.disks);
   if (!store) return fail(store.error());
   store_ = std::move(*store);
-  store_stats_ = &store_->stats();
+  if (options_.authority != nullptr) bound_tenants(*options_.authority);
+  served_ = store_.get();
   make_context();
   loop_.set_spin(options_.spin);
   if (Status listening = listen(why); !listening) return listening;
@@ -269,6 +271,14 @@ Status NodeImpl::bind(std::string& why) {
   if (!http) return explain(std::string(kHttpScheme) + options_.http, http.error(), why);
   http_ = std::move(*http);
   return {};
+}
+
+// What the credentials of the day say of bytes is the store's to keep.
+void NodeImpl::bound_tenants(const auth::Authority& authority) {
+  std::vector<store::TenantQuota> quotas;
+  for (const auto& [tenant, quota] : authority.tenants())
+    quotas.push_back({.tenant = tenant, .quota = {quota.pool_bytes, quota.flash_bytes}});
+  store_->set_quotas(quotas);
 }
 
 void NodeImpl::make_context() {
@@ -356,12 +366,15 @@ std::vector<std::string> NodeImpl::resp_addresses() const {
 
 Figures NodeImpl::figures() const {
   const std::chrono::duration<double> uptime = loop_.now() - started_;
-  return {.node = counters_,
-          .net = net_,
-          .tenants = gate_.tenants(),
-          .store = store_stats_.load(),
-          .ready = state_.load() == State::kReady,
-          .uptime_s = uptime.count()};
+  const store::Store* const served = served_.load();
+  return {
+      .node = counters_,
+      .net = net_,
+      .tenants = gate_.tenants(),
+      .store = served == nullptr ? nullptr : &served->stats(),
+      .spaces = served == nullptr ? std::vector<store::TenantFigures>() : served->tenant_figures(Tenants::kShownMax),
+      .ready = state_.load() == State::kReady,
+      .uptime_s = uptime.count()};
 }
 
 // On the HTTP thread.
@@ -488,6 +501,7 @@ void NodeImpl::tell_room() {
 
 void NodeImpl::set_authority(std::shared_ptr<const auth::Authority> authority) {
   KVD_CHECK(authority != nullptr && !gate_.open());
+  bound_tenants(*authority);
   gate_.replace(std::move(authority));
   for (const auto& [number, session] : sessions_) session->renew_identity();
   // Redis clients come back by themselves, and say again who they are.

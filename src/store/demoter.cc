@@ -4,12 +4,14 @@
 #include <utility>
 
 #include "base/check.h"
+#include "store/tenant_space.h"
 
 namespace kvd::store {
 namespace {
 
 Status not_written() { return fail(Code::kIo, "the record could not be written"); }
 Status budget_spent() { return fail(Code::kBusy, "the write budget is spent"); }
+Status beyond_quota() { return fail(Code::kBusy, "the record is larger than the tenant's quota of flash"); }
 
 }  // namespace
 
@@ -37,6 +39,9 @@ void Demoter::add(PoolRecord& record) {
   dirty_bytes_ += record.bytes();
   flash_.stats.dirty_bytes.add(record.bytes());
   flash_.stats.dirty_records.add(1);
+  TenantSpace& tenant = *record.tenant;
+  tenant.dirty_bytes += record.bytes();
+  if (tenant.dirty_bytes > tenant.quota.pool_bytes / 2) press(tenant);
   (record.acks_first == nullptr ? waiting_ : urgent_).push_back(record);
   kick();
 }
@@ -46,6 +51,12 @@ void Demoter::uncount(const PoolRecord& record) {
   flash_.stats.dirty_bytes.sub(record.bytes());
   flash_.stats.dirty_records.sub(1);
   if (dirty_bytes_ < pool_.bytes() / 4) pressure_ = false;
+  TenantSpace& tenant = *record.tenant;
+  tenant.dirty_bytes -= record.bytes();
+  if (tenant.pressing && tenant.dirty_bytes <= tenant.quota.pool_bytes / 4) {
+    tenant.pressing = false;
+    --pressing_;
+  }
 }
 
 void Demoter::unqueue(PoolRecord& record) {
@@ -63,8 +74,9 @@ void Demoter::forget(PoolRecord& record, const Status& why) {
 void Demoter::replace(PoolRecord& record, PoolRecord& by) {
   if (record.state != PoolRecord::State::kDirty) return;
   unqueue(record);
-  if (!flash_.health.on())
-    return take_acks(record, tier_is_off());  // `by` will not be queued, so nobody would tell them
+  // Where `by` will not be queued nobody would tell them.
+  if (!flash_.health.on()) return take_acks(record, tier_is_off());
+  if (!Flash::admits(by)) return take_acks(record, beyond_quota());
   by.acks_first = std::exchange(record.acks_first, nullptr);
   by.acks_last = std::exchange(record.acks_last, nullptr);
 }
@@ -76,14 +88,15 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
   const bool unsafe = backed && level == AckLevel::kSynced && flash_.segments.at(record.place.segment).unflushed;
   if (record.state == PoolRecord::State::kClean && record.load == nullptr && (!backed || unsafe)) {
     // It would only be dropped, and the copy that may be there with it.
-    if (flash_.over_budget(unsafe ? dirty_bytes_ + record.bytes() : 0)) {
-      due_.emplace_back(std::move(on_ack), budget_spent());
+    const bool admitted = Flash::admits(record);
+    if (!admitted || flash_.over_budget(unsafe ? dirty_bytes_ + record.bytes() : 0)) {
+      due_.emplace_back(std::move(on_ack), admitted ? budget_spent() : beyond_quota());
       return acks_.arm(flash_.loop.now());
     }
     // Its segment was given up while it stayed in DRAM, or a flush of it failed; now somebody wants it on flash. Of two
     // copies the older one must not outlive a removal of the younger.
     if (unsafe) {
-      flash_.index.erase(record.key.hash, record.place.segment, record.place.offset);
+      flash_.leave(record.key, record.place.segment, record.place.offset);
       flash_.bury(record.key, record.place.segment, record.place.generation);
     }
     record.put_seq = flash_.put_seq_next++;
@@ -128,6 +141,12 @@ void Demoter::pressure() {
   kick();
 }
 
+void Demoter::press(TenantSpace& tenant) {
+  if (tenant.dirty_bytes == 0) return;  // nothing would end it
+  if (!std::exchange(tenant.pressing, true)) ++pressing_;
+  kick();
+}
+
 void Demoter::flush_always(bool always) {
   flush_always_ = always;
   kick();
@@ -149,7 +168,7 @@ bool Demoter::has_work() {
 
 // Whether to write now; otherwise the timer is set for when that may change.
 bool Demoter::must_write() {
-  if (flush_always_ || pressure_ || flash_.tombstones.carrying()) return true;
+  if (flush_always_ || pressure_ || pressing_ > 0 || flash_.tombstones.carrying()) return true;
   if (dirty_bytes_ > pool_.bytes() / 2) return pressure_ = true;
   if (!removal_waits_.empty() && flash_.tombstones.pending() && writer_.in_flight() == 0) return true;
   if (!urgent_.empty()) {
@@ -284,18 +303,30 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   if (!flash_.health.on()) return give_up(record, tier_is_off());
   if (flash_.index.size() >= flash_.index.records_max()) evictor_.make_index_room();
   const IndexEntry entry{place.segment, place.offset, record.pages, 0, place.checksum};
-  bool inserted = flash_.index.insert(record.key.hash, entry);
-  while (!inserted && evictor_.make_index_room_now()) inserted = flash_.index.insert(record.key.hash, entry);
+  const bool admitted = Flash::admits(record);  // the quota may have become smaller meanwhile
+  if (admitted) note_given_up(record);
+  bool inserted = admitted && flash_.enter(record.key, entry);
+  while (admitted && !inserted && evictor_.make_index_room_now()) inserted = flash_.enter(record.key, entry);
   if (!inserted) {
     // Unfindable on flash: a tombstone keeps it from coming back at the next start after a removal.
     flash_.bury(record.key, place.segment, place.generation);
-    return give_up(record, not_written());
+    return give_up(record, admitted ? not_written() : beyond_quota());
   }
   record.place = place;
   flash_.replaced_by(record, place);
   uncount(record);
   pool_.clean(record);
   take_acks(record, {});
+}
+
+// The tenant gives up what is beyond its quota with this record. An older copy that it had given up must not come back
+// when this one is removed.
+void Demoter::note_given_up(PoolRecord& record) {
+  TenantSpace& tenant = *record.tenant;
+  if (tenant.quota.flash_bytes != SpaceQuota::kUnlimited) flash_.usage.make_room(tenant, record.bytes());
+  if (tenant.floor == LogPosition{}) return;
+  if (const auto old = flash_.find(record.key.hash))
+    record.replaced.push_back({old->place.segment, old->place.generation});
 }
 
 // The frame may be on the medium all the same, and as long as its segment has no footer a scan would find it there. So

@@ -1,15 +1,14 @@
 // Demoter: decides when records that are in DRAM only are written to flash, and acknowledges puts.
 //
 // Records are written in the order they were published: when the store has been idle for demote_idle, when one is older
-// than demote_after, when somebody waits for it (urgent), when the pool fills with such records (pressure), and on
-// drain. Otherwise reads come first. Records that somebody waits for overtake the others and share frames and flushes;
-// so do removals, whose tombstones come first in every frame.
-// A record whose frame failed is appended once more, elsewhere; then it stays in DRAM only and its puts end with kIo.
-// What failed may be on the medium all the same, so it gets a tombstone: a later removal holds for it, too.
-// After a failed flush the open segment is closed, tombstones that were not flushed before are written again, and a put
-// that asks for `synced` appends its record anew.
-// Over the write budget no record is written: what would have to be now stays in DRAM only, where it may be evicted,
-// and its puts end with kBusy. Removals and what segments need for themselves are written all the same.
+// than demote_after, when somebody waits for it (urgent), when the pool or what a tenant may have of it fills with such
+// records (pressure), and on drain. Otherwise reads come first. Records that somebody waits for overtake the others and
+// share frames and flushes; so do removals, whose tombstones come first in every frame. A record whose frame failed is
+// appended once more, elsewhere; then it stays in DRAM only and its puts end with kIo. What failed may be on the medium
+// all the same, so it gets a tombstone: a later removal holds for it, too. After a failed flush the open segment is
+// closed, tombstones that were not flushed before are written again, and a put that asks for `synced` appends its
+// record anew. Over the write budget no record is written: what would have to be now stays in DRAM only, where it may
+// be evicted, and its puts end with kBusy. Removals and what segments need for themselves are written all the same.
 // Belongs to the store's loop; acknowledgements come from the loop.
 #pragma once
 
@@ -59,6 +58,8 @@ class Demoter {
   void activity() noexcept { last_activity_ = flash_.loop.now(); }
   // There was no room in the pool: write until a good part of it is clean.
   void pressure();
+  // The same of what this tenant may have.
+  void press(TenantSpace& tenant);
   // Something may have changed (tombstones, a ready segment): look again, from the loop.
   void kick();
   // Writes everything from now on (or no longer), without waiting for idleness.
@@ -80,6 +81,7 @@ class Demoter {
   [[nodiscard]] bool only_carried() const noexcept;
   void fill(Frame& frame, bool records);
   void frame_done(Frame& frame, const Status& status);
+  void note_given_up(PoolRecord& record);
   void record_written(PoolRecord& record, const FlashPlace& place);
   void record_failed(PoolRecord& record, const FlashPlace& place);
   void give_up(PoolRecord& record, const Status& why);
@@ -104,6 +106,7 @@ class Demoter {
   Queue waiting_;                  // in order of publication
   std::uint64_t dirty_bytes_ = 0;  // in both queues and in frames
   bool pressure_ = false;
+  std::size_t pressing_ = 0;  // tenants of which as much is written now
   bool flush_always_ = false;
   Time last_activity_;
   Time removal_at_ = kNever;  // when the first tombstone that waits was seen

@@ -104,6 +104,7 @@ void Evictor::evict(std::uint32_t segment, bool retire) {
 // Of a segment that is kEvicting since just now.
 Evictor::Task& Evictor::begin(std::uint32_t segment) {
   flash_.stats.segments_evicted.add();
+  flash_.usage.forget(segment);
   Task& task = add_task(segment, true);
   read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
   return task;

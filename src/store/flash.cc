@@ -50,6 +50,20 @@ void Flash::fail_refused() {
   }
 }
 
+bool Flash::enter(const RecordKey& key, const IndexEntry& entry) {
+  IndexEntry before;
+  if (!index.insert(key.hash, entry, &before)) return false;
+  TenantSpace& tenant = namespaces.tenant(key.ns);
+  if (before.offset > 0) usage.remove(tenant, before.segment, before.offset, before.pages);
+  usage.add(tenant, entry.segment, entry.offset, entry.pages);
+  return true;
+}
+
+void Flash::leave(const RecordKey& key, std::uint32_t segment, std::uint32_t offset) {
+  const std::uint32_t pages = index.erase(key.hash, segment, offset);
+  if (pages > 0) usage.remove(namespaces.tenant(key.ns), segment, offset, pages);
+}
+
 void Flash::hold_namespace(std::uint32_t segment, NamespaceHandle ns) {
   auto& held = segment_namespaces_[segment];
   if (std::ranges::find(held, ns) != held.end()) return;

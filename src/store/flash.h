@@ -14,6 +14,7 @@
 #include "io/loop.h"
 #include "policy/write_budget.h"
 #include "store/flash_health.h"
+#include "store/flash_usage.h"
 #include "store/index.h"
 #include "store/namespaces.h"
 #include "store/pool_record.h"
@@ -35,6 +36,7 @@ struct Flash {
         volume(std::move(volume_in)),
         index(index_records_max),
         segments(volume.segments(), policy::make_eviction(eviction, volume.segments())),
+        usage(segments, volume.segment_pages()),
         tombstones(segments),
         health(loop, log, volume.disk()),
         write_budget_(write_budget),
@@ -45,7 +47,8 @@ struct Flash {
   Flash(const Flash&) = delete;
   Flash& operator=(const Flash&) = delete;
 
-  // Where a record lies that may be read; nothing when the tier is off. The place's generation is filled in.
+  // Where a record lies that may be read, also one that its tenant has given up; nothing when the tier is off. The
+  // place's generation is filled in.
   struct Found {
     FlashPlace place;
     std::uint32_t pages = 0;
@@ -54,9 +57,18 @@ struct Flash {
     if (!health.on() || hidden(hash)) return std::nullopt;
     return found(index.find(hash));
   }
-  // Whether that finds something, of which the index has fetched the place.
-  [[nodiscard]] bool holds(std::uint64_t hash, const FlashIndex::Place& place) const noexcept {
-    return health.on() && !hidden(hash) && found(index.find(place)).has_value();
+  // The same, of which the index has fetched the place.
+  [[nodiscard]] std::optional<Found> find(std::uint64_t hash, const FlashIndex::Place& place) const noexcept {
+    if (!health.on() || hidden(hash)) return std::nullopt;
+    return found(index.find(place));
+  }
+  // Enters a record that was written into the index and counts it. False when the index has no place.
+  bool enter(const RecordKey& key, const IndexEntry& entry);
+  // Takes a record out of the index, if it lies there.
+  void leave(const RecordKey& key, std::uint32_t segment, std::uint32_t offset);
+  // Whether this record's tenant may have it on flash at all.
+  [[nodiscard]] static bool admits(const PoolRecord& record) noexcept {
+    return record.bytes() <= record.tenant->quota.flash_bytes;
   }
   // What is found under this hash is not given out before recovery has ended: a tombstone was seen that may mean it.
   void hide(std::uint64_t hash) { hidden_.insert(hash); }
@@ -103,6 +115,7 @@ struct Flash {
   Volume volume;
   FlashIndex index;
   Segments segments;
+  FlashUsage usage;
   Tombstones tombstones;
   FlashHealth health;
   std::uint64_t put_seq_next = 1;

@@ -98,9 +98,10 @@ FlashIndex::Place FlashIndex::prefetch(std::uint64_t hash) const noexcept {
   return place;
 }
 
-bool FlashIndex::insert(std::uint64_t hash, const IndexEntry& entry) noexcept {
+bool FlashIndex::insert(std::uint64_t hash, const IndexEntry& entry, IndexEntry* overwritten) noexcept {
   const Place place = place_of(hash);
   if (Slot* slot = find_slot(place)) {
+    if (overwritten != nullptr) *overwritten = unpack(*slot);
     *slot = pack(place.tag, entry);
     return true;
   }
@@ -143,14 +144,14 @@ FlashIndex::Slot* FlashIndex::make_room(const Place& place) noexcept {
   return nullptr;
 }
 
-bool FlashIndex::erase(std::uint64_t hash, std::uint32_t segment, std::uint32_t offset) noexcept {
+std::uint32_t FlashIndex::erase(std::uint64_t hash, std::uint32_t segment, std::uint32_t offset) noexcept {
   Slot* slot = find_slot(place_of(hash));
-  if (slot == nullptr) return false;
+  if (slot == nullptr) return 0;
   const IndexEntry entry = unpack(*slot);
-  if (entry.segment != segment || entry.offset != offset) return false;
+  if (entry.segment != segment || entry.offset != offset) return 0;
   *slot = {};
   --size_;
-  return true;
+  return entry.pages;
 }
 
 std::uint64_t FlashIndex::erase_segment(std::uint32_t segment, std::uint64_t first_bucket,

@@ -46,10 +46,11 @@ class FlashIndex {
 
   // Inserts, or overwrites the record's entry. False when there is no place for it: nothing has changed then, and the
   // caller makes room by giving up a segment.
-  bool insert(std::uint64_t hash, const IndexEntry& entry) noexcept;
+  // `overwritten`, where it is given, gets the entry that was there; its offset stays 0 when there was none.
+  bool insert(std::uint64_t hash, const IndexEntry& entry, IndexEntry* overwritten = nullptr) noexcept;
 
-  // Erases the record's entry if it lies at this place; false when it does not.
-  bool erase(std::uint64_t hash, std::uint32_t segment, std::uint32_t offset) noexcept;
+  // Erases the record's entry if it lies at this place; how many pages it has, 0 when it lies elsewhere.
+  std::uint32_t erase(std::uint64_t hash, std::uint32_t segment, std::uint32_t offset) noexcept;
 
   // Erases entries of `segment` in buckets [first_bucket, first_bucket + buckets); returns how many. For segments whose
   // footer cannot be read, in slices so that nobody waits.

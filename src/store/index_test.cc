@@ -63,11 +63,11 @@ TEST(FlashIndex, AgreesWithAMapUnderRandomUseAroundItsCap) {
           ASSERT_GE(model.size(), kRecords) << "there is always a place up to the cap";
         }
       } else if (known != model.end()) {
-        ASSERT_FALSE(index.erase(key, known->second.segment, known->second.offset ^ 1));
-        ASSERT_TRUE(index.erase(key, known->second.segment, known->second.offset));
+        ASSERT_EQ(index.erase(key, known->second.segment, known->second.offset ^ 1), 0u);
+        ASSERT_EQ(index.erase(key, known->second.segment, known->second.offset), known->second.pages);
         model.erase(known);
       } else {
-        ASSERT_FALSE(index.erase(key, 0, 1));
+        ASSERT_EQ(index.erase(key, 0, 1), 0u);
       }
       if (i % 1'000 != 0) continue;
       ASSERT_EQ(index.size(), model.size());

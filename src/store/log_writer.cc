@@ -155,7 +155,7 @@ void LogWriter::sealed(const Closing& closing, const Status& status) {
   if (!status)
     flash_.log.warn(
         fmt::format("store: the footer of segment {} was not written: {}", segment.id, error_text(status.error())));
-  flash_.segments.seal(segment.id, segment.content.descriptors.empty());
+  flash_.segments.seal(segment.id, segment.content.descriptors.empty() || flash_.usage.spent(segment.id));
   const auto at = std::ranges::find_if(closing_, [&](const auto& other) { return other.get() == &closing; });
   spare_segments_.push_back(std::move((*at)->segment));
   spare_closings_.push_back(std::move(*at));

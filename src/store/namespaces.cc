@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "store/tenant_space.h"
 
 namespace kvd::store {
 namespace {
@@ -26,6 +27,11 @@ const GroupInfo* NamespaceInfo::group(std::uint16_t number) const noexcept {
   return nullptr;
 }
 
+Namespaces::Namespaces(std::uint64_t record_bytes_max)
+    : record_bytes_max_(record_bytes_max), tenants_(std::make_unique<TenantSpaces>()) {}
+
+Namespaces::~Namespaces() = default;
+
 NamespaceHandle Namespaces::find_or_add(const NamespaceName& name) {
   const auto hash = block::hash_namespace(name.tenant, as_bytes(name.fingerprint));
   const auto [at, added] = by_hash_.try_emplace(hash, 0);
@@ -43,6 +49,7 @@ NamespaceHandle Namespaces::add(const NamespaceName& name, const block::Namespac
   NamespaceInfo& entry = entries_[handle];
   entry.name = name;
   entry.hash = hash;
+  entry.tenant = &tenants_->enter(name.tenant);
   entry.known = true;
   return handle;
 }
@@ -59,6 +66,7 @@ void Namespaces::forget_unused(NamespaceHandle handle) {
   } else if (NamespaceInfo& opened = entries_[at->second]; opened.disputed == handle) {
     opened.disputed = kNoNamespace;
   }
+  tenants_->leave(*entry.tenant);
   entry = NamespaceInfo();
   free_.push_back(handle);
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "base/result.h"
@@ -33,11 +34,15 @@ struct GroupInfo {
 
 inline constexpr NamespaceHandle kNoNamespace = UINT32_MAX;
 
+struct TenantSpace;
+class TenantSpaces;
+
 struct NamespaceInfo {
   NamespaceName name;
   block::NamespaceHash hash;
   std::deque<GroupInfo> groups;
-  std::uint32_t users = 0;  // that have it open
+  TenantSpace* tenant = nullptr;  // of a known one
+  std::uint32_t users = 0;        // that have it open
   std::uint32_t holds = 0;
   bool known = false;
   NamespaceHandle disputed = kNoNamespace;  // the entry of what flash holds of it with other schemas
@@ -63,7 +68,10 @@ class Namespaces {
   static constexpr NamespaceHandle kNone = kNoNamespace;
 
   // `record_bytes_max`: the largest record this store can hold.
-  explicit Namespaces(std::uint64_t record_bytes_max) : record_bytes_max_(record_bytes_max) {}
+  explicit Namespaces(std::uint64_t record_bytes_max);
+  ~Namespaces();
+  Namespaces(const Namespaces&) = delete;
+  Namespaces& operator=(const Namespaces&) = delete;
 
   // Opens a namespace, until close(); the same handle for an equal one that is known. kInvalid: bad names or geometry,
   // a record too large for this store, or known here with another schema (also: without a group of which flash holds
@@ -86,6 +94,9 @@ class Namespaces {
   }
   // Requires known(handle).
   [[nodiscard]] const NamespaceInfo& at(NamespaceHandle handle) const noexcept { return entries_[handle]; }
+  // What the tenant of a known one takes up.
+  [[nodiscard]] TenantSpace& tenant(NamespaceHandle handle) const noexcept { return *entries_[handle].tenant; }
+  [[nodiscard]] TenantSpaces& tenants() const noexcept { return *tenants_; }
   [[nodiscard]] RecordKey key_of(NamespaceHandle handle, const block::RecordId& id) const noexcept {
     return {handle, id, record_hash(entries_[handle].hash, id)};
   }
@@ -96,6 +107,7 @@ class Namespaces {
   void forget_unused(NamespaceHandle handle);
 
   std::uint64_t record_bytes_max_;
+  std::unique_ptr<TenantSpaces> tenants_;
   std::deque<NamespaceInfo> entries_;
   std::vector<NamespaceHandle> free_;  // of entries that are not known
   std::map<block::NamespaceHash, NamespaceHandle> by_hash_;

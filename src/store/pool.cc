@@ -14,6 +14,7 @@
 #include "base/error_text.h"
 #include "block/checksum.h"
 #include "store/pool_memory.h"
+#include "store/tenant_space.h"
 
 namespace kvd::store {
 namespace {
@@ -25,6 +26,8 @@ constexpr std::uint64_t kPrefaultBytes = std::uint64_t{32} << 20;
 constexpr std::size_t kVictimsMax = 32;   // oldest records whose neighbourhood is looked at
 constexpr std::size_t kLooksMax = 4096;   // steps around them, and again steps by place
 constexpr std::uint64_t kEvictedMax = 4;  // times what is wanted
+
+using TenantClean = List<PoolRecord, &PoolRecord::tenant_link>;
 
 std::uint32_t page_of(const PoolRecord& record) noexcept {
   return static_cast<std::uint32_t>(record.pool_offset / kPageBytes);
@@ -222,6 +225,47 @@ void Pool::evict(const Stretch& stretch) {
   }
 }
 
+// Evicts the tenant's own records until there is room for `bytes` more of it; false when that was not enough.
+bool Pool::evict_beyond(TenantSpace& tenant, std::uint64_t bytes) {
+  for (std::size_t n = 0; n < kGivenUpMax && !tenant.pool_takes(bytes); ++n) {
+    PoolRecord* oldest = tenant.clean.front();
+    if (oldest == nullptr) break;
+    stats_.pool_evictions.add();
+    tenant.pool_evictions.add();
+    detach(*oldest);
+  }
+  return tenant.pool_takes(bytes);
+}
+
+// Nothing is evicted where it would not suffice.
+bool Pool::make_tenant_room(TenantSpace& tenant, std::uint64_t bytes) {
+  if (tenant.pool_takes(bytes)) return true;
+  if (bytes <= tenant.pool_room() && evict_beyond(tenant, bytes)) return true;
+  tenant.pool_refused.add();
+  return false;
+}
+
+void Pool::quota_changed(TenantSpace& tenant) {
+  const bool bounded = tenant.quota.pool_bytes != SpaceQuota::kUnlimited;
+  if (bounded == std::exchange(tenant.ordered, bounded)) return;
+  while (!bounded && tenant.clean.pop_front() != nullptr) {
+  }
+  tenant.clean_bytes = 0;
+  for (PoolRecord* record = bounded ? clean_.front() : nullptr; record != nullptr; record = clean_.after(*record)) {
+    if (record->tenant != &tenant) continue;
+    tenant.clean.push_back(*record);
+    tenant.clean_bytes += record->bytes();
+  }
+}
+
+bool Pool::trim(TenantSpace& tenant) { return !evict_beyond(tenant, 0) && !tenant.clean.empty(); }
+
+std::uint64_t Pool::recount(const TenantSpace& tenant) const noexcept {
+  std::uint64_t bytes = 0;
+  for (const auto& [page, record] : by_place_) bytes += record->tenant == &tenant ? record->bytes() : 0;
+  return bytes;
+}
+
 PoolRecord* Pool::allocate(const RecordKey& key, const block::RecordShape& shape) {
   return allocate(key, shape, 0, shape.layers);
 }
@@ -229,6 +273,9 @@ PoolRecord* Pool::allocate(const RecordKey& key, const block::RecordShape& shape
 PoolRecord* Pool::allocate(const RecordKey& key, const block::RecordShape& shape, std::uint32_t layer_first,
                            std::uint32_t layer_count) {
   const auto pages = static_cast<std::uint32_t>(shape.slab_offset(layer_count) / kPageBytes);
+  TenantSpace* const tenant = key.ns == Namespaces::kNone ? nullptr : &namespaces_.tenant(key.ns);
+  const std::uint64_t bytes = std::uint64_t{pages} * kPageBytes;
+  if (tenant != nullptr && !make_tenant_room(*tenant, bytes)) return nullptr;
   if (!make_room(pages)) return nullptr;
   const std::uint32_t first = *allocator_.allocate(pages);
   if (free_records_.empty()) add_records();
@@ -236,6 +283,7 @@ PoolRecord* Pool::allocate(const RecordKey& key, const block::RecordShape& shape
   free_records_.pop_back();
   record = PoolRecord();
   record.pool = this;
+  record.tenant = tenant;
   record.key = key;
   record.shape = &shape;
   record.seed = block::record_seed(key.id, shape);
@@ -245,7 +293,10 @@ PoolRecord* Pool::allocate(const RecordKey& key, const block::RecordShape& shape
   record.image = base_ + record.pool_offset;
   record.state = PoolRecord::State::kWriting;
   by_place_.emplace(first, &record);
-  if (key.ns != Namespaces::kNone) namespaces_.hold(key.ns);
+  if (tenant != nullptr) {
+    namespaces_.hold(key.ns);
+    tenant->pool_bytes.add(bytes);
+  }
   stats_.pool_bytes_used.set(used_bytes());
   return &record;
 }
@@ -300,6 +351,9 @@ void Pool::touch(PoolRecord& record) {
   clean_.erase(record);
   clean_.push_back(record);
   record.used_at = ++uses_;
+  if (!TenantClean::linked(record)) return;
+  record.tenant->clean.erase(record);
+  record.tenant->clean.push_back(record);
 }
 
 void Pool::pin(PoolRecord& record) noexcept {
@@ -339,10 +393,18 @@ void Pool::settle(PoolRecord& record) noexcept {
     clean_.push_back(record);
     clean_bytes_ += record.bytes();
     record.used_at = ++uses_;
+    if (record.tenant != nullptr && record.tenant->ordered) {
+      record.tenant->clean.push_back(record);
+      record.tenant->clean_bytes += record.bytes();
+    }
   }
   if (!evictable && clean_.holds(record)) {
     clean_.erase(record);
     clean_bytes_ -= record.bytes();
+    if (TenantClean::linked(record)) {
+      record.tenant->clean.erase(record);
+      record.tenant->clean_bytes -= record.bytes();
+    }
   }
   if (record.state == PoolRecord::State::kDetached && !record.referenced()) free_record(record);
 }
@@ -355,7 +417,9 @@ void Pool::free_record(PoolRecord& record) noexcept {
   end_load(record);
   free_records_.push_back(&record);
   stats_.pool_bytes_used.set(used_bytes());
-  if (record.key.ns != Namespaces::kNone) namespaces_.release(record.key.ns);
+  if (record.tenant == nullptr) return;
+  record.tenant->pool_bytes.sub(record.bytes());
+  namespaces_.release(record.key.ns);  // the last: it may be the tenant's end
 }
 
 }  // namespace kvd::store

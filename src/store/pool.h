@@ -3,7 +3,7 @@
 // for a record is one stretch of addresses, so the neighbours of an old record go with it, and no others.
 //
 // One owner, one thread (a thread of its own touches the pages in the background after create()). The memory is
-// pool_bytes for images plus about 420 bytes per record that is in the pool at once; nothing grows beyond that. What
+// pool_bytes for images plus about 450 bytes per record that is in the pool at once; nothing grows beyond that. What
 // records of 64 KiB and more take is taken at start (up to kReservedMax of them); with more records than there ever
 // were in the pool it grows, and it is kept.
 #pragma once
@@ -63,6 +63,8 @@ class Pool {
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;
   // Free, or taken by records that may be evicted.
   [[nodiscard]] std::uint64_t room_bytes() const noexcept { return bytes_ - used_bytes() + clean_bytes_; }
+  // Records that a tenant gives up for its quota in one turn of the loop, at most: about a millisecond.
+  static constexpr std::size_t kGivenUpMax = 4096;
 
   // Touches all pages in the background from now on, so that neither puts nor gets pay for page faults. Warns in `log`,
   // which outlives the pool, when the kernel has no page to give: a later put may then end the process. Once.
@@ -71,8 +73,9 @@ class Pool {
   enum class Prefault : std::uint8_t { kNotYet, kDone, kGivenUp };
   [[nodiscard]] Prefault prefaulted() const noexcept { return prefaulted_.load(std::memory_order_acquire); }
 
-  // A record with an image of its own in state kWriting, not in the table; clean records are evicted to make room.
-  // Null when there is none. A record that is given up before publish() goes back with detach(). Until it is freed it
+  // A record with an image of its own in state kWriting, not in the table; clean records are evicted to make room: at
+  // the tenant's quota its own, the least recently used first, and then as everybody's. Null when there is none, or not
+  // within the quota. A record that is given up before publish() goes back with detach(). Until it is freed it
   // holds its namespace, unless that is Namespaces::kNone.
   PoolRecord* allocate(const RecordKey& key, const block::RecordShape& shape);
   // The same with room for the table page and the layers [layer_first, layer_first + layer_count) only: never to be
@@ -108,6 +111,13 @@ class Pool {
   // many pages, or one record. False when no such stretch was found; nothing has been evicted then.
   bool make_room(std::uint32_t pages);
 
+  // The quota of `tenant` has changed. With a new one its clean records are put in order: a look at all that there are.
+  void quota_changed(TenantSpace& tenant);
+  // Evicts of what the tenant has beyond its quota, up to kGivenUpMax records; whether there is more to evict.
+  bool trim(TenantSpace& tenant);
+  // What its images take, counted anew. Looks at all images.
+  [[nodiscard]] std::uint64_t recount(const TenantSpace& tenant) const noexcept;
+
  private:
   Pool(io::PrivateFd fd, std::byte* base, std::uint64_t bytes, StoreStats& stats, Namespaces& namespaces);
   [[nodiscard]] bool touch_pages(const std::stop_token& stop, Log& log) const;
@@ -127,6 +137,8 @@ class Pool {
   std::optional<Stretch> best_around(const PoolRecord& victim, std::uint32_t pages, std::size_t& looks);
   std::optional<Stretch> next_by_place(std::uint32_t pages);
   void evict(const Stretch& stretch);
+  bool make_tenant_room(TenantSpace& tenant, std::uint64_t bytes);
+  bool evict_beyond(TenantSpace& tenant, std::uint64_t bytes);
   void settle(PoolRecord& record) noexcept;  // after a change of state or references: the right list, or freed
   void free_record(PoolRecord& record) noexcept;
   void unlink_from_table(PoolRecord& record) noexcept;

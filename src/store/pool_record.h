@@ -28,6 +28,7 @@ namespace kvd::store {
 class Loader;
 class Pool;
 class PoolRecord;
+struct TenantSpace;
 
 // A get that waits for layers of a record. Owned by Loader, which recycles them.
 struct Waiter {
@@ -126,9 +127,11 @@ class PoolRecord {
   std::vector<ReplacedPlace> replaced;
 
   Pool* pool = nullptr;
+  TenantSpace* tenant = nullptr;  // null: of no namespace
   PoolRecord* hash_next = nullptr;
-  ListLink<PoolRecord> link;       // of the clean list or of a dirty queue
-  ListLink<PoolRecord> load_link;  // of the loader's queues
+  ListLink<PoolRecord> link;         // of the clean list or of a dirty queue
+  ListLink<PoolRecord> load_link;    // of the loader's queues
+  ListLink<PoolRecord> tenant_link;  // of its tenant's clean list
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return std::uint64_t{pages} * kPageBytes; }
   [[nodiscard]] bool referenced() const noexcept { return pins > 0 || holds > 0; }

@@ -105,6 +105,7 @@ void Recovery::number_on(const std::vector<Use>& uses) {
   for (const Use& use : uses) {
     flash_.generation_next = std::max(flash_.generation_next, use.generation + 1);
     flash_.segments.at(use.segment).generation = use.generation;
+    flash_.segments.at(use.segment).order = use.generation;
     flash_.segments.unread(use.segment);
   }
   // Above all of earlier openings, also of headers that are damaged now: their footers must not count for a new use.
@@ -334,7 +335,7 @@ bool Recovery::insert(const Use& use, const Descriptor& d, const RecordKey& key)
   } else if (!other && flash_.index.size() >= flash_.index.records_max()) {
     return false;
   }
-  return flash_.index.insert(hash, {use.segment, d.offset, d.length / 4096, 0, static_cast<std::uint32_t>(d.checksum)});
+  return flash_.enter(key, {use.segment, d.offset, d.length / 4096, 0, static_cast<std::uint32_t>(d.checksum)});
 }
 
 // The youngest segment whose tombstones are all in others, too, or name nothing any more; tombstones_ is sorted.
@@ -363,7 +364,7 @@ void Recovery::apply_tombstones() {
     if (entry->segment != t.segment)
       tombstones_.push_back({t.key, t.put_seq, entry->segment, flash_.segments.at(entry->segment).generation, t.holder,
                              t.holder_generation});
-    flash_.index.erase(t.key.hash, entry->segment, entry->offset);
+    flash_.leave(t.key, entry->segment, entry->offset);
   }
   // A crash while tombstones were carried over leaves two copies. One is enough, and not the one in a segment of which
   // all are elsewhere, too: that may be all that is free to be given up, so it must have nothing to carry.

@@ -65,6 +65,7 @@ void Segments::ready(std::uint32_t segment, std::uint64_t generation) {
   segments_[segment].state = SegmentState::kReady;
   segments_[segment].generation = generation;
   segments_[segment].removed = 0;
+  segments_[segment].order = 0;
   segments_[segment].unflushed = false;
   ready_.push_back(segment);
 }
@@ -74,6 +75,10 @@ std::optional<std::uint32_t> Segments::open_next(bool last_too) {
   const std::uint32_t segment = ready_.front();
   ready_.erase(ready_.begin());
   segments_[segment].state = SegmentState::kOpen;
+  // Headers that are written together get ready in any order. Above all of earlier openings, whose generations are
+  // lower.
+  order_ = std::max(order_ + 1, segments_[segment].generation);
+  segments_[segment].order = order_;
   return segment;
 }
 

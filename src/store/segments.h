@@ -9,6 +9,7 @@
 // Records of kOpen, kSealing, kSealed and kRecovered segments can be read. No I/O here. One owner, no locking.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,9 +34,17 @@ enum class SegmentState : std::uint8_t {
   kRecovered
 };
 
+// Where something lies in the log, in the order in which it was written.
+struct LogPosition {
+  std::uint64_t order = 0;  // Segment::order
+  std::uint32_t page = 0;   // from the segment's start
+  friend auto operator<=>(const LogPosition&, const LogPosition&) = default;
+};
+
 struct Segment {
   SegmentState state = SegmentState::kFree;
   std::uint64_t generation = 0;  // of its header on flash; 0 = none
+  std::uint64_t order = 0;       // grows with each segment that is opened; > 0 where there are records
   std::uint32_t readers = 0;     // loads that still have to read from it
   std::uint32_t removed = 0;     // tombstones that name it
   bool unflushed = false;  // a flush failed since it took frames: the device may have lost what it holds, and says
@@ -64,6 +73,8 @@ class Segments {
   // Is not chosen as a victim any more: it goes by start_eviction_of().
   void exclude(std::uint32_t segment) { policy_->remove(segment); }
   void touch(std::uint32_t segment) { policy_->touch(segment); }
+  // A sealed one holds nothing that is worth keeping any more; another is left as it is.
+  void demote(std::uint32_t segment) { policy_->demote(segment); }
   // The sealed segments that are the last to be given up, the very last first; at most `max`. Valid until the next
   // call.
   [[nodiscard]] std::span<const std::uint32_t> recent(std::size_t max);
@@ -110,6 +121,7 @@ class Segments {
   std::unique_ptr<policy::EvictionPolicy> policy_;
   std::vector<std::uint32_t> ready_;  // in order; two or so
   std::vector<std::uint32_t> recent_;
+  std::uint64_t order_ = 0;  // of the segment that was opened last
 };
 
 }  // namespace kvd::store

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -123,6 +124,30 @@ class PutHandle {
   PoolRecord* record_ = nullptr;
 };
 
+// What the records of a tenant together may take up.
+struct SpaceQuota {
+  static constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t pool_bytes = kUnlimited;   // images in the pool, table pages and padding included
+  std::uint64_t flash_bytes = kUnlimited;  // the same of records that flash serves
+  friend bool operator==(const SpaceQuota&, const SpaceQuota&) noexcept = default;
+};
+
+struct TenantQuota {
+  std::string tenant;
+  SpaceQuota quota;
+};
+
+// What a tenant takes up, and what its quota has cost it.
+struct TenantFigures {
+  std::string tenant;
+  SpaceQuota quota;
+  std::uint64_t pool_bytes = 0;
+  std::uint64_t pool_refused = 0;    // images for which there was no room within the quota
+  std::uint64_t pool_evictions = 0;  // records that left the pool for others of this tenant
+  std::uint64_t flash_bytes = 0;
+  std::uint64_t flash_given_up = 0;  // bytes of records that flash serves no more, for others of this tenant
+};
+
 struct StoreStats {
   Counter pool_hits, flash_hits, misses, puts, puts_duplicate, puts_replacing, puts_refused, removes, corrupt;
   Counter io_errors, busy;
@@ -181,9 +206,9 @@ class Store {
   // The same for each of `ids`, into `tiers`, which is as long. Faster than one by one: the memory reads of several
   // lookups overlap.
   virtual void lookup_all(NamespaceHandle ns, std::span<const block::RecordId> ids, std::span<Tier> tiers) const;
-  // Bytes of the pool that new images may have now: free, or taken by records that may be evicted. Other images in
-  // between may keep a large one from getting them.
-  [[nodiscard]] virtual std::uint64_t room_bytes() const noexcept = 0;
+  // Bytes of the pool that new images of this namespace, which is open, may have now: free, or taken by records that
+  // may be evicted, and within the tenant's quota. Other images in between may keep a large one from getting them.
+  [[nodiscard]] virtual std::uint64_t room_bytes(NamespaceHandle ns) const noexcept = 0;
   // Starts `get`. See Get for how it ends. cancel() of a started get ends it now with kCancelled (from inside).
   virtual void start_get(Get& get) = 0;
   virtual void cancel(Get& get) = 0;
@@ -193,7 +218,8 @@ class Store {
   virtual Pin pin_for_lease(NamespaceHandle ns, const block::RecordId& id) = 0;
   virtual void unpin_lease(Pin pin) = 0;
 
-  // Starts a put. Empty handle = the record is present already (nothing to do). kBusy = no room now, kInvalid.
+  // Starts a put. Empty handle = the record is present already (nothing to do). kBusy = no room now, also within the
+  // tenant's quota; kInvalid.
   virtual Result<PutHandle> begin_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) = 0;
   // The same for a record that changes: complete_put() of this handle takes the place of what is stored under the id
   // then, present or not. Until then readers find the old record, afterwards the new one; pins keep what they pin, and
@@ -224,6 +250,16 @@ class Store {
   // absent records, in a segment that is being given up and cannot say what it holds) when that is gone. kIo: the flash
   // tier is off, so what it holds may come back at the next start. Not called when the store closes before.
   virtual void await_removals(std::move_only_function<void(Status)> on_ack) = 0;
+
+  // These tenants have these quotas from now on, all others none. At its quota of the pool a tenant's next image takes
+  // the place of its own records that may be evicted, the least recently used first, and is refused where these do not
+  // suffice. What is beyond a quota now is evicted in slices, as far as it may be. At its quota of flash its oldest
+  // records are found there no more, and what is larger than all of it stays in the pool: who waits for it on flash
+  // hears kBusy.
+  virtual void set_quotas(std::span<const TenantQuota> quotas) = 0;
+  // Of the first `max` tenants by name that have a quota or a namespace that is open or has something in it, and of all
+  // others together as "(others)". Any thread.
+  [[nodiscard]] virtual std::vector<TenantFigures> tenant_figures(std::size_t max) const = 0;
 
   // The pool's memfd and mapping, for transports.
   [[nodiscard]] virtual int pool_fd() const noexcept = 0;

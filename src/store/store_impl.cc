@@ -63,8 +63,14 @@ const GroupSchema* StoreImpl::schema(NamespaceHandle ns, std::uint16_t group) co
   return info == nullptr ? nullptr : &info->schema;
 }
 
+bool StoreImpl::serves(const TenantSpace& tenant, const std::optional<Flash::Found>& found) const noexcept {
+  return found && !tier_->flash.usage.given_up(tenant, found->place.segment, found->place.offset);
+}
+
 std::optional<Flash::Found> StoreImpl::find_on_flash(const RecordKey& key) const noexcept {
-  return tier_ == nullptr ? std::nullopt : tier_->flash.find(key.hash);
+  if (tier_ == nullptr) return std::nullopt;
+  const auto found = tier_->flash.find(key.hash);
+  return serves(namespaces_->tenant(key.ns), found) ? found : std::nullopt;
 }
 
 bool StoreImpl::usable(const PoolRecord& record) const noexcept {
@@ -106,6 +112,7 @@ void StoreImpl::lookup_all(NamespaceHandle ns, std::span<const block::RecordId> 
       continue;
     }
     const block::NamespaceHash& ns_hash = namespaces_->at(ns).hash;
+    const TenantSpace& tenant = namespaces_->tenant(ns);
     for (std::size_t i = 0; i < count; ++i) {
       keys[i] = {ns, some[i], record_hash(ns_hash, some[i])};
       pool_->prefetch(keys[i].hash);
@@ -113,7 +120,8 @@ void StoreImpl::lookup_all(NamespaceHandle ns, std::span<const block::RecordId> 
     }
     for (std::size_t i = 0; i < count; ++i) {
       const PoolRecord* record = pool_->find(keys[i]);
-      const bool on_flash = record == nullptr && tier_ != nullptr && tier_->flash.holds(keys[i].hash, places[i]);
+      const bool on_flash =
+          record == nullptr && tier_ != nullptr && serves(tenant, tier_->flash.find(keys[i].hash, places[i]));
       tiers[first + i] = record != nullptr ? tier_of(*record) : on_flash ? Tier::kFlash : Tier::kNone;
     }
   }
@@ -191,14 +199,13 @@ void StoreImpl::get_from_flash(Get& get, const RecordKey& key, const GroupInfo& 
   if (record != nullptr) return tier_->loader.wait(get, *record);
   PoolRecord* image = pool_->allocate(key, shape, get.layer_first, get.layer_count);
   if (image != nullptr) return tier_->loader.pass(get, *image, found->place);
-  tier_->demoter.pressure();
-  finish_get(get, fail(Code::kBusy, "no room in the pool"));
+  finish_get(get, fail(crowded(key, shape.slab_offset(get.layer_count))));
 }
 
 PoolRecord* StoreImpl::begin_load(const RecordKey& key, const block::RecordShape& shape, const Flash::Found& found) {
   PoolRecord* record = pool_->allocate(key, shape);
   if (record == nullptr) {
-    tier_->demoter.pressure();
+    static_cast<void>(crowded(key, shape.record_bytes()));
     return nullptr;
   }
   tier_->loader.begin(*record, found.place);
@@ -291,12 +298,12 @@ Result<PutHandle> StoreImpl::begin_replacement(NamespaceHandle ns, const block::
 
 Result<PutHandle> StoreImpl::start_put(const RecordKey& key, const GroupInfo& group, Bytes foreign) {
   const block::RecordShape& shape = foreign.empty() ? group.native : group.foreign;
-  const bool crowded = unfinished_bytes_ + shape.record_bytes() > pool_->bytes() / 100 * kUnfinishedPercentMax;
-  PoolRecord* record = crowded || drain_ != nullptr ? nullptr : pool_->allocate(key, shape);
+  const bool full = unfinished_bytes_ + shape.record_bytes() > pool_->bytes() / 100 * kUnfinishedPercentMax;
+  PoolRecord* record = full || drain_ != nullptr ? nullptr : pool_->allocate(key, shape);
   if (record == nullptr) {
     stats_.puts_refused.add();
-    if (tier_ != nullptr && !crowded) tier_->demoter.pressure();
-    return fail(Code::kBusy, "no room in the pool");
+    return full ? fail(Code::kBusy, "unfinished puts hold their share of the pool")
+                : fail(crowded(key, shape.record_bytes()));
   }
   unfinished_bytes_ += record->bytes();
   stats_.unfinished_puts.add(1);
@@ -346,7 +353,8 @@ void StoreImpl::complete_put(PutHandle put, std::span<const std::uint64_t> check
   record->published = loop_.now();
   stats_.puts.add();
   stats_.bytes_put.add(std::uint64_t{record->shape->layers} * record->shape->slab_bytes);
-  const bool flash_on = tier_ != nullptr && tier_->flash.health.on();
+  const bool flash_on = tier_ != nullptr && tier_->flash.health.on() && Flash::admits(*record);
+  if (tier_ != nullptr && !flash_on) tier_->flash.bury_replaced(*record);
   if (flash_on) record->put_seq = tier_->flash.put_seq_next++;
   pool_->publish(*record, flash_on ? PoolRecord::State::kDirty : PoolRecord::State::kClean);
   if (flash_on) tier_->demoter.add(*record);
@@ -371,7 +379,7 @@ void StoreImpl::supersede(PoolRecord& record) {
     if (const auto found = flash.find(record.key.hash)) {
       if (old == nullptr) stats_.puts_replacing.add();
       note(found->place.segment, found->place.generation);
-      flash.index.erase(record.key.hash, found->place.segment, found->place.offset);
+      flash.leave(record.key, found->place.segment, found->place.offset);
     }
     // What a segment that is being given up still holds could come back, too.
     for (const std::uint32_t segment : tier_->evictor.removed_from(record.key.hash))
@@ -431,14 +439,14 @@ bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
 // Notes that the record at `place` is removed, for as long as its segment lives.
 void StoreImpl::bury(const RecordKey& key, const FlashPlace& place) {
   Flash& flash = tier_->flash;
-  flash.index.erase(key.hash, place.segment, place.offset);
+  flash.leave(key, place.segment, place.offset);
   flash.bury(key, place.segment, place.generation);
   tier_->demoter.kick();
 }
 
 // Its place may have been given to another record since; then there is nothing to forget.
 void StoreImpl::forget_passing(const PoolRecord& image) {
-  const auto found = find_on_flash(image.key);
+  const auto found = tier_->flash.find(image.key.hash);
   if (found && found->place == image.place) forget_copy(image.key, image.place);
 }
 
@@ -481,8 +489,10 @@ bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
   if (PoolRecord* record = pool_->find(key)) {
     present = usable(*record);
     forget_record(*record);
-  } else if (const auto found = find_on_flash(key)) {
-    present = true;
+  }
+  // Also what its tenant has given up: the next start would find it again.
+  if (const auto found = tier_ != nullptr ? tier_->flash.find(key.hash) : std::nullopt) {
+    present = present || serves(namespaces_->tenant(key.ns), found);
     bury(key, found->place);
   }
   if (tier_ != nullptr && tier_->flash.health.on()) {

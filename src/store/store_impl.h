@@ -61,7 +61,7 @@ class StoreImpl final : public Store {
   [[nodiscard]] const GroupSchema* schema(NamespaceHandle ns, std::uint16_t group) const override;
   [[nodiscard]] Tier lookup(NamespaceHandle ns, const block::RecordId& id) const override;
   void lookup_all(NamespaceHandle ns, std::span<const block::RecordId> ids, std::span<Tier> tiers) const override;
-  [[nodiscard]] std::uint64_t room_bytes() const noexcept override { return pool_->room_bytes(); }
+  [[nodiscard]] std::uint64_t room_bytes(NamespaceHandle ns) const noexcept override;
   void start_get(Get& get) override;
   void cancel(Get& get) override;
   void promote(NamespaceHandle ns, const block::RecordId& id) override;
@@ -76,6 +76,12 @@ class StoreImpl final : public Store {
   bool check(NamespaceHandle ns, const block::RecordId& id) override;
   bool remove(NamespaceHandle ns, const block::RecordId& id) override;
   void await_removals(std::move_only_function<void(Status)> on_ack) override;
+  void set_quotas(std::span<const TenantQuota> quotas) override;
+  [[nodiscard]] std::vector<TenantFigures> tenant_figures(std::size_t max) const override;
+  // What the counter of this open namespace's tenant should say, by a look at all images. For tests.
+  [[nodiscard]] std::uint64_t recount_pool(NamespaceHandle ns) const;
+  // What flash serves of this record, whether or not the pool has it. For tests.
+  [[nodiscard]] std::uint64_t flash_bytes_of(NamespaceHandle ns, const block::RecordId& id) const;
   [[nodiscard]] int pool_fd() const noexcept override { return pool_->fd(); }
   [[nodiscard]] int shared_fd() const noexcept override { return pool_->shared_fd(); }
   [[nodiscard]] std::uint64_t pool_bytes() const noexcept override { return pool_->bytes(); }
@@ -105,7 +111,9 @@ class StoreImpl final : public Store {
   [[nodiscard]] std::optional<std::uint32_t> segment_to_lend() const;
   void retire(std::uint32_t segment);
   [[nodiscard]] const GroupInfo* group_of(NamespaceHandle ns, std::uint16_t group) const noexcept;
+  // What flash serves of a record: not what its tenant has given up.
   [[nodiscard]] std::optional<Flash::Found> find_on_flash(const RecordKey& key) const noexcept;
+  [[nodiscard]] bool serves(const TenantSpace& tenant, const std::optional<Flash::Found>& found) const noexcept;
   // Whether what is here of a record is what was put.
   [[nodiscard]] static bool sound(const PoolRecord& record);
   // Whether a record in the pool can serve all its layers, from there or with what is still on flash.
@@ -133,6 +141,11 @@ class StoreImpl final : public Store {
   void bury(const RecordKey& key, const FlashPlace& place);
   void forget_copy(const RecordKey& key, const FlashPlace& place);
   void lend_pool();
+  // There was no room in the pool for a record of this key, or not within its tenant's quota: the error for who asked,
+  // after what can be done for the next.
+  Error crowded(const RecordKey& key, std::uint64_t bytes);
+  void fit_flash_quotas();
+  void trim();
   void check_drain();
   void tell_losses();
   void tier_off();
@@ -147,6 +160,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<FlashTier> tier_;  // null without flash
   bool recovering_ = false;
   io::Timer pool_ready_;  // armed until the pool's memory is there
+  io::Timer trim_;        // armed while there is something beyond a new quota to evict
   std::uint64_t lease_bytes_ = 0;
   std::uint64_t unfinished_bytes_ = 0;
   std::unique_ptr<Drain> drain_;

@@ -21,6 +21,7 @@ struct Plan {
   bool faults = false;  // reads and writes fail, reads deliver wrong bits
   bool lies = false;    // writes report success and are lost or damaged: then removals may be undone, bytes never wrong
   bool eviction = false;  // more records than flash holds
+  bool quotas = false;    // of the tenant, which come and go
   std::uint64_t records = 40;
 };
 
@@ -53,12 +54,14 @@ class ModelRun {
     std::uint64_t version = 0;         // last put (0 = none or removed)
     std::uint64_t next = 1;            // next version to put
     std::set<std::uint64_t> possible;  // versions that may be seen after a crash
+    std::set<std::uint64_t> kept;      // that were put since it was removed last
     AckLevel acked = AckLevel::kPooled;
     bool known = true;  // `version` is what a get must give; false after a crash until it is seen
   };
 
   void step() {
     const std::uint64_t n = random_.below(records_.size());
+    if (plan_.quotas && random_.chance(1, 10)) change_quota();
     switch (random_.below(20)) {
       case 0:
       case 1:
@@ -86,6 +89,14 @@ class ModelRun {
     }
   }
 
+  void change_quota() {
+    constexpr std::uint64_t kRecord = 36 << 10;
+    SpaceQuota quota;
+    if (random_.chance(3, 4)) quota.flash_bytes = kRecord + random_.below(20 * kRecord);
+    if (random_.chance(1, 4)) quota.pool_bytes = random_.below(20 * kRecord);
+    kit_.store->set_quotas(std::vector<TenantQuota>{{kit_.name_space.tenant, quota}});
+  }
+
   void put(std::uint64_t n) {
     Record& record = records_[n];
     const bool present = kit_.lookup(n) != Tier::kNone;
@@ -94,8 +105,9 @@ class ModelRun {
     const Status status = kit_.put(n, version == 0 ? 1 : version, level);
     if (!present && (status || status.error().code == Code::kIo)) {
       ASSERT_LE(record.next, kit_.versions_max);
-      record = {version, record.next + 1, std::move(record.possible), AckLevel::kPooled, true};
+      record = {version, record.next + 1, std::move(record.possible), std::move(record.kept), AckLevel::kPooled, true};
       record.possible.insert(version);
+      record.kept.insert(version);
     }
     if (!status) {
       ASSERT_TRUE(status.error().code == Code::kBusy || (plan_.faults && status.error().code == Code::kIo) ||
@@ -112,6 +124,11 @@ class ModelRun {
   void removals_durable() {
     for (Record& record : records_) {
       if (!record.known) continue;
+      // What a tenant has given up lies where it was, and nobody has removed it.
+      if (plan_.quotas) {
+        record.possible = record.kept;
+        continue;
+      }
       record.possible.clear();
       if (record.version != 0) record.possible.insert(record.version);
     }
@@ -120,6 +137,7 @@ class ModelRun {
   void remove(std::uint64_t n) {
     kit_.remove(n);
     records_[n].version = 0;
+    records_[n].kept.clear();
     records_[n].acked = AckLevel::kPooled;
     records_[n].known = true;
     EXPECT_EQ(kit_.lookup(n), Tier::kNone);
@@ -141,6 +159,7 @@ class ModelRun {
     }
     EXPECT_TRUE(record.possible.contains(got)) << "record " << n << " came back as version " << got;
     record.version = got;
+    record.kept.insert(got);
     record.known = true;
   }
 
@@ -240,6 +259,9 @@ class StoreModel : public ::testing::TestWithParam<std::uint64_t> {};
 TEST_P(StoreModel, KeepsWhatItAcknowledgedWithoutFaults) { ModelRun(GetParam(), {}).run(400); }
 TEST_P(StoreModel, StaysRightWhileItEvicts) {
   ModelRun(GetParam() + 1'000, {.eviction = true, .records = 90}).run(600);
+}
+TEST_P(StoreModel, StaysRightWhileItsTenantHasQuotas) {
+  ModelRun(GetParam() + 4'000, {.eviction = true, .quotas = true, .records = 60}).run(600);
 }
 TEST_P(StoreModel, StaysRightWithAFailingDisk) { ModelRun(GetParam() + 2'000, {.faults = true}).run(400); }
 TEST_P(StoreModel, NeverGivesWrongBytesWithALyingDisk) {

@@ -97,7 +97,9 @@ std::uint64_t Store::flash_bytes(const StoreOptions& options) {
 }
 
 StoreImpl::StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options)
-    : loop_(loop), log_(log), options_(options), pool_ready_(loop, [this] { lend_pool(); }) {}
+    : loop_(loop), log_(log), options_(options), pool_ready_(loop, [this] { lend_pool(); }), trim_(loop, [this] {
+        trim();
+      }) {}
 
 StoreImpl::~StoreImpl() {
   drain_.reset();
@@ -239,6 +241,7 @@ Status StoreImpl::begin_writing(std::vector<std::uint32_t> surplus, std::string&
   }
   flash.unhide_all();
   recovering_ = false;
+  fit_flash_quotas();
   stats_.recovering.set(0);
   tier_->scrubber.start([this](const RecordKey& key, const FlashPlace& place) { forget_copy(key, place); });
   return {};

@@ -1,0 +1,65 @@
+// FlashUsage: how many bytes of flash the records of each tenant take up that may be found, and where in the log they
+// lie, so that a tenant at its quota can give up its oldest.
+//
+// Giving up moves the tenant's floor forward along the log, in the order in which segments were opened: what it wrote
+// before is found no more. Nothing is read or written for it and nobody else's records are touched. Entries stay in the
+// index until their segment is given up, as removals have to name what lies there. The floor is not on flash: the next
+// start finds all there is and gives up anew. A segment is counted in kStretches parts; what a tenant has in one goes
+// together. The index knows 44 bits of a hash: where it takes a record for another tenant's, that one's count is wrong
+// until the segment goes.
+//
+// Memory: about 90 bytes for each tenant in each segment, kept. One owner, no locking, no I/O.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "store/segments.h"
+#include "store/tenant_space.h"
+
+namespace kvd::store {
+
+class FlashUsage {
+ public:
+  static constexpr std::uint32_t kStretches = 16;
+  // Of its quota a tenant gives up this part at least, so that looking for its oldest records is rare.
+  static constexpr std::uint64_t kGivenUpPart = 64;
+
+  FlashUsage(Segments& segments, std::uint32_t segment_pages);
+
+  // A record of `pages` pages at `page` of `segment` may be found from now on; not counted where it was given up.
+  void add(TenantSpace& tenant, std::uint32_t segment, std::uint32_t page, std::uint32_t pages);
+  // ... and is not any more.
+  void remove(TenantSpace& tenant, std::uint32_t segment, std::uint32_t page, std::uint32_t pages);
+  // Nothing of the segment may be found any more.
+  void forget(std::uint32_t segment);
+  // Gives up the tenant's oldest records until its quota has room for `bytes` more, or nothing is left.
+  void make_room(TenantSpace& tenant, std::uint64_t bytes);
+  // Whether the tenant has given up what it has there.
+  [[nodiscard]] bool given_up(const TenantSpace& tenant, std::uint32_t segment, std::uint32_t page) const noexcept {
+    return tenant.floor != LogPosition{} && LogPosition{segments_.at(segment).order, page} < tenant.floor;
+  }
+  // Whether tenants have given up all of what the segment still had: it is the next to go.
+  [[nodiscard]] bool spent(std::uint32_t segment) const noexcept { return spent_[segment]; }
+
+ private:
+  struct Share {
+    TenantSpace* tenant = nullptr;
+    std::array<std::uint32_t, kStretches> pages{};  // by the first page of a record
+    std::uint32_t all = 0;
+  };
+  [[nodiscard]] Share* share_of(const TenantSpace& tenant, std::uint32_t segment) noexcept;
+  [[nodiscard]] std::uint32_t stretch_of(std::uint32_t page) const noexcept { return page / stretch_pages_; }
+  static void take(Share& share, std::uint32_t stretch, std::uint32_t pages);
+  [[nodiscard]] bool empty(std::uint32_t segment) const noexcept;
+  [[nodiscard]] std::uint32_t oldest(const TenantSpace& tenant);
+  void give_up(TenantSpace& tenant, std::uint32_t segment, std::uint32_t stretch);
+
+  Segments& segments_;
+  std::uint32_t stretch_pages_;
+  std::vector<std::vector<Share>> shares_;  // by segment
+  std::vector<bool> spent_;                 // by segment
+};
+
+}  // namespace kvd::store
