@@ -24,12 +24,15 @@ namespace kvd::io {
 
 // One transfer, owned by the caller until `on_done`, which comes exactly once and last, and may destroy the operation
 // and the disk. It is moved out of the operation to be called: set it again before every submit. kSync makes durable
-// what was written by operations whose on_done came before the submit; it orders nothing else.
+// what was written by operations whose on_done came before the submit; it orders nothing else. kDiscard tells the
+// device that these bytes are not needed: until they are written again, reads may bring the old ones, zeros, or some of
+// each.
 struct DiskOp {
-  enum class Kind : std::uint8_t { kRead, kWrite, kSync };
+  enum class Kind : std::uint8_t { kRead, kWrite, kSync, kDiscard };
   Kind kind = Kind::kRead;
   std::uint64_t offset = 0;
-  std::span<const iovec> buffers;  // valid until on_done; at most kBuffersMax; total <= 1 GiB; kSync: none
+  std::span<const iovec> buffers;   // valid until on_done; at most kBuffersMax; total <= 1 GiB; kSync, kDiscard: none
+  std::uint64_t discard_bytes = 0;  // kDiscard: how many from `offset` on, a multiple of 4 KiB, <= 1 GiB
   // kIo with errno (kNoSpace for a full file system); a short transfer is continued, at end of file it is kIo with 0.
   std::move_only_function<void(Status)> on_done;
 
@@ -49,6 +52,8 @@ class Disk {
   // Bytes of the file or device, rounded down to 4 KiB.
   [[nodiscard]] virtual std::uint64_t size() const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t in_flight() const noexcept = 0;
+  // Whether it takes kDiscard; otherwise that is kInvalid. Block devices that say so themselves, never files.
+  [[nodiscard]] virtual bool discards() const noexcept { return false; }
   [[nodiscard]] virtual const char* engine() const noexcept = 0;  // "io_uring", "threads" or "sim"
 };
 

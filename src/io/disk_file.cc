@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -128,6 +129,20 @@ Result<std::uint64_t> bytes_of(int fd, const struct stat& st) {
   return bytes;
 }
 
+// A partition has no queue of its own: its disk's is one folder up.
+bool device_discards(int fd) {
+  struct stat st{};
+  if (::fstat(fd, &st) != 0 || !S_ISBLK(st.st_mode)) return false;
+  for (const char* queue : {"queue", "../queue"}) {
+    const std::string path =
+        fmt::format("/sys/dev/block/{}:{}/{}/discard_max_bytes", major(st.st_rdev), minor(st.st_rdev), queue);
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    char digits[24] = {};
+    if (file.ok() && ::read(file.get(), digits, sizeof digits - 1) > 0) return std::strtoull(digits, nullptr, 10) > 0;
+  }
+  return false;
+}
+
 Result<std::uint64_t> reserve(Log& log, const std::string& path, const Opened& opened, const DiskOptions& options) {
   struct stat st{};
   if (::fstat(opened.fd.get(), &st) != 0) return fail(Code::kIo, "look at the disk's file", errno);
@@ -178,11 +193,13 @@ Result<DiskFile> open_disk_file(Log& log, const std::string& path, const DiskOpt
   file.bytes = *bytes & ~static_cast<std::uint64_t>(kPageBytes - 1);
   file.direct = opened->direct;
   file.read_only = options.read_only;
+  file.discards = !options.read_only && device_discards(file.fd.get());
   return file;
 }
 
 Status check_op(const DiskOp& op, std::uint64_t bytes, bool read_only) {
   if (!op.on_done) return fail(Code::kInvalid, "a disk operation has no on_done");
+  if (op.kind == DiskOp::Kind::kDiscard) return fail(Code::kInvalid, "the disk takes no discards");
   if (op.kind == DiskOp::Kind::kSync) {
     if (!op.buffers.empty()) return fail(Code::kInvalid, "a sync has no buffers");
     return {};
@@ -203,6 +220,20 @@ Status check_op(const DiskOp& op, std::uint64_t bytes, bool read_only) {
   if (total > kOpBytesMax) return fail(Code::kInvalid, "a transfer is at most 1 GiB");
   if (op.offset > bytes || total > bytes - op.offset) {
     return fail(Code::kInvalid, "a transfer ends behind the disk");
+  }
+  return {};
+}
+
+Status check_discard(const DiskOp& op, std::uint64_t bytes, bool read_only) {
+  if (!op.on_done) return fail(Code::kInvalid, "a disk operation has no on_done");
+  if (read_only) return fail(Code::kInvalid, "the disk is read-only");
+  if (!op.buffers.empty()) return fail(Code::kInvalid, "a discard has no buffers");
+  if (op.discard_bytes == 0 || op.discard_bytes > kOpBytesMax || !is_aligned(op.discard_bytes, kPageBytes) ||
+      !is_aligned(op.offset, kPageBytes)) {
+    return fail(Code::kInvalid, "a discard is 4 KiB to 1 GiB, in whole pages");
+  }
+  if (op.offset > bytes || op.discard_bytes > bytes - op.offset) {
+    return fail(Code::kInvalid, "a discard ends behind the disk");
   }
   return {};
 }

@@ -26,6 +26,7 @@ struct DiskFile {
   std::uint64_t bytes = 0;  // rounded down to 4 KiB
   bool direct = false;
   bool read_only = false;
+  bool discards = false;  // a block device, writable, that takes BLKDISCARD
 };
 
 // kInvalid when `options` break the rules of disk.h.
@@ -36,6 +37,9 @@ Result<DiskFile> open_disk_file(Log& log, const std::string& path, const DiskOpt
 
 // kInvalid when `op` breaks the rules of disk.h for a file of `bytes`.
 Status check_op(const DiskOp& op, std::uint64_t bytes, bool read_only);
+
+// The same for a kDiscard on a disk that takes them; check_op() refuses all.
+Status check_discard(const DiskOp& op, std::uint64_t bytes, bool read_only);
 
 // Where an operation stands after short transfers.
 class Transfer {

@@ -47,7 +47,9 @@ constexpr std::array kStoreCounters{
           "Bytes read from flash to find damage before it is asked for."},
     Field{"scrub_passes", &StoreStats::scrub_passes, "Times that all of flash was read for that."},
     Field{"writes_dropped", &StoreStats::writes_dropped,
-          "Records kept in memory only because the write budget was spent."}};
+          "Records kept in memory only because the write budget was spent."},
+    Field{"flash_bytes_discarded", &StoreStats::flash_bytes_discarded,
+          "Bytes of given-up segments that a block device was told are not needed."}};
 constexpr std::array kStoreGauges{
     Field{"pool_bytes_used", &StoreStats::pool_bytes_used, "Bytes of the pool in use."},
     Field{"pool_bytes_pinned", &StoreStats::pool_bytes_pinned, "Bytes of the pool that may not be evicted now."},

@@ -1,10 +1,12 @@
 #include "store/evictor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/error_text.h"
 #include "block/key.h"
 
 namespace kvd::store {
@@ -12,6 +14,7 @@ namespace kvd::store {
 Evictor::Evictor(Flash& flash, SyncQueue& syncs)
     : flash_(flash),
       syncs_(syncs),
+      discards_(flash.volume.disk().discards()),
       sweep_(flash.loop, [this] { sweep(); }),
       retry_(flash.loop, [this] { retry_all(); }) {
   tasks_.reserve(kTasksReserved);
@@ -252,7 +255,7 @@ void Evictor::write_header(Task& task) {
   submit(task, io::DiskOp::Kind::kWrite, flash_.volume.offset_of(task.segment), kPageBytes,
          [this, &task](Status status) {
            if (!status) return retry(task);
-           syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task); });
+           syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });
          });
 }
 
@@ -261,8 +264,50 @@ void Evictor::write_header(Task& task) {
 std::uint64_t Evictor::unopened() const {
   std::uint64_t lowest = flash_.segments.ready_generation_min();
   for (const auto& task : tasks_)
-    if (task->step == Task::Step::kHeader) lowest = std::min(lowest, task->new_generation);
+    if (task->step == Task::Step::kHeader || task->step == Task::Step::kDiscard)
+      lowest = std::min(lowest, task->new_generation);
   return lowest;
+}
+
+// ---- (6) discard ----
+
+void Evictor::header_durable(Task& task) {
+  if (!discards_ || !task.evicts) return finish(task);
+  task.step = Task::Step::kDiscard;
+  task.discard_at = kPageBytes;  // the new header stays
+  discard_next();
+}
+
+// The next piece of the first segment that has one to discard.
+void Evictor::discard_next() {
+  const auto next = std::ranges::find_if(tasks_, [](const auto& task) { return task->step == Task::Step::kDiscard; });
+  if (discarding_ || next == tasks_.end()) return;
+  Task& task = **next;
+  discarding_ = true;
+  task.op.kind = io::DiskOp::Kind::kDiscard;
+  task.op.offset = flash_.volume.offset_of(task.segment) + task.discard_at;
+  task.op.buffers = {};
+  task.op.discard_bytes = std::min(kDiscardBytes, flash_.volume.segment_bytes() - task.discard_at);
+  task.op.on_done = [this, &task](Status status) { discarded(task, status); };
+  flash_.submit(task.op);
+}
+
+void Evictor::discarded(Task& task, const Status& status) {
+  discarding_ = false;
+  task.discard_at += task.op.discard_bytes;
+  if (status) flash_.stats.flash_bytes_discarded.add(task.op.discard_bytes);
+  if (!status && std::exchange(discards_, false))
+    flash_.log.warn(
+        fmt::format("store: the device discards nothing until the next start: {}", error_text(status.error())));
+  if (discards_ && task.discard_at < flash_.volume.segment_bytes()) return discard_next();
+  finish(task);
+  if (discards_) return discard_next();
+  const auto waits = [](const auto& other) { return other->step == Task::Step::kDiscard; };
+  for (;;) {
+    const auto next = std::ranges::find_if(tasks_, waits);
+    if (next == tasks_.end()) return;
+    finish(**next);
+  }
 }
 
 void Evictor::finish(Task& task) {

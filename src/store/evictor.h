@@ -3,7 +3,9 @@
 // Giving up a segment: (1) its state makes its records unfindable at once; (2) its index entries are erased, by its
 // footer or, where that cannot be read, by a sweep over the index in slices; (3) tombstones it holds for other segments
 // are written elsewhere and flushed; (4) loads that still read from it end; (5) its header with a new generation is
-// written and flushed. Only then may frames overwrite it. A segment that never held anything starts at (5).
+// written and flushed; (6) where the disk takes discards, the device is told that what the segment held is not needed,
+// one piece at a time for the whole store, until it fails at one. Only then may frames overwrite it. A segment that
+// never held anything needs (5) only.
 // Belongs to the store's loop.
 #pragma once
 
@@ -26,6 +28,7 @@ class Evictor {
   static constexpr std::size_t kBufferKeptMax = 4 << 20;  // of a task that has ended; a footer's length may be damaged
   static constexpr std::size_t kTasksReserved = kTasksMax + kReadyWanted;  // for which memory is taken at start
   static constexpr std::uint64_t kSweepBuckets = 64 << 10;  // 4 MiB of index per turn of the loop: about 1 ms
+  static constexpr std::uint64_t kDiscardBytes = 64 << 20;  // of one discard; other operations may wait behind it
   static constexpr std::uint32_t kFailuresMax =
       5;  // in a row, then the device is taken for dead: nothing can be written
   static constexpr Duration kRetryDelay = std::chrono::seconds(1);  // after an error
@@ -62,7 +65,7 @@ class Evictor {
 
  private:
   struct Task {
-    enum class Step : std::uint8_t { kFooter, kSweep, kTombstones, kReaders, kHeader, kRetry };
+    enum class Step : std::uint8_t { kFooter, kSweep, kTombstones, kReaders, kHeader, kDiscard, kRetry };
     Step step = Step::kHeader;
     std::uint32_t segment = 0;
     bool evicts = false;  // it held something
@@ -72,8 +75,9 @@ class Evictor {
     bool retire = false;
     std::uint64_t new_generation = 0;
     std::uint64_t sweep_at = 0;
-    std::uint32_t failures = 0;  // in a row
-    AlignedBuffer buffer;        // may be longer than what is read or written
+    std::uint64_t discard_at = 0;  // in the segment: what is before it is discarded
+    std::uint32_t failures = 0;    // in a row
+    AlignedBuffer buffer;          // may be longer than what is read or written
     iovec io{};
     io::DiskOp op;
   };
@@ -96,6 +100,9 @@ class Evictor {
   void check_readers(Task& task);
   void write_header(Task& task);
   [[nodiscard]] std::uint64_t unopened() const;
+  void header_durable(Task& task);
+  void discard_next();
+  void discarded(Task& task, const Status& status);
   void finish(Task& task);
   void retry(Task& task);
   void retry_all();
@@ -108,6 +115,8 @@ class Evictor {
   Footer footer_;                             // of the segment that is looked at; the same
   std::vector<block::NamespaceHash> hashes_;  // of its namespaces; the same
   std::vector<std::uint32_t> surplus_;
+  bool discards_;               // the disk takes them
+  bool discarding_ = false;     // one is under way
   std::uint32_t failures_ = 0;  // since a segment became ready
   io::Timer sweep_;
   io::Timer retry_;

@@ -17,6 +17,7 @@ void Flash::submit(io::DiskOp& op) {
   // Two pointers: what a move_only_function holds without taking memory.
   Flight& flight = flights_.take();
   flight.expected = expected;
+  flight.hint = op.kind == io::DiskOp::Kind::kDiscard;
   flight.on_done = std::move(op.on_done);
   op.on_done = [this, &flight](Status status) { landed(flight, status); };
   if (auto submitted = volume.disk().submit(op); !submitted) {
@@ -27,10 +28,11 @@ void Flash::submit(io::DiskOp& op) {
 
 void Flash::landed(Flight& flight, const Status& status) {
   const Time expected = flight.expected;
+  const bool well = status.has_value() || flight.hint;
   auto on_done = std::move(flight.on_done);
   flights_.give_back(flight);
-  health.completed(expected, status.has_value());
-  if (!status) stats.io_errors.add();
+  health.completed(expected, well);
+  if (!well) stats.io_errors.add();
   on_done(status);
 }
 

@@ -125,6 +125,7 @@ struct Flash {
   // An operation that the device has: who it is reported to.
   struct Flight {
     Time expected{};
+    bool hint = false;  // a discard: the device may refuse it without being at fault
     std::move_only_function<void(Status)> on_done;
     void reset() noexcept { on_done = nullptr; }
   };

@@ -21,7 +21,7 @@ Time FlashHealth::submitted(io::DiskOp::Kind kind) {
     watchdog_.arm(watchdog_due_ = after(loop_.now(), kStallMax));
   }
   if (kind == io::DiskOp::Kind::kRead) return kNever;
-  const Time expected = after(loop_.now(), kind == io::DiskOp::Kind::kSync ? kSyncStallMax : kStallMax);
+  const Time expected = after(loop_.now(), kind == io::DiskOp::Kind::kWrite ? kStallMax : kSyncStallMax);
   expected_.insert(expected);
   if (!overdue_.armed() || expected < overdue_due_) watch_until(expected);
   return expected;
@@ -52,7 +52,7 @@ void FlashHealth::check_stall() {
 void FlashHealth::check_overdue() {
   if (expected_.empty()) return;
   if (late(overdue_due_)) return watch_until(after(loop_.now(), kStallMax));
-  if (loop_.now() >= *expected_.begin()) return turn_off("a write or flush does not complete");
+  if (loop_.now() >= *expected_.begin()) return turn_off("a write, flush or discard does not complete");
   watch_until(*expected_.begin());
 }
 

@@ -29,7 +29,7 @@ class FlashHealth {
   // The kernel's own timeout of an NVMe command is 30 s; nothing finished for a third of that is not load.
   static constexpr Duration kStallMax = std::chrono::seconds(10);
   // A flush may wait for what others have written to the same file system, while other operations complete: 30 s, when
-  // the kernel gives up a command itself.
+  // the kernel gives up a command itself. A discard may wait as long.
   static constexpr Duration kSyncStallMax = std::chrono::seconds(30);
   // A watchdog that comes later than this has slept with the process or the machine, and so has the device's time: it
   // proves nothing.
@@ -61,7 +61,7 @@ class FlashHealth {
   std::function<void()> off_;
   io::Timer watchdog_;
   std::pmr::unsynchronized_pool_resource nodes_;  // keeps what expected_ gives up
-  std::pmr::multiset<Time> expected_{&nodes_};    // of writes and flushes that are under way; a few
+  std::pmr::multiset<Time> expected_{&nodes_};    // of writes, flushes, discards that are under way; a few
   io::Timer overdue_;                             // armed while there are any, for the first or earlier
   Time watchdog_due_{}, overdue_due_{};
   io::Timer announce_;  // calls off_ outside of whoever reported the error

@@ -152,7 +152,7 @@ struct StoreStats {
   Counter pool_hits, flash_hits, misses, puts, puts_duplicate, puts_replacing, puts_refused, removes, corrupt;
   Counter io_errors, busy;
   Counter bytes_put, bytes_got, flash_bytes_written, flash_bytes_read, segments_evicted, pool_evictions, tombstones;
-  Counter scrubbed_bytes, scrub_passes, writes_dropped;
+  Counter scrubbed_bytes, scrub_passes, writes_dropped, flash_bytes_discarded;
   Gauge pool_bytes_used, pool_bytes_pinned, pool_records, flash_records, segments_free, dirty_bytes, dirty_records;
   Gauge recovered_records, recovered_dropped, recovery_ms, unfinished_puts, tier_off;
   Gauge recovering, recovery_percent;

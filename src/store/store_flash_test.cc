@@ -27,6 +27,76 @@ class FlashTest : public ::testing::Test {
   std::uint64_t next_ = 10'000;
 };
 
+// ---- Discards ----
+
+class DiscardTest : public ::testing::Test {
+ protected:
+  explicit DiscardTest(const io::SimDiskModel& model = {.discards = true}) : kit_(1, model) {}
+  // Puts records until `segments` more segments have been given up.
+  void churn(std::uint64_t segments) {
+    const auto until = kit_.stats().segments_evicted.value() + segments;
+    for (int n = 0; kit_.stats().segments_evicted.value() < until && n < 1'000; ++n) {
+      ASSERT_TRUE(kit_.put(next_++, 1, AckLevel::kWritten));
+      kit_.loop.run_for(Millis(2));
+    }
+    ASSERT_GE(kit_.stats().segments_evicted.value(), until);
+    kit_.loop.run_for(Millis(200));
+  }
+  [[nodiscard]] std::uint64_t discards() { return kit_.drive().counters().discards; }
+
+  StoreKit kit_;
+  std::uint64_t next_ = 10'000;
+};
+
+TEST_F(DiscardTest, WhatIsGivenUpIsDiscardedAndWrittenAgain) {
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  churn(12);
+  EXPECT_EQ(discards(), kit_.stats().segments_evicted.value());
+  EXPECT_EQ(kit_.stats().flash_bytes_discarded.value(), discards() * (kit_.options.segment_bytes - kPageBytes));
+  ASSERT_TRUE(kit_.reopen());
+  EXPECT_EQ(kit_.get(next_ - 1), 1U);
+  EXPECT_GT(kit_.stats().recovered_records.value(), 20U);
+}
+
+TEST_F(DiscardTest, ADeviceThatFailsAtItIsNotAskedAgain) {
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  kit_.drive().inject(io::DiskOp::Kind::kDiscard, 2, io::SimFault::kError, EOPNOTSUPP);
+  churn(12);
+  EXPECT_EQ(discards(), 2U);
+  EXPECT_EQ(kit_.stats().io_errors.value(), 0U);
+  EXPECT_EQ(kit_.stats().tier_off.value(), 0U);
+  EXPECT_EQ(kit_.stats().flash_bytes_discarded.value(), kit_.options.segment_bytes - kPageBytes);
+}
+
+// Discards take longer than it takes to fill a segment, and a small index has more segments given up than writing
+// needs: several wait for their turn.
+class SlowDiscardTest : public DiscardTest {
+ protected:
+  SlowDiscardTest() : DiscardTest({.discard_latency = std::chrono::seconds(1), .discards = true}) {}
+};
+
+TEST_F(SlowDiscardTest, WhatWaitsBehindADiscardThatFailsIsUsedAgain) {
+  kit_.options.index_records_max = 20;
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  kit_.drive().inject(io::DiskOp::Kind::kDiscard, 3, io::SimFault::kError, EIO);
+  churn(10);
+  EXPECT_EQ(discards(), 3U);
+  // One record again and again leaves the index room, so that only writing gives segments up: as many as it has ready.
+  const std::uint64_t before = kit_.stats().segments_evicted.value();
+  for (std::uint64_t n = 0; n < 100; ++n) {
+    ASSERT_TRUE(kit_.replace(1, 1 + n % 8));
+    kit_.loop.run_for(std::chrono::seconds(5));
+  }
+  EXPECT_GE(kit_.stats().segments_evicted.value(), before + 10);
+  EXPECT_EQ(kit_.stats().tier_off.value(), 0U);
+}
+
+TEST_F(FlashTest, AFileIsNotDiscarded) {
+  open();
+  churn(3);
+  EXPECT_EQ(kit_.drive().counters().discards, 0U);
+}
+
 // ---- Gets whose records pass ----
 
 // A record whose layers pass takes no more of the pool than they need, and leaves nothing behind.

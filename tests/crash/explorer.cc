@@ -20,6 +20,9 @@ constexpr std::size_t kDepthMax = 3;       // stops in a row
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) { return Random(a ^ (b * 0x9E37'79B9'7F4A'7C15)).next(); }
 
+// Every third seed has a drive that takes discards.
+bool discards(std::uint64_t seed) { return seed % 3 == 0; }
+
 std::uint64_t script_seed(std::uint64_t seed, std::uint32_t phase) { return mix(seed, phase + 1); }
 
 // Goes to a position of a journal.
@@ -113,6 +116,7 @@ Stop Explorer::last_stop(std::uint64_t seed, std::uint32_t phase, const Journal&
 }
 
 void Explorer::explore(std::uint64_t seed) {
+  machine_.set_discards(discards(seed));
   Start start = formatted();
   for (std::uint32_t phase = 0; phase < kPhases && !over(); ++phase) {
     Path path{seed, phase};
@@ -200,6 +204,7 @@ void Explorer::compare(const Found& found, const Oracle& after, const Found& par
 }
 
 std::vector<std::string> Explorer::replay(const Path& path) {
+  machine_.set_discards(discards(path.seed));
   Start start = formatted();
   for (std::uint32_t phase = 0;; ++phase) {
     Journal journal(start);

@@ -69,7 +69,8 @@ struct Totals {
 
 class FaultRun {
  public:
-  FaultRun(std::uint64_t seed, Totals& totals) : random_(seed), rates_(rates_of(seed)), kit_(seed), totals_(totals) {
+  FaultRun(std::uint64_t seed, Totals& totals)
+      : random_(seed), rates_(rates_of(seed)), kit_(seed, {.discards = seed % 5 < 2}), totals_(totals) {
     kit_.name_space = store::namespace_of(kLayers, kSlabBytes);
     kit_.options.demote_idle = Millis(5);
     kit_.options.demote_after = Millis(50);

@@ -43,8 +43,8 @@ std::vector<std::byte> foreign_of(std::size_t record) {
 // A store on a simulated drive, with a virtual clock.
 class Session {
  public:
-  Session(const std::string& dir, bool verify, const Start& start, Journal& journal)
-      : disks_(1, {.poison_reads = false}) {
+  Session(const std::string& dir, bool verify, bool discards, const Start& start, Journal& journal)
+      : disks_(1, {.discards = discards, .poison_reads = false}) {
     options_.dir = dir;
     options_.pool_bytes = 48 * kPageBytes;
     options_.flash_bytes = kDriveBytes;
@@ -377,7 +377,7 @@ Machine::Machine(std::string dir, bool verify) : dir_(std::move(dir)), verify_(v
 
 Found Machine::recover(const Start& start, Journal& journal) {
   Found found;
-  Session session(dir_, verify_, start, journal);
+  Session session(dir_, verify_, discards_, start, journal);
   EarlyReader early(session, journal, found);
   if (!session.open(found.wrong, [&] { early.ask(); })) return found;
   session.loop.run_for(Millis(10));  // segments are given up and made ready
@@ -396,7 +396,7 @@ Found Machine::recover(const Start& start, Journal& journal) {
 
 std::vector<std::string> Machine::work(const Start& start, Journal& journal, std::uint64_t seed, int steps) {
   std::vector<std::string> wrong;
-  Session session(dir_, verify_, start, journal);
+  Session session(dir_, verify_, discards_, start, journal);
   if (!session.open(wrong)) return wrong;
   Workload workload(session, journal, seed);
   workload.run(steps);

@@ -45,6 +45,9 @@ class Machine {
   // `dir`: an existing directory. Without `verify` the store gives out what it reads (for controls of the tests).
   explicit Machine(std::string dir, bool verify = true);
 
+  // Whether the drive takes discards from now on.
+  void set_discards(bool discards) noexcept { discards_ = discards; }
+
   // Opens the store, asks it for its records while it recovers, lets it settle (everything until here is in `journal`),
   // then asks for every record and puts a new one.
   Found recover(const Start& start, Journal& journal);
@@ -55,6 +58,7 @@ class Machine {
  private:
   const std::string dir_;
   const bool verify_;
+  bool discards_ = false;
 };
 
 }  // namespace kvd::crash

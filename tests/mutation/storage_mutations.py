@@ -28,12 +28,29 @@ MUTATIONS = [
      "  task.new_generation = flash_.generation_next++;",
      "  task.new_generation = task.evicts ? flash_.segments.at(task.segment).generation : flash_.generation_next++;"),
     ("no flush between a new header and the first frame behind it", "src/store/evictor.cc",
-     "           syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task); });",
-     "           finish(task);"),
+     "           syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });",
+     "           header_durable(task);"),
     ("no flush between frames and the footer that lists them", "src/store/log_writer.cc",
      "  syncs_.request([this, &closing](const Status& status) {\n"
      "    status && !without_footer(*closing.segment) ? write_footer(closing) : sealed(closing, status);\n  });",
      "  write_footer(closing);"),
+    ("what a segment held is discarded before its new header is durable", "src/store/evictor.cc",
+     "           syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });",
+     "           if (discards_ && task.evicts) {\n"
+     "  io::DiskOp* op = new io::DiskOp;\n"
+     "  op->kind = io::DiskOp::Kind::kDiscard;\n"
+     "  op->offset = flash_.volume.offset_of(task.segment) + kPageBytes;\n"
+     "  op->discard_bytes = flash_.volume.segment_bytes() - kPageBytes;\n"
+     "  op->on_done = [op](Status) { delete op; };\n  flash_.submit(*op);\n"
+     "           }\n"
+     "           syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task); });"),
+    ("a segment is written again while it is discarded", "src/store/evictor.cc",
+     "  task.discard_at = kPageBytes;  // the new header stays\n  discard_next();",
+     "  io::DiskOp* op = new io::DiskOp;\n"
+     "  op->kind = io::DiskOp::Kind::kDiscard;\n"
+     "  op->offset = flash_.volume.offset_of(task.segment) + kPageBytes;\n"
+     "  op->discard_bytes = flash_.volume.segment_bytes() - kPageBytes;\n"
+     "  op->on_done = [op](Status) { delete op; };\n  flash_.submit(*op);\n  finish(task);"),
     ("the key is not in the seed of the checksums", "src/block/checksum.cc",
      "sizeof shape.schema_hash, hash_record(id));", "sizeof shape.schema_hash, 0 * hash_record(id));"),
     ("no flush between the two pairs of superblock copies", "src/store/volume.cc",

@@ -22,12 +22,16 @@ SimCrash with_sector(SimCrash crash) {
 constexpr int kNotYetRead = 0xA5;
 
 std::uint64_t total_bytes(const DiskOp& op) {
-  std::uint64_t total = 0;
+  std::uint64_t total = op.kind == DiskOp::Kind::kDiscard ? op.discard_bytes : 0;
   for (const iovec& buffer : op.buffers) total += buffer.iov_len;
   return total;
 }
 
+// Whether it changes bytes.
+bool changes(DiskOp::Kind kind) { return kind == DiskOp::Kind::kWrite || kind == DiskOp::Kind::kDiscard; }
+
 std::vector<std::byte> gather(const DiskOp& op) {
+  if (op.kind == DiskOp::Kind::kDiscard) return std::vector<std::byte>(op.discard_bytes);
   std::vector<std::byte> bytes;
   bytes.reserve(total_bytes(op));
   for (const iovec& buffer : op.buffers) {
@@ -59,13 +63,15 @@ class SimDisk final : public Disk {
   }
 
   Status submit(DiskOp& op) override {
-    if (Status checked = check_op(op, bytes_, read_only_); !checked) return checked;
+    const bool discard = discards() && op.kind == DiskOp::Kind::kDiscard;
+    const Status checked = discard ? check_discard(op, bytes_, read_only_) : check_op(op, bytes_, read_only_);
+    if (!checked) return checked;
     if (dead_) return fail(Code::kIo, "the simulated machine has stopped", ENODEV);
     if (in_flight_.size() == depth_max_) return fail(Code::kBusy, "too many disk operations in flight");
     Pending pending{.op = &op, .id = drive_.ops_next_++, .flush_end = drive_.order_next_};
     pending.faulty = drive_.take_fault(op.kind, pending.fault) || drive_.worn_out(op, total_bytes(op), pending.fault);
     count(op);
-    if (op.kind == DiskOp::Kind::kWrite) pending.bytes = gather(op);
+    if (changes(op.kind)) pending.bytes = gather(op);
     if (op.kind == DiskOp::Kind::kRead && drive_.model_.poison_reads) {
       for (const iovec& buffer : op.buffers) std::memset(buffer.iov_base, kNotYetRead, buffer.iov_len);
     }
@@ -80,6 +86,7 @@ class SimDisk final : public Disk {
   [[nodiscard]] std::uint32_t in_flight() const noexcept override {
     return static_cast<std::uint32_t>(in_flight_.size());
   }
+  [[nodiscard]] bool discards() const noexcept override { return drive_.model_.discards; }
   [[nodiscard]] const char* engine() const noexcept override { return "sim"; }
 
   // The machine stopped: gives up what is in flight and hands its writes over.
@@ -89,7 +96,7 @@ class SimDisk final : public Disk {
     std::vector<SimDrive::Write> writes;
     for (auto& [due, pending] : in_flight_) {
       const bool lost = pending.faulty && pending.fault.fault == SimFault::kLose;
-      if (pending.op->kind == DiskOp::Kind::kWrite && !lost) {
+      if (changes(pending.op->kind) && !lost) {
         writes.push_back({.offset = pending.op->offset, .bytes = std::move(pending.bytes)});
       }
     }
@@ -119,6 +126,7 @@ class SimDisk final : public Disk {
         counters.bytes_written += total_bytes(op);
         break;
       case DiskOp::Kind::kSync: ++counters.syncs; break;
+      case DiskOp::Kind::kDiscard: ++counters.discards; break;
     }
   }
 
@@ -153,7 +161,7 @@ class SimDisk final : public Disk {
     const bool flip = pending.faulty && pending.fault.fault == SimFault::kFlipBit;
     const bool misdirect = pending.faulty && pending.fault.fault == SimFault::kMisdirect;
     if (op.kind == DiskOp::Kind::kRead && !error) read(op, flip, misdirect);
-    if (op.kind == DiskOp::Kind::kWrite) {
+    if (changes(op.kind)) {
       KVD_CHECK(gather(op) == pending.bytes);  // the buffer belongs to the operation until now
       if (flip) flip_one_bit(pending.bytes);
       SimDrive::Write write{.offset = op.offset, .bytes = std::move(pending.bytes)};
@@ -239,6 +247,7 @@ Time SimDrive::due(Time now, const DiskOp& op, std::uint64_t bytes) {
   const auto spread = static_cast<std::uint64_t>((model_.latency_max - model_.latency_min).count());
   Duration latency = model_.latency_min + Duration(random_.below(spread + 1));
   if (op.kind == DiskOp::Kind::kSync) latency = model_.sync_latency;
+  if (op.kind == DiskOp::Kind::kDiscard) latency = model_.discard_latency;
   Time start = now;
   if (model_.bytes_per_second > 0) {
     const double seconds = static_cast<double>(bytes) / static_cast<double>(model_.bytes_per_second);
@@ -306,6 +315,7 @@ bool SimDrive::draw_fault(DiskOp::Kind kind, Injected& fault) {
                        : kind == DiskOp::Kind::kWrite ? std::span<const Chance>(of_writes)
                                                       : std::span<const Chance>(of_syncs);
   std::uint64_t left = 0;
+  if (kind == DiskOp::Kind::kDiscard) return false;
   for (const Chance& chance : chances) left += chance.rate;
   if (left == 0) return false;
   std::uint64_t drawn = random_.below(1'000'000);

@@ -29,8 +29,10 @@ class SimDisk;
 struct SimDiskModel {
   Duration latency_min = std::chrono::microseconds(80);  // each operation draws from [min, max]
   Duration latency_max = std::chrono::microseconds(200);
-  Duration sync_latency = Millis(1);   // kSync instead
-  std::uint64_t bytes_per_second = 0;  // of the device, shared by its operations; 0 = no limit
+  Duration sync_latency = Millis(1);      // kSync instead
+  Duration discard_latency = Millis(20);  // kDiscard instead: long enough to meet what follows
+  std::uint64_t bytes_per_second = 0;     // of the device, shared by its operations; 0 = no limit
+  bool discards = false;     // takes kDiscard, which does what a write of zeros does: tears, reorders, is lost
   bool poison_reads = true;  // buffers of reads hold a pattern until their bytes arrive, so that nobody looks early
 };
 
@@ -42,7 +44,7 @@ struct SimCrash {
 };
 
 struct SimCounters {
-  std::uint64_t reads = 0, writes = 0, syncs = 0;  // submitted, with those that then fail
+  std::uint64_t reads = 0, writes = 0, syncs = 0, discards = 0;  // submitted, with those that then fail
   std::uint64_t bytes_read = 0, bytes_written = 0;
 };
 
@@ -77,7 +79,7 @@ struct SimWrite {
 class SimObserver {
  public:
   virtual ~SimObserver() = default;
-  // `id` grows with each operation of the drive. `bytes`: of a write.
+  // `id` grows with each operation of the drive. `bytes`: of a write; zeros of a discard.
   virtual void submitted(std::uint64_t id, DiskOp::Kind kind, std::uint64_t offset, Bytes bytes) = 0;
   // It has been done to the drive; its callback follows.
   virtual void completed(std::uint64_t id, DiskOp::Kind kind, bool ok) = 0;

@@ -71,7 +71,8 @@ Namespace namespace_of(std::uint16_t layers, std::uint32_t slab_bytes, const std
   return ns;
 }
 
-StoreKit::StoreKit(std::uint64_t seed) : disks(seed), name_space(namespace_of(4, 5'000)) {
+StoreKit::StoreKit(std::uint64_t seed, const io::SimDiskModel& model)
+    : disks(seed, model), name_space(namespace_of(4, 5'000)) {
   options.dir = dir.path() + "/store";
   options.pool_bytes = 1 << 20;
   options.segment_bytes = 256 << 10;

@@ -47,7 +47,7 @@ inline bool mentions(const std::string& text, const std::string& part) { return 
 class StoreKit {
  public:
   // Small sizes: segments of 256 KiB, 8 of them, a pool of 1 MiB, records of 4 layers of 5,000 bytes (36 KiB images).
-  explicit StoreKit(std::uint64_t seed = 1);
+  explicit StoreKit(std::uint64_t seed = 1, const io::SimDiskModel& model = {});
   ~StoreKit();
 
   // Opens the store and its namespace. On failure `why` has the reason. With options.recover_later it recovers then,
