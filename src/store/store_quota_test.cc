@@ -289,6 +289,17 @@ TEST_F(StoreQuotaTest, AQuotaOfFlashIsKeptAfterARestart) {
   EXPECT_TRUE(newest(on_flash(1, 25), 25, 8));
 }
 
+TEST_F(StoreQuotaTest, AQuotaOfFlashThatIsSetDuringRecoveryCountsAtItsEnd) {
+  open_with_flash();
+  write(1, 20);
+  kit_.kill();
+  kit_.options.recover_later = true;
+  kit_.meanwhile = [this] { kit_.store->set_quotas(std::vector<TenantQuota>{{"a", {.flash_bytes = 8 * kRecord}}}); };
+  open();
+  EXPECT_TRUE(newest(on_flash(1, 20), 20, 8));
+  EXPECT_LE(figures("a").flash_bytes, 8 * kRecord);
+}
+
 TEST_F(StoreQuotaTest, WhatWasGivenUpIsAMissAndMayBePutAgain) {
   open_with_flash();
   bound("a", {.pool_bytes = 2 * kRecord, .flash_bytes = 8 * kRecord});
