@@ -68,6 +68,8 @@ class Stream {
   // Bytes that send() has taken and the stream still holds; it passes them on by itself. Written bytes can be told of
   // only when there are none.
   [[nodiscard]] virtual std::size_t unsent() const noexcept { return 0; }
+  // Whether a byte of the peer has come, also one that receive() does not tell of (a handshake's).
+  [[nodiscard]] virtual bool heard() const noexcept { return true; }
   // Whose certificate was verified in the handshake; null: none was, or not yet.
   [[nodiscard]] virtual const PeerCertificate* peer_certificate() const noexcept { return nullptr; }
   // Why the handshake of a client was refused, for the server's log; null: it was not. Static text.

@@ -15,6 +15,7 @@ constexpr std::size_t kByteSendMax = std::size_t{4} << 20;
 constexpr std::size_t kByteTurnBytesMax = std::size_t{16} << 20;
 constexpr Duration kByteTurnMax = std::chrono::milliseconds(1);
 constexpr Duration kByteFarewellLimit = std::chrono::seconds(1);
+constexpr std::uint64_t kByteFarewellBytesMin = std::uint64_t{32} << 10;  // as in connection.cc
 constexpr std::size_t kByteOwnedCrowded = std::size_t{64} << 10;
 constexpr int kByteFarewellReadsMax = 64;  // 256 KiB
 
@@ -118,7 +119,7 @@ void ByteConnection::send(Outgoing message) {
 // By what waits for this peer, or by less of it when much waits for all of them.
 bool ByteConnection::is_congested() const noexcept {
   if (queued_bytes_ >= options_.queue_bytes_high) return true;
-  return owned_bytes_ >= kByteOwnedCrowded && counters_.owned_bytes.value() > options_.owned_bytes_all_max;
+  return owned_bytes_ >= kByteOwnedCrowded && is_crowded();
 }
 
 void ByteConnection::flush() {
@@ -156,7 +157,9 @@ bool ByteConnection::send_some(std::size_t& budget) {
   }
   std::array<iovec, kBytePiecesMax> pieces;
   std::size_t count = 0, wanted = 0;
-  const std::size_t bytes_max = std::min(budget, kByteSendMax);
+  // An encrypted stream keeps what its peer does not read.
+  const std::size_t bytes_max =
+      std::min(budget, stream_->is_secure() && is_crowded() ? kByteOwnedCrowded : kByteSendMax);
   for (auto queued = queue_.begin(); queued != queue_.end() && count < pieces.size() && wanted < bytes_max; ++queued) {
     for (std::size_t i = queued->piece; i < queued->pieces() && count < pieces.size() && wanted < bytes_max; ++i) {
       Bytes piece = queued->at(i);
@@ -225,6 +228,7 @@ void ByteConnection::close(const Error& why) {
   stall_timer_.disarm();
   resume_timer_.disarm();
   stream_->close();
+  count_unsent();
   if (!told_closed_) closed_timer_.arm(loop_.now());
 }
 
@@ -233,6 +237,7 @@ void ByteConnection::close_after_flush(const Error& why) {
   state_ = State::kFlushing;
   why_closed_ = why;
   stall_timer_.arm_in(kByteFarewellLimit);
+  farewell_passed_ = passed_bytes();
   update_interest();
   if (!flushing_) flush();
 }
@@ -247,25 +252,39 @@ void ByteConnection::update_interest() {
   if (state_ == State::kClosed) return;
   std::uint32_t interest = io::Watch::kNone;
   if (state_ == State::kOpen && !held_) interest |= io::Watch::kRead;
-  const bool farewell = state_ == State::kFlushing && stream_->unsent() > 0;
-  if ((full_ && !queue_.empty()) || farewell) interest |= io::Watch::kWrite;
+  count_unsent();
+  if ((full_ && !queue_.empty()) || unsent_ > 0) interest |= io::Watch::kWrite;
   if (const Status set = stream_->want(interest); !set) return close(set.error());
   if (state_ != State::kOpen || options_.stall_limit == Duration::max()) return;
   watch_progress();
-  if (!stall_timer_.armed() && (full_ || awaits_bytes())) stall_timer_.arm_in(options_.stall_limit);
+  if (!stall_timer_.armed() && (waits_for_reader() || awaits_bytes())) stall_timer_.arm_in(options_.stall_limit);
 }
 
-// Until what the peer has begun is finished, until the queue is empty.
+// Bytes that have left the stream, too, as near as that is known.
+std::uint64_t ByteConnection::passed_bytes() const noexcept {
+  return sent_bytes_ - std::min<std::uint64_t>(sent_bytes_, stream_->unsent());
+}
+
+// What the stream holds is in the common count of what waits for peers.
+void ByteConnection::count_unsent() {
+  const std::size_t now = stream_->unsent();
+  if (now > unsent_) counters_.owned_bytes.add(now - unsent_);
+  if (now < unsent_) counters_.owned_bytes.sub(unsent_ - now);
+  unsent_ = now;
+}
+
+// Until what the peer has begun is finished, until the queue and the stream are empty.
 void ByteConnection::watch_progress() {
   if (!awaits_bytes()) {
     receiving_.watched = false;
   } else if (!receiving_.watched || receiving_.finished != handler_.finished()) {
     receiving_ = {.watched = true, .began = loop_.now(), .bytes = received_bytes_, .finished = handler_.finished()};
   }
-  if (queue_.empty() || (!full_ && !sending_.watched)) {
+  const bool empty = queue_.empty() && stream_->unsent() == 0;
+  if (empty || (!waits_for_reader() && !sending_.watched)) {
     sending_.watched = false;
   } else if (!sending_.watched) {
-    sending_ = {.watched = true, .began = loop_.now(), .bytes = sent_bytes_};
+    sending_ = {.watched = true, .began = loop_.now(), .bytes = passed_bytes()};
   }
 }
 
@@ -273,7 +292,7 @@ void ByteConnection::watch_progress() {
 Time ByteConnection::slow_at(Progress& progress, std::uint64_t moved) const {
   if (!progress.watched) return kNever;
   if (loop_.now() >= after(progress.began, options_.stall_limit) &&
-      moved - progress.bytes >= options_.progress_bytes_min) {
+      moved >= progress.bytes + options_.progress_bytes_min) {
     progress.began = loop_.now();
     progress.bytes = moved;
   }
@@ -281,11 +300,15 @@ Time ByteConnection::slow_at(Progress& progress, std::uint64_t moved) const {
 }
 
 void ByteConnection::on_stall_timer() {
-  if (state_ == State::kFlushing) return close(why_closed_);
+  if (state_ == State::kFlushing) {
+    if (passed_bytes() < farewell_passed_ + kByteFarewellBytesMin) return close(why_closed_);
+    farewell_passed_ = passed_bytes();
+    return stall_timer_.arm_in(kByteFarewellLimit);
+  }
   Time next = kNever;
   if (full_) next = after(last_sent_, options_.stall_limit);
   if (awaits_bytes()) next = std::min(next, after(last_received_, options_.stall_limit));
-  next = std::min({next, slow_at(receiving_, received_bytes_), slow_at(sending_, sent_bytes_)});
+  next = std::min({next, slow_at(receiving_, received_bytes_), slow_at(sending_, passed_bytes())});
   if (next == kNever) return;
   if (next > loop_.now()) return stall_timer_.arm(next);
   counters_.stalled.add();

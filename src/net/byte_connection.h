@@ -6,7 +6,7 @@
 // are as in connection.h: a millisecond a turn; a peer that owes bytes (ByteHandler::within) or does not read for
 // options.stall_limit, or is slower than options.progress_bytes_min in that time, is cut; on_closed() comes once, from
 // the loop, and may destroy the connection. Bounds: the handler holds (hold()) while more than options.queue_bytes_high
-// wait to be sent; see congested().
+// wait to be sent; see congested(). What an encrypted stream holds counts as in connection.h.
 #pragma once
 
 #include <sys/uio.h>
@@ -108,7 +108,13 @@ class ByteConnection {
   void drop_queue();
   void update_interest();
   [[nodiscard]] bool is_congested() const noexcept;
+  [[nodiscard]] bool is_crowded() const noexcept {
+    return counters_.owned_bytes.value() > options_.owned_bytes_all_max;
+  }
   [[nodiscard]] bool awaits_bytes() const { return !held_ && handler_.within(); }
+  [[nodiscard]] bool waits_for_reader() const noexcept { return full_ || stream_->unsent() > 0; }
+  [[nodiscard]] std::uint64_t passed_bytes() const noexcept;
+  void count_unsent();
   void watch_progress();
   Time slow_at(Progress& progress, std::uint64_t moved) const;
   void on_stall_timer();
@@ -132,9 +138,11 @@ class ByteConnection {
   std::deque<Queued> queue_;
   std::size_t queued_bytes_ = 0;
   std::size_t owned_bytes_ = 0;  // of these, in heads
+  std::size_t unsent_ = 0;       // of the stream, as it is counted in the counters
   std::uint64_t received_bytes_ = 0;
   std::uint64_t sent_bytes_ = 0;
   Progress receiving_, sending_;
+  std::uint64_t farewell_passed_ = 0;  // passed_bytes() when the last second of a farewell began
   Time last_received_{};
   Time last_sent_{};
 };

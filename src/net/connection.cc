@@ -11,6 +11,7 @@ namespace kvd::net {
 namespace {
 
 constexpr Duration kFarewellLimit = std::chrono::seconds(1);
+constexpr std::uint64_t kFarewellBytesMin = std::uint64_t{32} << 10;  // as slow as a peer may be otherwise
 
 }  // namespace
 
@@ -55,6 +56,7 @@ void Connection::close(const Error& why) {
   resume_timer_.disarm();
   if (options_.shaper != nullptr) options_.shaper->leave(*this);
   stream_->close();
+  count_unsent();
   drop_queue();
   if (!told_closed_) closed_timer_.arm(loop_.now());
 }
@@ -72,6 +74,7 @@ void Connection::close_after_flush(const Error& why) {
   state_ = State::kFlushing;
   why_closed_ = why;
   stall_timer_.arm_in(kFarewellLimit);
+  farewell_passed_ = passed_bytes();
   update_interest();
   flush();
 }
@@ -86,8 +89,8 @@ void Connection::update_interest() {
   if (state_ == State::kClosed || !started_) return;
   std::uint32_t interest = io::Watch::kNone;
   if (state_ == State::kOpen && !paused_ && !held_) interest |= io::Watch::kRead;
-  const bool farewell = state_ == State::kFlushing && stream_->unsent() > 0;
-  if ((full_ && !queue_.empty()) || farewell) interest |= io::Watch::kWrite;
+  count_unsent();
+  if ((full_ && !queue_.empty()) || unsent_ > 0) interest |= io::Watch::kWrite;
   if (const Status set = stream_->want(interest); !set) return close(set.error());
   watch_for_stall();
 }
@@ -96,17 +99,32 @@ bool Connection::within_message() const noexcept {
   return !paused_ && !held_ && (part_ != Part::kHeader || ahead_at_ != ahead_end_);
 }
 
-// Notes since when, and from which byte on, the peer is waited for: until the message is in, until the queue is empty.
+// Bytes that have left the stream, too, as near as that is known.
+std::uint64_t Connection::passed_bytes() const noexcept {
+  return sent_bytes_ - std::min<std::uint64_t>(sent_bytes_, stream_->unsent());
+}
+
+// What the stream holds is in the common count of what waits for peers.
+void Connection::count_unsent() {
+  const std::size_t now = stream_->unsent();
+  if (now > unsent_) counters_.owned_bytes.add(now - unsent_);
+  if (now < unsent_) counters_.owned_bytes.sub(unsent_ - now);
+  unsent_ = now;
+}
+
+// Notes since when, and from which byte on, the peer is waited for: until the message is in, until the queue and the
+// stream are empty.
 void Connection::watch_progress() {
   if (!within_message()) {
     receiving_.watched = false;
   } else if (!receiving_.watched || receiving_.message != messages_) {
     receiving_ = {.watched = true, .began = loop_.now(), .bytes = received_bytes_, .message = messages_};
   }
-  if (queue_.empty() || (!full_ && !sending_.watched)) {
+  const bool empty = queue_.empty() && stream_->unsent() == 0;
+  if (empty || (!waits_for_reader() && !sending_.watched)) {
     sending_.watched = false;
   } else if (!sending_.watched) {
-    sending_ = {.watched = true, .began = loop_.now(), .bytes = sent_bytes_};
+    sending_ = {.watched = true, .began = loop_.now(), .bytes = passed_bytes()};
   }
 }
 
@@ -114,7 +132,7 @@ void Connection::watch_progress() {
 Time Connection::slow_at(Progress& progress, std::uint64_t moved) const {
   if (!progress.watched) return kNever;
   if (loop_.now() >= after(progress.began, options_.stall_limit) &&
-      moved - progress.bytes >= options_.progress_bytes_min) {
+      moved >= progress.bytes + options_.progress_bytes_min) {
     progress.began = loop_.now();
     progress.bytes = moved;
   }
@@ -125,15 +143,19 @@ Time Connection::slow_at(Progress& progress, std::uint64_t moved) const {
 void Connection::watch_for_stall() {
   if (state_ != State::kOpen || options_.stall_limit == Duration::max()) return;
   watch_progress();
-  if (!stall_timer_.armed() && (full_ || within_message())) stall_timer_.arm_in(options_.stall_limit);
+  if (!stall_timer_.armed() && (waits_for_reader() || within_message())) stall_timer_.arm_in(options_.stall_limit);
 }
 
 void Connection::on_stall_timer() {
-  if (state_ == State::kFlushing) return close(why_closed_);
+  if (state_ == State::kFlushing) {
+    if (passed_bytes() < farewell_passed_ + kFarewellBytesMin) return close(why_closed_);
+    farewell_passed_ = passed_bytes();
+    return stall_timer_.arm_in(kFarewellLimit);
+  }
   Time next = kNever;
   if (full_) next = after(last_sent_, options_.stall_limit);
   if (within_message()) next = std::min(next, after(last_received_, options_.stall_limit));
-  next = std::min({next, slow_at(receiving_, received_bytes_), slow_at(sending_, sent_bytes_)});
+  next = std::min({next, slow_at(receiving_, received_bytes_), slow_at(sending_, passed_bytes())});
   if (next == kNever) return;
   if (next > loop_.now()) return stall_timer_.arm(next);
   counters_.stalled.add();

@@ -20,7 +20,9 @@
 // between messages nothing is; on the way out, owned bytes (headers, metas) beyond options.owned_bytes_max close the
 // connection, as a peer that lets them pile up does not read. A peer that makes no progress for options.stall_limit
 // while bytes wait for it, or within a message, is cut, and so is one that moves next to nothing in that time
-// (options.progress_bytes_min).
+// (options.progress_bytes_min). What an encrypted stream has taken and still holds (io::Stream::unsent()) waits, too:
+// it counts in counters.owned_bytes, and where much waits for all no more than 64 KiB are handed to such a stream at
+// once.
 //
 // Turns: a connection leaves the loop to others after a millisecond of receiving or of sending, at the next message or
 // system call, and goes on in the next turn.
@@ -91,7 +93,7 @@ struct ConnectionOptions {
   // Headers and metas queued. Beyond it no message is taken until half of them have gone out: requests that come faster
   // than their replies are read wait. What is queued beyond it all the same, for other reasons: cut.
   std::size_t owned_bytes_max = std::size_t{16} << 20;
-  // Of all connections that share the counters. Beyond it each may queue 64 KiB.
+  // Of all connections that share the counters, with what their streams hold. Beyond it each may queue 64 KiB.
   std::size_t owned_bytes_all_max = std::size_t{64} << 20;
   std::size_t meta_bytes_max = wire::kMetaBytesMax;  // a longer meta ends the connection
   Duration stall_limit = std::chrono::seconds(30);   // Duration::max() = never
@@ -165,7 +167,8 @@ class Connection final : private ShaperUser {
   // Ends the connection now: nothing lands or is read after it returns. Every queued on_done is called inside;
   // on_closed(why) follows from the loop. Idempotent.
   void close(const Error& why);
-  // The same after what is queued has been sent (bounded by one second); reads nothing more.
+  // The same after what is queued has been sent, for which the peer has a second, and another one whenever it has taken
+  // 32 KiB in the last; reads nothing more.
   void close_after_flush(const Error& why);
   [[nodiscard]] bool closed() const noexcept { return state_ == State::kClosed; }
 
@@ -225,6 +228,7 @@ class Connection final : private ShaperUser {
   [[nodiscard]] std::deque<Queued>::iterator find_queued(SendId id);
   bool remove_unstarted(std::deque<Queued>::iterator at);
   void drop_queue();
+  [[nodiscard]] bool is_crowded() const noexcept;
   void own(std::size_t bytes);
   void disown(std::size_t bytes);
   [[nodiscard]] std::size_t owned_bytes_allowed() const noexcept;
@@ -234,6 +238,9 @@ class Connection final : private ShaperUser {
   // connection.cc
   void update_interest();
   [[nodiscard]] bool within_message() const noexcept;
+  [[nodiscard]] bool waits_for_reader() const noexcept { return full_ || stream_->unsent() > 0; }
+  [[nodiscard]] std::uint64_t passed_bytes() const noexcept;
+  void count_unsent();
   void watch_progress();
   Time slow_at(Progress& progress, std::uint64_t moved) const;
   void watch_for_stall();
@@ -279,13 +286,15 @@ class Connection final : private ShaperUser {
   SendId next_id_ = 1;
   std::size_t queued_bytes_ = 0;
   std::size_t owned_bytes_ = 0;
+  std::size_t unsent_ = 0;  // of the stream, as it is counted in the counters
   std::size_t tokens_ = 0;  // body bytes that the shaper lets pass now
   bool was_congested_ = false;
   bool full_ = false;  // the stream takes nothing now
   bool flushing_ = false;
   std::uint64_t sent_bytes_ = 0;
   Progress sending_;
-  Time last_sent_{};  // or when the stream became full
+  std::uint64_t farewell_passed_ = 0;  // passed_bytes() when the last second of a farewell began
+  Time last_sent_{};                   // or when the stream became full
 };
 
 }  // namespace kvd::net

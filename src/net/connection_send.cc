@@ -79,7 +79,9 @@ bool Connection::flush_some(std::size_t& budget) {
     body_max = tokens_;
   }
   std::array<iovec, kSendPiecesMax> pieces;
-  const Batch batch = gather_queue(pieces, std::min(budget, kSendBytesMax), body_max);
+  // An encrypted stream keeps what its peer does not read.
+  const std::size_t bytes_max = stream_->is_secure() && is_crowded() ? kOwnedBytesCrowded : kSendBytesMax;
+  const Batch batch = gather_queue(pieces, std::min(budget, bytes_max), body_max);
   if (batch.bytes == 0) {
     if (budget == 0) full_ = true;  // as good as: the loop comes back at once
     return false;
@@ -215,9 +217,10 @@ void Connection::disown(std::size_t bytes) {
 
 // What may wait for this peer: less when much waits for all of them.
 std::size_t Connection::owned_bytes_allowed() const noexcept {
-  const bool crowded = counters_.owned_bytes.value() > options_.owned_bytes_all_max;
-  return crowded ? std::min(options_.owned_bytes_max, kOwnedBytesCrowded) : options_.owned_bytes_max;
+  return is_crowded() ? std::min(options_.owned_bytes_max, kOwnedBytesCrowded) : options_.owned_bytes_max;
 }
+
+bool Connection::is_crowded() const noexcept { return counters_.owned_bytes.value() > options_.owned_bytes_all_max; }
 
 // Returns whether the handler was told and has queued more.
 bool Connection::tell_drained() {

@@ -605,6 +605,30 @@ TEST_F(SendTest, ManyHeadsAreCongestionBeforeTheyAreTooMany) {
   EXPECT_FALSE(peer_->closed);
 }
 
+// Who reads slowly, but reads, gets what was said last; who does not has a second.
+TEST_F(SendTest, AFarewellLastsAsLongAsThePeerTakesIt) {
+  constexpr std::size_t kBytes = 1'500'000;
+  for (const bool reads : {true, false}) {
+    open();
+    peer_->connection->send({.head = Buffer(kBytes), .body = {}, .on_done = {}});
+    peer_->connection->close_after_flush({Code::kUnavailable, 0, "that is all"});
+    const Time began = loop_->now();
+    Time next = began;
+    std::size_t got = 0;
+    Buffer sink(20'000);
+    EXPECT_TRUE(until([&] {
+      if (!reads || loop_->now() < next) return peer_->closed && !reads;
+      next = after(loop_->now(), Millis(20));
+      const ssize_t n = ::recv(far_.get(), sink.data(), sink.size(), MSG_DONTWAIT);
+      if (n > 0) got += static_cast<std::size_t>(n);
+      return n == 0;
+    }));
+    EXPECT_EQ(got, reads ? kBytes : 0U);
+    EXPECT_GT(loop_->now() - began, Millis(900)) << "longer than a second's worth was there to read";
+    EXPECT_LT(loop_->now() - began, std::chrono::seconds(4));
+  }
+}
+
 TEST_F(SendTest, UnreadRepliesAreBounded) {
   open({.owned_bytes_max = 100'000});
   std::size_t most = 0;

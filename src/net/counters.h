@@ -12,7 +12,7 @@ struct NetCounters {
   Counter recv_calls, send_calls;  // system calls that move bytes
   Counter protocol_errors;         // connections ended because of what the peer sent
   Counter stalled;                 // connections cut because the peer stopped reading or writing, or was too slow
-  Gauge owned_bytes;               // headers and metas that wait to be sent
+  Gauge owned_bytes;               // headers, metas and encrypted bytes that wait to be sent
 };
 
 }  // namespace kvd::net

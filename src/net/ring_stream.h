@@ -41,6 +41,7 @@ class RingStream final : public io::Stream, private io::Polled {
   [[nodiscard]] int fd() const noexcept override { return socket_->fd(); }
   [[nodiscard]] bool is_secure() const noexcept override { return socket_->is_secure(); }
   [[nodiscard]] std::size_t unsent() const noexcept override { return socket_->unsent(); }
+  [[nodiscard]] bool heard() const noexcept override { return socket_->heard(); }
   [[nodiscard]] const io::PeerCertificate* peer_certificate() const noexcept override {
     return socket_->peer_certificate();
   }

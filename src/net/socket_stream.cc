@@ -80,6 +80,7 @@ Result<std::size_t> SocketStream::receive(std::span<const iovec> places, io::Pri
     got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
   if (got < 0) return fail(moving_error(errno, "receive from the peer"));
+  heard_ = heard_ || got > 0;
   if (descriptor != nullptr && message.msg_controllen > 0) *descriptor = io::PrivateFd(take_descriptor(message));
   return static_cast<std::size_t>(got);
 }

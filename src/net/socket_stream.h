@@ -27,12 +27,14 @@ class SocketStream final : public io::Stream {
   bool set_read_mark(std::size_t bytes) override;
   [[nodiscard]] bool is_local() const noexcept override;
   [[nodiscard]] int fd() const noexcept override { return socket_.get(); }
+  [[nodiscard]] bool heard() const noexcept override { return heard_; }
 
  private:
   io::PrivateFd socket_;  // or a forked child would keep the peer from seeing its end
   std::optional<io::Watch> watch_;
   bool has_mark_ = false;  // TCP. A unix socket takes such a mark and ignores it
   int mark_bytes_ = 1;
+  bool heard_ = false;
 };
 
 // The same as a stream of any kind.

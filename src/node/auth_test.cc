@@ -29,10 +29,11 @@ class NodeAuth : public testing::Test {
     return "tenant a requests=2\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write") +
            token_line(3, "a", "read") + token_line(4, "a", "write") + token_line(5, "a", "admin", "2000-01-01");
   }
-  void start(const std::string& credentials = everybody(), NodeOptions options = test_options()) {
+  void start(const std::string& credentials = everybody(), NodeOptions options = test_options(),
+             Duration refusal_delay = Millis(1)) {
     options.authority = authority_of(credentials);
     options.wall_clock = [this] { return wall; };
-    options.limits.refusal_delay = Millis(1);
+    options.limits.refusal_delay = refusal_delay;
     rig = std::make_unique<Rig>(options);
   }
   std::unique_ptr<RawClient> stranger(std::uint64_t features = wire::kFeatureToken) const {
@@ -159,6 +160,7 @@ TEST_F(NodeAuth, AStrangerThatSaysNothingIsCut) {
 TEST_F(NodeAuth, StrangersAreBoundedAndTheirPlacesComeBack) {
   NodeOptions options = test_options();
   options.limits.strangers_max = 2;
+  options.limits.stranger_grace = std::chrono::minutes(1);
   start(everybody(), options);
   auto first = stranger();
   const auto second = stranger();
@@ -167,6 +169,41 @@ TEST_F(NodeAuth, StrangersAreBoundedAndTheirPlacesComeBack) {
   EXPECT_EQ(rig->node->adopt(net::make_socket_stream(std::move(far))).error().code, Code::kBusy);
   show(*first, token_number(1));  // is one no more
   enter(2);
+}
+
+TEST_F(NodeAuth, WhoNeverSpeaksGivesItsPlaceToANewcomer) {
+  NodeOptions options = test_options();
+  options.limits.strangers_max = 2;
+  options.limits.stranger_grace = Millis(1);
+  start(everybody(), options);
+  const auto speaks = stranger();  // and does not show its token
+  speaks->next();
+  std::vector<std::unique_ptr<RawClient>> silent;
+  for (int i = 0; i < 5; ++i) {
+    silent.push_back(rig->connect(false));
+    const Time end = rig->loop->now() + Millis(2);
+    rig->until([&] { return rig->loop->now() >= end; });
+    enter(1);
+    EXPECT_TRUE(silent.back()->ended());
+  }
+  EXPECT_EQ(rig->stat("node", "connections_silent"), 5U);
+  EXPECT_EQ(show(*speaks, token_number(2)).header.status, Code::kOk) << "silent ones went before it";
+}
+
+TEST_F(NodeAuth, WhoHasShownAWrongTokenKeepsItsPlaceUntilItIsAnswered) {
+  NodeOptions options = test_options();
+  options.limits.strangers_max = 1;
+  options.limits.stranger_grace = Duration::zero();
+  start(everybody(), options, Millis(300));
+  const auto guesses = stranger();
+  guesses->next();
+  guesses->send(wire::frame({}, wire::Auth{token_number(9)}));
+  ASSERT_TRUE(rig->until([&] { return rig->stat("node", "unauthorized") == 1; }));
+  auto [near, far] = net::make_socket_pair();
+  EXPECT_EQ(rig->node->adopt(net::make_socket_stream(std::move(far))).error().code, Code::kBusy)
+      << "or guesses would be many";
+  EXPECT_TRUE(guesses->ended());
+  enter(1);
 }
 
 TEST_F(NodeAuth, AnExpiredTokenEndsItsConnections) {

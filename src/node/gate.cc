@@ -18,7 +18,7 @@ Gate::Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& 
       counters_(counters),
       wall_clock_(options.wall_clock ? options.wall_clock : system_seconds),
       authority_(options.authority),
-      strangers_(options.limits.strangers_max) {}
+      strangers_(loop, options.limits.strangers_max, options.limits.stranger_grace) {}
 
 std::optional<Gate::Admission> Gate::enter(Bytes token, std::string_view peer) {
   const Result<auth::SharedIdentity> identity = authority_->identify(token, wall_clock_());

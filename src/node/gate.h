@@ -15,6 +15,7 @@
 #include "io/stream.h"
 #include "node/counters.h"
 #include "node/options.h"
+#include "node/strangers.h"
 #include "node/tenants.h"
 
 namespace kvd::node {
@@ -30,8 +31,8 @@ class Gate {
   };
 
   [[nodiscard]] bool open() const noexcept { return authority_ == nullptr; }
-  // A place of somebody who has not shown a token yet. Empty: all are taken.
-  Budget::Share take_stranger() { return strangers_.take(1); }
+  // A place of somebody who has not shown a token yet. Empty: all are taken, by such as need not give way.
+  Strangers::Place take_stranger(Strangers::Guest& guest) { return strangers_.take(guest); }
   // Who has this token; nullopt: nobody, which `peer` is in the log for.
   std::optional<Admission> enter(Bytes token, std::string_view peer);
   // Whose certificate this is; see expired(). kNotFound and kStale: nobody's, which is not in the log.
@@ -61,7 +62,7 @@ class Gate {
   std::function<auth::WallSeconds()> wall_clock_;
   std::shared_ptr<const auth::Authority> authority_;  // with whoever made it
   auth::Audit audit_;
-  Budget strangers_;
+  Strangers strangers_;
   Tenants tenants_;
 };
 

@@ -70,7 +70,7 @@ constexpr std::array kNodeCounters{
     Field{"connections_accepted", &NodeCounters::connections_accepted, "Client connections accepted."},
     Field{"connections_refused", &NodeCounters::connections_refused, "Client connections closed at once: too many."},
     Field{"connections_silent", &NodeCounters::connections_silent,
-          "Client connections closed before they had said anything: others wanted their place."},
+          "Client connections closed before they had said who they are: others wanted their place."},
     Field{"unauthorized", &NodeCounters::unauthorized, "Client connections refused for want of a good token."},
     Field{"forbidden", &NodeCounters::forbidden, "Requests that their client's token does not allow."},
     Field{"requests_match", &NodeCounters::requests_match, "MATCH requests."},
@@ -129,8 +129,8 @@ constexpr std::array kNetCounters{
     Field{"stalled", &NetCounters::stalled,
           "Connections cut because the peer stopped reading or writing, or was too slow."}};
 
-constexpr std::array kNetGauges{
-    Field{"owned_bytes", &NetCounters::owned_bytes, "Bytes of headers and replies that wait to be sent."}};
+constexpr std::array kNetGauges{Field{"owned_bytes", &NetCounters::owned_bytes,
+                                      "Bytes of headers, replies and encrypted data that wait to be sent."}};
 
 using Families = std::vector<prometheus::MetricFamily>;
 

@@ -37,6 +37,8 @@ struct Limits {
                                               // read through shared memory: the others always have the rest
   std::uint32_t strangers_max = 128;          // connections of people who are not known yet, where they
                                               // have to be, or who have to shake hands (TLS)
+  Duration stranger_grace = std::chrono::milliseconds(20);  // that each of them has before it gives way to a newcomer:
+                                                            // 6,400 newcomers a second, each with time to speak
   Duration refusal_delay = std::chrono::milliseconds(500);  // before a wrong token is answered: 256 guesses a second
   Duration handshake_limit = std::chrono::seconds(5);       // from connecting to HELLO, and its token
   // The same of a connection whose stream gives its own handshake that much, and then tells why it was refused.

@@ -159,6 +159,7 @@ bool RespSession::log_in(std::string_view user, std::string_view token) {
   const auto access = context_.doors.by_token(token, peer_host_);
   if (!access) {
     refused_ = true;
+    stranger_.stay();
     auth_timer_.disarm();
     refusal_timer_.arm_in(context_.node.limits.refusal_delay);
     return false;

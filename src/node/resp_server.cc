@@ -29,7 +29,7 @@ Status RespServer::adopt(std::unique_ptr<io::Stream> stream) {
 
 // Looks at all of them, which are a thousand, when there is no place for another.
 bool RespServer::close_silent() {
-  const auto oldest = std::ranges::find_if(sessions_, [](const auto& entry) { return entry.second->silent(); });
+  const auto oldest = std::ranges::find_if(sessions_, [](const auto& entry) { return entry.second->is_newcomer(); });
   if (oldest == sessions_.end()) return false;
   sessions_.erase(oldest);
   return true;

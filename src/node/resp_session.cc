@@ -63,7 +63,7 @@ RespSession::~RespSession() {
 Status RespSession::start() {
   // A handshake is paid for before anybody is known, whoever may come in.
   if (context_.doors.by_token || is_secure()) {
-    stranger_ = context_.node.gate.take_stranger();
+    stranger_ = context_.node.gate.take_stranger(*this);
     if (!stranger_) return fail(Code::kBusy, "too many connections of strangers");
     auth_timer_.arm_in(context_.node.limits.introduction_limit(is_secure()));
   }
@@ -83,6 +83,12 @@ void RespSession::shake_off() {
   const io::PeerCertificate* const certificate = connection_->stream().peer_certificate();
   if (certificate == nullptr || !context_.doors.by_certificate) return;
   if (const auto access = context_.doors.by_certificate(*certificate)) enter(*access);
+}
+
+void RespSession::give_way() {
+  stranger_.release();
+  context_.node.counters.connections_silent.add();
+  close({Code::kUnavailable, 0, "it has not said who it is, and others wanted its place"});
 }
 
 void RespSession::on_closed(const Error& why) {

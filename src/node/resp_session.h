@@ -47,7 +47,7 @@ inline constexpr std::string_view kRespTenantBusy = "BUSY the tenant has as many
 
 class RespCommands;  // the table of commands (resp_commands.h)
 
-class RespSession final : private net::ByteHandler {
+class RespSession final : private net::ByteHandler, private Strangers::Guest {
  public:
   static constexpr std::size_t kRepliesMax = 64;
   static constexpr std::uint64_t kAheadBytes = std::uint64_t{16} << 20;
@@ -62,7 +62,7 @@ class RespSession final : private net::ByteHandler {
   // kBusy: too many have not said yet who they are.
   Status start();
   // Has done nothing yet that somebody does who may: his place may go to another.
-  [[nodiscard]] bool silent() const noexcept { return !greeted_; }
+  [[nodiscard]] bool is_newcomer() const noexcept { return !greeted_; }
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   // Nothing is under way and nothing waits to be sent.
   [[nodiscard]] bool idle() const noexcept {
@@ -100,6 +100,9 @@ class RespSession final : private net::ByteHandler {
   [[nodiscard]] std::uint64_t finished() const override { return commands_; }
   void on_drained() override { schedule(); }
   void on_closed(const Error& why) override;
+  // Strangers::Guest
+  [[nodiscard]] bool silent() const override { return !connection_->stream().heard(); }
+  void give_way() override;
 
   // resp_session.cc: bytes, order, values
   void parse();
@@ -169,7 +172,7 @@ class RespSession final : private net::ByteHandler {
   std::shared_ptr<RespKeyspace> keyspace_;  // null until the client has said who it is
   RespAccess access_;
   std::string peer_host_;
-  Budget::Share stranger_;  // until then, where it has to be said
+  Strangers::Place stranger_;  // until then, where it has to be said
   bool greeted_ = false;
   bool shaken_ = false;   // its first bytes have come: a handshake, where there is one, is done
   bool refused_ = false;  // has shown a wrong token: nothing more is taken

@@ -475,6 +475,7 @@ TEST(RespAuth, StrangersHaveFewPlaces) {
   NodeOptions options = resp_options();
   options.resp_identify = [](std::string_view) { return RespAccess{}; };
   options.limits.strangers_max = 1;
+  options.limits.stranger_grace = std::chrono::minutes(1);
   Rig rig(options);
   RespClient first(rig);
   const auto adopt = [&] {

@@ -87,7 +87,7 @@ Session::~Session() {
 Status Session::start() {
   // A handshake is paid for before anybody is known, whoever may come in.
   if (!context_.gate.open() || connection_->stream().is_secure()) {
-    stranger_ = context_.gate.take_stranger();
+    stranger_ = context_.gate.take_stranger(*this);
     if (!stranger_) return fail(Code::kBusy, "too many connections of strangers");
   }
   handshake_timer_.arm_in(context_.limits.introduction_limit(connection_->stream().is_secure()));

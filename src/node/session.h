@@ -29,7 +29,7 @@
 
 namespace kvd::node {
 
-class Session final : private net::MessageHandler {
+class Session final : private net::MessageHandler, private Strangers::Guest {
  public:
   using OnClosed = std::function<void(Session&, const Error&)>;
 
@@ -175,6 +175,8 @@ class Session final : private net::MessageHandler {
   Status undecodable(const wire::Header& request, const Error& why);
 
   // session_auth.cc: who the client is and what it may do
+  [[nodiscard]] bool silent() const override { return !connection_->stream().heard(); }
+  void give_way() override;
   Status on_stranger(const wire::Header& hello, const wire::Hello& said);
   Status on_auth(const wire::Header& header, Bytes meta);
   void admit(Gate::Admission admission);
@@ -232,7 +234,7 @@ class Session final : private net::MessageHandler {
   std::string peer_host_;
   bool greeted_ = false;
   bool awaits_token_ = false;                     // HELLO was answered, AUTH was not
-  Budget::Share stranger_;                        // until it is known who this is, where that has to be
+  Strangers::Place stranger_;                     // until it is known who this is, where that has to be
   auth::SharedIdentity identity_;                 // null: there are no credentials
   SharedTenant tenant_;                           // of the identity
   bool shares_memory_ = false;                    // the client has the pool's memory

@@ -45,6 +45,7 @@ Status Session::on_auth(const wire::Header& header, Bytes meta) {
   std::optional<Gate::Admission> admission = context_.gate.enter(as_bytes(auth->token), peer_host_);
   if (!admission) {
     connection_->hold();  // one guess: nothing more is taken from it
+    stranger_.stay();
     refusal_timer_.arm_in(context_.limits.refusal_delay);
     return {};
   }
@@ -60,6 +61,12 @@ void Session::admit(Gate::Admission admission) {
   stranger_.release();
   greeted_ = true;
   connection_->set_meta_bytes_max(wire::kMetaBytesMax);
+}
+
+void Session::give_way() {
+  stranger_.release();
+  context_.counters.connections_silent.add();
+  close({Code::kUnavailable, 0, "it has not said who it is, and others wanted its place"});
 }
 
 // Whoever was refused within the handshake has not come to HELLO.

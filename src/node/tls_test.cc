@@ -1,10 +1,13 @@
 // Encrypted connections at a node: who is let in by a certificate, who is not, and what strangers may take up.
+#include <sys/socket.h>
+
 #include <gtest/gtest.h>
 
 #include "auth/credentials.h"
 #include "node/testing/resp_client.h"
 #include "node/testing/rig.h"
 #include "tls/testing/certificates.h"
+#include "tls/testing/pair.h"
 
 namespace kvd::node {
 namespace {
@@ -22,9 +25,13 @@ class NodeTls : public testing::Test {
     options.wall_clock = [this] { return wall; };
     rig = std::make_unique<Rig>(options);
   }
-  // A client's end of a connection that the node has adopted.
-  std::unique_ptr<io::Stream> dial(const tls::Pki::Files& own, bool resp = false) {
+  // A client's end of a connection that the node has adopted. `send_buffer`: what the kernel takes of the node's bytes
+  // while the client does not read, about.
+  std::unique_ptr<io::Stream> dial(const tls::Pki::Files& own, bool resp = false, int send_buffer = 0) {
     auto [near, far] = net::make_socket_pair();
+    if (send_buffer > 0) {
+      EXPECT_EQ(::setsockopt(far.get(), SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer), 0);
+    }
     auto stream = *context->wrap(net::make_socket_stream(std::move(far)), {}, rig->options.limits.handshake_limit);
     EXPECT_TRUE(resp ? rig->node->adopt_resp(std::move(stream)) : rig->node->adopt(std::move(stream)));
     const auto client = *tls::Context::make_client({.ca = pki.ca(), .certificate = own.certificate, .key = own.key});
@@ -34,6 +41,23 @@ class NodeTls : public testing::Test {
     auto client = std::make_unique<RawClient>(*rig->loop, dial(own), false);
     client->send(wire::frame({}, wire::Hello{.features = 0, .name = "test"}));
     return client;
+  }
+  // A client that has asked for record 0 and does not read the answer.
+  std::unique_ptr<RawClient> deaf(const Records& records, bool encrypted = true) {
+    std::unique_ptr<RawClient> client;
+    if (encrypted) {
+      client = std::make_unique<RawClient>(*rig->loop, dial({}, false, 4096));
+    } else {
+      client = rig->connect();
+    }
+    const std::uint32_t ns = client->open(records.ns());
+    client->send(Records::get(client->new_id(), ns, 0, 1));
+    client->peer().connection->hold();
+    return client;
+  }
+  void run_for(Duration time) {
+    const Time end = rig->loop->now() + time;
+    rig->until([&] { return rig->loop->now() >= end; });
   }
   [[nodiscard]] bool logged(const std::string& text) {
     return rig->until([&] { return rig->log.count(text) > 0; });
@@ -111,6 +135,7 @@ TEST_F(NodeTls, ARevokedCertificateEndsItsConnectionsAndNoOthers) {
 TEST_F(NodeTls, WhoShakesHandsTakesAStrangersPlaceUntilADeadline) {
   NodeOptions options = test_options();
   options.limits.strangers_max = 1;
+  options.limits.stranger_grace = std::chrono::minutes(1);
   options.limits.handshake_limit = std::chrono::milliseconds(50);
   start("", false, options);
   auto [near, far] = net::make_socket_pair();
@@ -124,6 +149,111 @@ TEST_F(NodeTls, WhoShakesHandsTakesAStrangersPlaceUntilADeadline) {
   EXPECT_EQ(client->next().header.status, Code::kOk);
   const auto second = hello({});
   EXPECT_EQ(second->next().header.status, Code::kOk) << "who has said HELLO is no stranger";
+}
+
+TEST_F(NodeTls, WhoNeverSpeaksGivesItsPlaceToANewcomer) {
+  NodeOptions options = test_options();
+  options.limits.strangers_max = 3;
+  options.limits.stranger_grace = Millis(1);
+  start("", false, options);
+  std::vector<std::unique_ptr<RawClient>> silent;
+  for (int round = 0; round < 5; ++round) {
+    for (const bool resp : {false, true, false, true}) {
+      auto [near, far] = net::make_socket_pair();
+      auto stream = *context->wrap(net::make_socket_stream(std::move(far)));
+      EXPECT_TRUE(resp ? rig->node->adopt_resp(std::move(stream)) : rig->node->adopt(std::move(stream)));
+      silent.push_back(std::make_unique<RawClient>(*rig->loop, std::move(near), false));
+      run_for(Millis(2));
+    }
+    const auto client = hello({});
+    EXPECT_EQ(client->next().header.status, Code::kOk) << round;
+  }
+  EXPECT_TRUE(silent.front()->ended());
+  EXPECT_FALSE(silent.back()->peer().closed.has_value()) << "the oldest go first";
+  EXPECT_GE(rig->stat("node", "connections_silent"), 20U - 3);
+}
+
+TEST_F(NodeTls, WhoDoesNotReadIsCutAsWithoutEncryption) {
+  NodeOptions options = test_options();
+  options.limits.stall_limit = Millis(150);
+  start("", false, options);
+  const Records records(small_namespace(3, 80 << 10));  // with one call all of it is encrypted
+  ASSERT_TRUE(rig->put_all(records, 0, 1));
+  for (const bool encrypted : {false, true}) {
+    const std::uint64_t stalled = rig->stat("net", "stalled");
+    const auto client = deaf(records, encrypted);
+    if (encrypted) {
+      EXPECT_TRUE(rig->until([&] { return rig->stat("net", "owned_bytes") > 200'000; })) << "counted as what waits";
+      EXPECT_EQ(rig->stat("node", "pinned_bytes"), 0U);
+    }
+    EXPECT_TRUE(rig->until([&] { return rig->stat("net", "stalled") > stalled; })) << encrypted;
+    EXPECT_TRUE(rig->until([&] { return rig->stat("node", "connections") == 0; })) << encrypted;
+    EXPECT_EQ(rig->stat("net", "owned_bytes"), 0U);
+  }
+}
+
+TEST_F(NodeTls, WhoReadsLateIsNotCut) {
+  NodeOptions options = test_options();
+  options.limits.stall_limit = Millis(400);
+  options.limits.progress_bytes_min = 1;
+  start("", false, options);
+  const Records records(small_namespace(3, 80 << 10));
+  ASSERT_TRUE(rig->put_all(records, 0, 1));
+  const auto client = deaf(records);
+  EXPECT_TRUE(rig->until([&] { return rig->stat("net", "owned_bytes") > 200'000; }));
+  client->peer().connection->resume();
+  std::size_t got = 0;
+  for (bool last = false; !last;) {
+    const auto part = client->next();
+    got += part.payload.size();
+    last = part.header.last() || part.payload.empty();
+  }
+  EXPECT_EQ(got, 240U << 10);
+  run_for(Millis(900));
+  EXPECT_EQ(rig->stat("node", "connections"), 1U);
+  EXPECT_EQ(rig->stat("net", "owned_bytes"), 0U);
+}
+
+TEST_F(NodeTls, ARedisClientThatDoesNotReadIsCutToo) {
+  NodeOptions options = test_options();
+  options.limits.stall_limit = Millis(150);
+  start("", false, options);
+  ASSERT_EQ(RespClient(*rig).call({"SET", "k", resp_text(240'000, 1)}, "+OK\r\n"), "+OK\r\n");
+  const auto bytes_of = [](const std::string& text) {
+    const Bytes bytes = as_bytes(text);
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  tls::End client(*rig->loop, dial({}, true, 4096));
+  client.send(bytes_of(resp_command({"PING"})));
+  ASSERT_TRUE(rig->until([&] { return client.got.size() == 7; }));
+  client.send(bytes_of(resp_command({"GET", "k"})));
+  ASSERT_TRUE(client.stream().want(io::Watch::kNone).has_value());
+  EXPECT_TRUE(rig->until([&] { return rig->stat("net", "owned_bytes") > 200'000; }));
+  EXPECT_TRUE(rig->until([&] { return rig->stat("net", "stalled") == 1; }));
+  EXPECT_TRUE(rig->until([&] { return rig->stat("node", "resp_connections") == 0; }));
+  EXPECT_EQ(rig->stat("net", "owned_bytes"), 0U);
+}
+
+// 24 connections that keep 240 KiB each would be 5.6 MiB.
+TEST_F(NodeTls, WhatIsEncryptedForThoseWhoDoNotReadIsBounded) {
+  NodeOptions options = test_options();
+  options.limits.reply_bytes_all_max = 128 << 10;
+  start("", false, options);
+  const Records records(small_namespace(3, 80 << 10));
+  ASSERT_TRUE(rig->put_all(records, 0, 1));
+  std::vector<std::unique_ptr<RawClient>> clients;
+  std::uint64_t most = 0;
+  for (int i = 0; i < 24; ++i) {
+    clients.push_back(deaf(records));
+    run_for(Millis(5));
+    most = std::max(most, rig->stat("net", "owned_bytes"));
+  }
+  EXPECT_LT(most, (128U + 256 + 24 * 68) << 10);
+  EXPECT_GT(most, std::uint64_t{1} << 20) << "they do not read";
+  for (const auto& client : clients) {
+    client->peer().connection->resume();
+    EXPECT_EQ(client->next().header.status, Code::kOk) << "all of it comes to who reads";
+  }
 }
 
 TEST_F(NodeTls, OtherMachinesMayComeWhereCertificatesAreWanted) {

@@ -76,6 +76,55 @@ FromInput<void> trust(SSL_CTX* ctx, const std::string& ca) {
   return {};
 }
 
+// A name as people read it.
+std::string text_of(const X509_NAME* name) {
+  const std::unique_ptr<BIO, void (*)(BIO*)> out(BIO_new(BIO_s_mem()), BIO_free_all);
+  char* text = nullptr;
+  if (out == nullptr || X509_NAME_print_ex(out.get(), name, 0, XN_FLAG_ONELINE & ~ASN1_STRFLGS_ESC_MSB) < 0) return "?";
+  const long bytes = BIO_get_mem_data(out.get(), &text);
+  return bytes > 0 ? std::string(text, static_cast<std::size_t>(bytes)) : "?";
+}
+
+// Of what a server shows: clients would refuse it, and none could come in.
+FromInput<void> check_dates(SSL_CTX* ctx, const std::string& file) {
+  STACK_OF(X509)* chain = nullptr;
+  SSL_CTX_get0_chain_certs(ctx, &chain);
+  const int behind = chain == nullptr ? 0 : sk_X509_num(chain);
+  for (int i = -1; i < behind; ++i) {
+    const X509* const certificate = i < 0 ? SSL_CTX_get0_certificate(ctx) : sk_X509_value(chain, i);
+    const std::string whose = i < 0 ? "" : " (of " + text_of(X509_get_subject_name(certificate)) + ")";
+    if (X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0)
+      return fault(file, "holds a certificate that has expired" + whose + ": every client would refuse it");
+    if (X509_cmp_current_time(X509_get0_notBefore(certificate)) > 0)
+      return fault(file, "holds a certificate that is not valid yet" + whose + ": every client would refuse it");
+  }
+  return {};
+}
+
+bool is_list_of(X509_CRL* list, X509* authority) {
+  return X509_NAME_cmp(X509_CRL_get_issuer(list), X509_get_subject_name(authority)) == 0 &&
+         X509_CRL_verify(list, X509_get0_pubkey(authority)) == 1;
+}
+
+// Of an authority without a list nobody would be let in.
+FromInput<void> check_crl_covers(const STACK_OF(X509_OBJECT) * objects, const std::string& crl) {
+  const int count = sk_X509_OBJECT_num(objects);
+  for (int i = 0; i < count; ++i) {
+    X509* const authority = X509_OBJECT_get0_X509(sk_X509_OBJECT_value(objects, i));
+    bool listed = authority == nullptr;
+    for (int k = 0; k < count && !listed; ++k) {
+      X509_CRL* const list = X509_OBJECT_get0_X509_CRL(sk_X509_OBJECT_value(objects, k));
+      listed = list != nullptr && is_list_of(list, authority);
+    }
+    ERR_clear_error();
+    if (!listed) {
+      return fault(crl, "holds no revocation list of the authority " + text_of(X509_get_subject_name(authority)) +
+                            ": all of its clients would be refused");
+    }
+  }
+  return {};
+}
+
 FromInput<void> load_crl(SSL_CTX* ctx, const std::string& crl) {
   if (const auto checked = check_file(crl, false); !checked) return checked;
   X509_STORE* const store = SSL_CTX_get_cert_store(ctx);
@@ -92,7 +141,7 @@ FromInput<void> load_crl(SSL_CTX* ctx, const std::string& crl) {
     if (until != nullptr && X509_cmp_current_time(until) < 0)
       return fault(crl, "holds a revocation list that is out of date: every client would be refused");
   }
-  return {};
+  return check_crl_covers(objects, crl);
 }
 
 FromInput<SharedCtx> make_ctx(bool server) {
@@ -121,6 +170,7 @@ FromInput<SharedCtx> make_server_ctx(const ServerFiles& files) {
   if (const auto loaded = load_own(ctx->get(), files.certificate, files.key); !loaded) {
     return std::unexpected(loaded.error());
   }
+  if (const auto dated = check_dates(ctx->get(), files.certificate); !dated) return std::unexpected(dated.error());
   if (files.client_ca.empty()) return ctx;
   if (const auto trusted = trust(ctx->get(), files.client_ca); !trusted) return std::unexpected(trusted.error());
   STACK_OF(X509_NAME)* const names = SSL_load_client_CA_file(files.client_ca.c_str());

@@ -37,7 +37,8 @@ class Context : public std::enable_shared_from_this<Context> {
   static constexpr Duration kHandshakeLimit = std::chrono::seconds(5);
 
   // The fault names the file and says what to do: it cannot be read, others could read a key, it does not hold what it
-  // should, certificate and key do not belong together. Blocks for small files.
+  // should, certificate and key do not belong together; of a server also: its certificate, or one of its chain, is not
+  // valid today, a revocation list is out of date or missing for one of the authorities. Blocks for small files.
   static FromInput<std::shared_ptr<Context>> make_server(const ServerFiles& files);
   static FromInput<std::shared_ptr<Context>> make_client(const ClientFiles& files);
   ~Context();

@@ -25,6 +25,18 @@ std::string rsa_key(const Pki& pki) {
   return pki.path("rsa.key");
 }
 
+// Several PEM files in one.
+std::string joined(const Pki& pki, const std::vector<std::string>& files) {
+  std::ofstream out(pki.path("joined.pem"));
+  for (const std::string& file : files) out << std::ifstream(file).rdbuf();
+  return pki.path("joined.pem");
+}
+
+std::string fault_of(const ServerFiles& files) {
+  const auto made = Context::make_server(files);
+  return made ? "none" : made.error().text;
+}
+
 TEST(TlsContext, TakesWhatBelongsTogether) {
   Pki pki;
   ServerFiles files = pki.server_files(true);
@@ -67,6 +79,37 @@ TEST(TlsContext, AFaultNamesTheFileAndWhatToDo) {
   ASSERT_EQ(::chmod(good.client_ca.c_str(), 0644), 0);
   ASSERT_EQ(::chmod(good.key.c_str(), 0640), 0);
   EXPECT_EQ(text_of(good), good.key + ": others than its owner can read the key: chmod 600");
+}
+
+TEST(TlsContext, ACertificateThatIsNotValidTodayIsNotShown) {
+  Pki pki;
+  const auto fault = [](const Pki::Files& own) {
+    return fault_of({.certificate = own.certificate, .key = own.key, .client_ca = "", .crl = ""});
+  };
+  EXPECT_EQ(fault(pki.issue({.common_name = "depot"})), "none");
+  EXPECT_EQ(fault(pki.issue({.common_name = "depot", .valid_from_s = -7200, .valid_until_s = -60})),
+            "holds a certificate that has expired: every client would refuse it");
+  EXPECT_EQ(fault(pki.issue({.common_name = "depot", .valid_from_s = 60, .valid_until_s = 3600})),
+            "holds a certificate that is not valid yet: every client would refuse it");
+  Pki good("good", pki), old("old", pki, -60);
+  EXPECT_EQ(fault(good.issue({.common_name = "depot"})), "none");
+  EXPECT_EQ(fault(old.issue({.common_name = "depot"})),
+            "holds a certificate that has expired (of CN = old): every client would refuse it");
+}
+
+TEST(TlsContext, EachAuthorityHasAList) {
+  Pki first("first"), second("second"), namesake("second");
+  ServerFiles files = first.server_files(true);
+  files.client_ca = first.path("both.pem");
+  std::ofstream(files.client_ca) << std::ifstream(first.ca()).rdbuf() << std::ifstream(second.ca()).rdbuf();
+  files.crl = first.write_crl({});
+  const std::string missing =
+      "holds no revocation list of the authority CN = second: all of its clients would be refused";
+  EXPECT_EQ(fault_of(files), missing);
+  files.crl = joined(first, {first.path("crl.pem"), namesake.write_crl({})});
+  EXPECT_EQ(fault_of(files), missing) << "somebody else of that name";
+  files.crl = joined(first, {first.path("crl.pem"), second.write_crl({})});
+  EXPECT_EQ(fault_of(files), "none");
 }
 
 TEST(TlsContext, AFaultAtAReplacementLeavesAllAsItWas) {

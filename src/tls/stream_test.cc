@@ -1,7 +1,9 @@
 #include "tls/stream.h"
 
 #include <array>
+#include <fstream>
 #include <functional>
+#include <sstream>
 
 #include <gtest/gtest.h>
 #include <openssl/ssl.h>
@@ -310,6 +312,102 @@ TEST_F(TlsStreamTest, NewFilesCountForNewStreamsAndOldOnesAreJudgedByThem) {
   client_.reset();
   server_.reset();
   EXPECT_EQ(refusal_of(pki_.client_files(own)), "certificate revoked");
+}
+
+// At every moment of it: neither does the one that was revoked come in, nor is anybody else kept out.
+TEST_F(TlsStreamTest, AReloadWithinAHandshakeCountsForIt) {
+  ServerFiles files = pki_.server_files(true);
+  files.crl = pki_.write_crl({});
+  serve(files);
+  const auto own = pki_.issue({.common_name = "engine"});
+  const auto begin = [&](int steps) {
+    pki_.write_crl({});
+    EXPECT_TRUE(server_context_->replace(files).has_value());
+    client_.reset();
+    server_.reset();
+    connect(pki_.client_files(own));
+    EXPECT_TRUE(run_until([this] { return both_there(); }));
+    client_->send(some_bytes(1000, 1));
+    for (int i = 0; i < steps; ++i) loop_.run_once(std::chrono::minutes(1));
+  };
+  int within = 0;
+  for (int steps = 0;; ++steps) {
+    begin(steps);
+    if (server_->stream().peer_certificate() != nullptr) break;
+    ++within;
+    ASSERT_TRUE(server_context_->replace(files).has_value());
+    EXPECT_TRUE(run_until([this] { return server_->got.size() == 1000; })) << steps;
+    begin(steps);
+    pki_.write_crl({own.serial});
+    ASSERT_TRUE(server_context_->replace(files).has_value());
+    EXPECT_TRUE(run_until([this] { return server_->why && client_->why; })) << steps;
+    EXPECT_STREQ(server_->stream().refusal(), "certificate revoked");
+    EXPECT_EQ(server_->got.size(), 0U);
+  }
+  EXPECT_GT(within, 1);
+}
+
+// A depot and a client of an authority in the middle, each of which the other knows the root of only.
+class TlsChain : public TlsStreamTest {
+ protected:
+  ServerFiles files() {
+    ServerFiles files = middle_.server_files(true);
+    files.client_ca = pki_.ca();
+    return files;
+  }
+  ClientFiles engine() {
+    const auto own = middle_.issue({.common_name = "engine"});
+    return {.ca = pki_.ca(), .certificate = own.certificate, .key = own.key};
+  }
+  std::string lists(const std::vector<std::string>& of) {
+    std::ofstream out(pki_.path("lists.pem"));
+    for (const std::string& list : of) out << std::ifstream(list).rdbuf();
+    return pki_.path("lists.pem");
+  }
+  Pki middle_{"middle", pki_};
+};
+
+TEST_F(TlsChain, AnAuthorityInTheMiddleIsVerifiedOnBothSides) {
+  ServerFiles own = files();
+  own.crl = lists({pki_.write_crl({}), middle_.write_crl({})});
+  serve(own);
+  connect(engine());
+  ASSERT_TRUE(run_until([this] { return both_there(); }));
+  client_->send(some_bytes(1000, 1));
+  server_->send(some_bytes(2000, 2));
+  EXPECT_TRUE(run_until([this] { return server_->got.size() == 1000 && client_->got.size() == 2000; }));
+  EXPECT_EQ(server_->stream().peer_certificate()->names.front(), "engine");
+  EXPECT_TRUE(server_->stream().judge_again().has_value());
+}
+
+TEST_F(TlsChain, WithoutTheMiddleNobodyIsKnown) {
+  serve(files());
+  const auto whole = engine();
+  const std::string alone = pki_.path("alone.pem");
+  std::ostringstream text;
+  text << std::ifstream(whole.certificate).rdbuf();
+  std::ofstream(alone) << text.str().substr(0, text.str().find("-----BEGIN", 1));
+  EXPECT_EQ(refusal_of({.ca = whole.ca, .certificate = alone, .key = whole.key}),
+            "unable to get local issuer certificate");
+  Pki other("other root");
+  client_.reset();
+  connect({.ca = other.ca(), .certificate = whole.certificate, .key = whole.key});
+  EXPECT_EQ(client_error(), std::string("unable to get local issuer certificate"));
+}
+
+TEST_F(TlsChain, TheRootTakesBackAnAuthorityAndThisOneItsClients) {
+  ServerFiles own = files();
+  own.crl = lists({pki_.write_crl({middle_.serial()}), middle_.write_crl({})});
+  serve(own);
+  EXPECT_EQ(refusal_of(engine()), "certificate revoked");
+  const auto revoked = middle_.issue({.common_name = "engine"});
+  lists({pki_.write_crl({}), middle_.write_crl({revoked.serial})});
+  ASSERT_TRUE(server_context_->replace(own).has_value());
+  EXPECT_EQ(refusal_of({.ca = pki_.ca(), .certificate = revoked.certificate, .key = revoked.key}),
+            "certificate revoked");
+  lists({pki_.write_crl({})});
+  ASSERT_TRUE(server_context_->replace(own).has_value());
+  EXPECT_EQ(refusal_of(engine()), "unable to get certificate CRL") << "of an authority that only the client shows";
 }
 
 // Older versions are not spoken, whatever is asked for.

@@ -80,7 +80,7 @@ class DepotProcess:
         with process.stdout:
             for line in process.stdout:
                 output.append(line)
-                if found := re.search(r"listening on ((?:tcp|tls)://\S+)", line):
+                if found := re.search(r"listening on ((?:tcp|tls|unix)://\S+)", line):
                     self.address = found[1]
                 if found := re.search(r"(http://[\d.]+:\d+)", line):
                     self.http = found[1]

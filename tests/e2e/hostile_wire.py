@@ -38,11 +38,11 @@ def crc32c(data):
 
 
 def frame(opcode, meta=b"", request_id=1, *, items=0, first=0, layers=0, payload=0, deadline_ms=0, body=None,
-          meta_bytes=None, meta_crc=None):
+          meta_bytes=None, meta_crc=None, version=VERSION, flags=0, status=0):
     """A header with right CRCs and its meta; `body`, `meta_bytes` and `meta_crc` replace what would be right."""
-    head = HEADER.pack(MAGIC, VERSION, opcode, 0, request_id, items, first, layers,
+    head = HEADER.pack(MAGIC, version, opcode, flags, request_id, items, first, layers,
                        len(meta) + payload if body is None else body, len(meta) if meta_bytes is None else meta_bytes,
-                       deadline_ms, 0, 0, crc32c(meta) if meta_crc is None else meta_crc)
+                       deadline_ms, status, 0, crc32c(meta) if meta_crc is None else meta_crc)
     return head + struct.pack("<I", crc32c(head)) + meta
 
 
@@ -50,8 +50,8 @@ def string(data):
     return struct.pack("<H", len(data)) + data
 
 
-def hello(features=0, name=b"hostile"):
-    return frame(HELLO, struct.pack("<HHQ", 1, 1, features) + string(name), 0)
+def hello(features=0, name=b"hostile", versions=(1, 1), **header):
+    return frame(HELLO, struct.pack("<HHQ", *versions, features) + string(name), 0, **header)
 
 
 def open_namespace(fingerprint, group, tenant=b"default", request_id=1):
@@ -159,10 +159,15 @@ class Raw:
 
     def message(self):
         """The next message: (opcode, status, meta); payload is thrown away."""
+        fields, meta, _ = self.whole()
+        return fields[2], fields[11], meta
+
+    def whole(self):
+        """The next message: (the fields of its header, meta, payload)."""
         fields = HEADER.unpack(self._exactly(60))
         self._exactly(4)
         body = self._exactly(fields[8])
-        return fields[2], fields[11], body[:fields[9]]
+        return fields, body[:fields[9]], body[fields[9]:]
 
     def statuses(self, count):
         """Takes what has come, at most so many bytes: the statuses of the messages that began in it."""

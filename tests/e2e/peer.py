@@ -25,9 +25,10 @@ class Peer:
         self.client.release(op)
         return done
 
-    def put(self, fill):
+    def put(self, fill, **options):
         self.memory[:] = bytes([fill]) * len(self.memory)
-        return self._done(self.client.multiput(self.ns, KEY, len(KEY), self.region, [0, SLAB], [0], total_ms=10_000))
+        return self._done(self.client.multiput(self.ns, KEY, len(KEY), self.region, [0, SLAB], [0], total_ms=10_000,
+                                               **options))
 
     def get(self):
         """The completion, and what came as the first byte; None: nothing."""

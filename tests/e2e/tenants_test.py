@@ -14,6 +14,7 @@ import unittest
 import kvdepot
 from tests.e2e.depot_process import DepotProcess
 from tests.e2e.peer import WAIT_SECONDS_MAX, Peer
+from tests.e2e.silent_flood import SilentFlood
 
 
 class TenantsTest(unittest.TestCase):
@@ -78,6 +79,18 @@ class TenantsTest(unittest.TestCase):
             for path in (a_file, b_file, reader_file):
                 with open(path, encoding="ascii") as file:
                     self.assertNotIn(file.read().strip(), depot.output, "no token is ever logged")
+
+    def test_a_flood_of_silent_connections_keeps_no_client_out(self):
+        file, line = self.token("a.token", "a")
+        self.write(line)
+        with DepotProcess(pool="64MiB", flash="80MiB", extra=["--credentials", self.credentials]) as depot:
+            with SilentFlood(depot.address, 400) as flood:
+                for _ in range(5):
+                    began = time.monotonic()
+                    self.assertEqual(Peer(self, depot.address, "a", token_file=file).put(1).failed_keys, 0)
+                    self.assertLess(time.monotonic() - began, 2)
+                self.assertGreater(depot.metrics()["kvdepot_connections_silent_total"], 0)
+            self.assertGreater(flood.made, 400)
 
     def until(self, holds):
         end = time.monotonic() + WAIT_SECONDS_MAX

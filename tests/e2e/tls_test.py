@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -18,10 +19,15 @@ from pathlib import Path
 
 import kvdepot
 import redis
+from bench.service import free_port
 from tests.e2e.depot_process import DepotProcess
 from tests.e2e.peer import WAIT_SECONDS_MAX, Peer
+from tests.e2e.silent_flood import SilentFlood
 
 ROOT = Path(__file__).resolve().parents[2]
+FLOOD = 400             # connections that say nothing; there are 128 places
+FLOOD_SECONDS_MAX = 2   # in which a client gets in all the same
+VALUE_BYTES = 12_000_000
 
 
 def commands_of_the_page():
@@ -67,6 +73,16 @@ class TlsTest(unittest.TestCase):
         script = f"printf '{config}' > ca.conf; : > index.txt; echo 01 > number\n"
         script += "".join(f"openssl ca -config ca.conf -revoke {name}.pem\n" for name in names)
         self.shell(script + "openssl ca -config ca.conf -gencrl -out crl.pem")
+
+    def make_old(self, name):
+        """Puts a certificate that has expired long ago in the place of this one."""
+        config = ("[ca]\ndefault_ca=a\n[a]\ndatabase=old.txt\nserial=old.serial\nnew_certs_dir=.\ndefault_md=sha256\n"
+                  "policy=p\ncertificate=ca.pem\nprivate_key=ca.key\nx509_extensions=e\n[p]\ncommonName=supplied\n"
+                  "[e]\nsubjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        self.shell(f"printf '{config}' > old.conf; : > old.txt; echo 77 > old.serial\n"
+                   f"openssl ca -batch -notext -config old.conf -in {name}.csr -out {name}.pem "
+                   "-startdate 20200101000000Z -enddate 20200201000000Z\n"
+                   f"chmod 644 {name}.pem")
 
     def depot(self, *more, listen="tls://127.0.0.1:0"):
         flags = ["--tls-cert", self.path("depot.pem"), "--tls-key", self.path("depot.key"), *more]
@@ -125,6 +141,86 @@ class TlsTest(unittest.TestCase):
         os.kill(depot.pid, signal.SIGHUP)
         self.until(lambda: depot.output.count("certificates read again") >= 2)
         self.assertEqual(Peer(self, address, "search", **self.own("engine-2")).get()[1], 7)
+
+    def test_a_reload_that_would_keep_everybody_out_changes_nothing_and_neither_does_a_start(self):
+        self.crl()
+        shutil.copy(self.path("ca.pem"), self.path("clients.pem"))
+        flags = ["--tls-client-ca", self.path("clients.pem"), "--tls-crl", self.path("crl.pem")]
+        depot = self.depot(*flags)
+        address = depot.address.replace("127.0.0.1", "localhost")
+
+        def still_served(reason):
+            os.kill(depot.pid, signal.SIGHUP)
+            self.until(lambda: "the certificates stay as they were: " + reason in depot.output)
+            Peer(self, address, "default", **self.own("engine-2"))
+            refused = subprocess.run(["kvdepot", "serve", "--flash", "0", "--pool", "64MiB", "--http", "off",
+                                      "--listen", "tls://127.0.0.1:0", "--tls-cert", self.path("depot.pem"),
+                                      "--tls-key", self.path("depot.key"), *flags],
+                                     capture_output=True, text=True, timeout=30)
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn(reason, refused.stderr)
+
+        shutil.copy(self.path("depot.pem"), self.path("good.pem"))
+        self.make_old("depot")
+        still_served(self.path("depot.pem") + ": holds a certificate that has expired")
+        shutil.copy(self.path("good.pem"), self.path("depot.pem"))
+        self.shell("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -days 30 "
+                   "-subj '/CN=second authority' -keyout ca2.key -out ca2.pem; cat ca2.pem >> clients.pem")
+        still_served(self.path("crl.pem") + ": holds no revocation list of the authority CN = second authority")
+        shutil.copy(self.path("ca.pem"), self.path("clients.pem"))
+        os.kill(depot.pid, signal.SIGHUP)
+        self.until(lambda: "certificates read again" in depot.output)
+
+    def test_a_flood_of_silent_connections_keeps_no_client_out(self):
+        depot = self.depot()
+        address = depot.address.replace("127.0.0.1", "localhost")
+        with SilentFlood(depot.address, FLOOD) as flood:
+            for _ in range(5):
+                began = time.monotonic()
+                self.assertEqual(Peer(self, address, "default", tls_ca=self.path("ca.pem")).put(1).failed_keys, 0)
+                self.assertLess(time.monotonic() - began, FLOOD_SECONDS_MAX)
+            cut = depot.metrics()["kvdepot_connections_silent_total"]
+        self.assertGreater(flood.made, FLOOD)
+        self.assertGreater(cut, 0)
+
+    def slow_reader(self, *commands):
+        """(depot, a Redis client's connection that has sent these commands behind a large SET and reads slowly)."""
+        port = free_port()
+        depot = self.depot("--resp", f"tls://127.0.0.1:{port}")
+        value = os.urandom(VALUE_BYTES)
+        client = redis.Redis("localhost", port, ssl=True, socket_timeout=30, ssl_ca_certs=self.path("ca.pem"))
+        self.assertTrue(client.set("key", value))
+        client.close()
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        plain.settimeout(WAIT_SECONDS_MAX)
+        plain.connect(("127.0.0.1", port))
+        context = ssl.create_default_context(cafile=self.path("ca.pem"))
+        reader = context.wrap_socket(plain, server_hostname="localhost")
+        self.addCleanup(reader.close)
+        reader.sendall("".join(command + "\r\n" for command in commands).encode())
+        return depot, reader, b"$%d\r\n%s\r\n" % (VALUE_BYTES, value)
+
+    @staticmethod
+    def read_slowly(reader, seconds=3.0):
+        """All that comes, in about this time."""
+        data, pause = bytearray(), seconds / (VALUE_BYTES / 16384)
+        while more := reader.recv(16384):
+            data += more
+            time.sleep(pause)
+        return bytes(data)
+
+    def test_what_was_answered_before_quit_arrives_at_a_slow_reader(self):
+        _, reader, expected = self.slow_reader("GET key", "QUIT")
+        self.assertTrue(self.read_slowly(reader) == expected + b"+OK\r\n")
+
+    def test_what_was_answered_before_sigterm_arrives_at_a_slow_reader(self):
+        depot, reader, expected = self.slow_reader("GET key", "PING")
+        first = reader.recv(1000)
+        os.kill(depot.pid, signal.SIGTERM)
+        self.assertTrue(first + self.read_slowly(reader) == expected + b"+PONG\r\n")
+        self.until(lambda: depot.status is not None)
+        self.assertEqual(depot.status, 0)
 
     def test_a_client_knows_the_depot_it_means(self):
         depot = self.depot()

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Proves that the runs on a simulated network can fail: takes one safeguard at a time out of a copy of the sources of
-client, node and connections, links kvd_net_runs against each copy, and expects 100 seeds of it to go wrong. Skipped
-(exit 77) where there is no build with a ninja file.
+"""Proves that the tests of the network path can fail: takes one safeguard at a time out of a copy of the sources of
+client, node and connections, links kvd_net_runs against each copy, and expects 100 seeds of it to go wrong; and the
+same of who is let in and what encryption holds, where the rooms' unit tests must. Skipped (exit 77) where there is no
+build with a ninja file.
 
     tests/mutation/network_mutations.py build/release
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from storage_mutations import ROOT, SKIPPED, build_mutant
 
 PROGRAM = "kvd_net_runs"
+RUNS = ["--seeds", "100"]
 LIMIT_S = 240  # a run that does not end is one that went wrong
 
 # What is taken out, the source, what is replaced, by what. Each text must occur exactly once in its source.
@@ -35,34 +37,69 @@ MUTATIONS = [
      "  const auto gone = sessions_.extract(session.number());  // until the end: it owns `why`", ""),
 ]
 
+# The same, and which tests must see it.
+SECURITY_MUTATIONS = [
+    ("a certificate is not verified", "src/tls/stream.cc",
+     "  if (X509_verify_cert(chain) == 1) return 1;", "  if (X509_verify_cert(chain) <= 1) return 1;",
+     "kvd_tls_test", "TlsStreamTest.*:TlsChain.*"),
+    ("revocation lists are read and not asked", "src/tls/context.cc",
+     "  X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);", "",
+     "kvd_tls_test", "TlsStreamTest.*:TlsChain.*"),
+    ("a reload within a handshake does not count for it", "src/tls/stream.cc",
+     "  if (SSL_get_SSL_CTX(ssl_.get()) == context_->context_.get()) return;", "  return;",
+     "kvd_tls_test", "TlsStreamTest.*"),
+    ("a certificate that has expired may be shown", "src/tls/context.cc",
+     "    if (X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0)", "    if (certificate == nullptr)",
+     "kvd_tls_test", "TlsContext.*"),
+    ("a certificate's listing has no end", "src/auth/authority.cc",
+     '  if (found->expired(now)) return fail(Code::kStale, "its certificate is listed until an earlier day");',
+     "  static_cast<void>(now);",
+     "kvd_auth_test", "*"),
+    ("the tenant of a credential is not looked at", "src/node/session.cc",
+     "  if (identity_ != nullptr && open->ns.tenant != identity_->tenant) {", "  if (open->ns.tenant.empty()) {",
+     "kvd_node_test", "NodeTls.*:NodeAuth.*"),
+    ("a certificate that expires ends nothing", "src/node/session.cc",
+     "  if (context_.gate.expired(connection_->stream().peer_certificate())) {", "  if (header.request_id == 0) {",
+     "kvd_node_test", "NodeTls.*"),
+    ("strangers that say nothing keep their places", "src/node/strangers.cc",
+     "  if (entries_.size() >= places_) {", "  if (entries_.size() >= places_) return {};\n  if (places_ == 0) {",
+     "kvd_node_test", "NodeTls.*:NodeAuth.*"),
+    ("what encryption holds is not waited for", "src/net/connection.cc",
+     "  const bool empty = queue_.empty() && stream_->unsent() == 0;", "  const bool empty = queue_.empty();",
+     "kvd_node_test", "NodeTls.*"),
+]
 
-def goes_wrong(program: Path) -> tuple[bool, str]:
+
+def goes_wrong(program: Path, arguments: list[str]) -> tuple[bool, str]:
     try:
-        done = subprocess.run([str(program), "--seeds", "100"], capture_output=True, text=True, timeout=LIMIT_S,
-                              check=False)
+        done = subprocess.run([str(program), *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return True, "it does not end"
     if done.returncode < 0:
         return True, f"it dies of signal {-done.returncode}"
-    wrong = [line for line in done.stdout.splitlines() if line.startswith("WRONG")]
+    wrong = [line for line in done.stdout.splitlines() if line.startswith(("WRONG", "[  FAILED  ]"))]
     return done.returncode != 0, wrong[0] if wrong else "nothing"
 
 
 def main() -> int:
     build = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve()
-    if not (build / "build.ninja").is_file() or not (build / "bin" / PROGRAM).is_file():
-        print("skipped: no ninja build of", PROGRAM)
-        return SKIPPED
+    mutations = [(*mutation, PROGRAM, RUNS) for mutation in MUTATIONS]
+    mutations += [(*place, program, ["--gtest_brief=1", f"--gtest_filter={tests}"])
+                  for *place, program, tests in SECURITY_MUTATIONS]
+    for program in sorted({program for *_, program, _ in mutations}):
+        if not (build / "build.ninja").is_file() or not (build / "bin" / program).is_file():
+            print("skipped: no ninja build of", program)
+            return SKIPPED
     survived = []
     with tempfile.TemporaryDirectory() as name:
-        for bug, source, old, new in MUTATIONS:
+        for bug, source, old, new, program, arguments in mutations:
             original = (ROOT / source).read_text(encoding="utf-8")
             if original.count(old) != 1:
                 print(f"{bug}: its place is not in {source} any more")
                 return 1
             began = time.monotonic()
-            mutant = build_mutant(build, Path(name), source, original.replace(old, new), PROGRAM)
-            caught, how = goes_wrong(mutant)
+            mutant = build_mutant(build, Path(name), source, original.replace(old, new), program)
+            caught, how = goes_wrong(mutant, arguments)
             took = time.monotonic() - began
             print(f"{'caught' if caught else 'NOT CAUGHT':<11} {bug} ({took:.0f} s): {how}", flush=True)
             if not caught:

@@ -13,8 +13,9 @@ constexpr Duration kSlack = Millis(50);
 
 }  // namespace
 
-SimDepot::SimDepot(io::SimLoop& loop, io::SimNet& net, std::uint64_t seed, const io::SimFaultRates& rates)
-    : loop_(loop), net_(net), rates_(rates), disks_(seed) {
+SimDepot::SimDepot(io::SimLoop& loop, io::SimNet& net, std::uint64_t seed, const io::SimFaultRates& rates,
+                   std::shared_ptr<tls::Context> tls)
+    : loop_(loop), net_(net), rates_(rates), tls_(std::move(tls)), disks_(seed) {
   store::StoreOptions& store = options_.store;
   store.dir = dir_.path() + "/store";
   store.pool_bytes = 1 << 20;
@@ -56,6 +57,7 @@ Status SimDepot::open(std::string& why) {
   if (!started) return fail(started.error());
   node_ = std::move(*started);
   net_.listen(kDepotName, [this](std::unique_ptr<io::Stream> stream) {
+    if (tls_ != nullptr) stream = *tls_->wrap(std::move(stream));
     static_cast<void>(node_->adopt(std::move(stream)));  // where there are too many, it is closed
   });
   const Status recovered = node_->recover(&why);

@@ -14,6 +14,7 @@
 #include "io/sim/sim_net.h"
 #include "node/node.h"
 #include "store/testing/store_kit.h"
+#include "tls/context.h"
 
 namespace kvd::netsim {
 
@@ -24,7 +25,9 @@ inline constexpr std::uint32_t kOpsMax = 8;         // of a connection: what is 
 
 class SimDepot {
  public:
-  SimDepot(io::SimLoop& loop, io::SimNet& net, std::uint64_t seed, const io::SimFaultRates& rates);
+  // `tls`: its connections are encrypted; null = they are not.
+  SimDepot(io::SimLoop& loop, io::SimNet& net, std::uint64_t seed, const io::SimFaultRates& rates,
+           std::shared_ptr<tls::Context> tls);
   ~SimDepot();
 
   // Recovers and listens, of two seeds in three at once. Empty, or what was wrong: it may fail with an I/O error while
@@ -59,6 +62,7 @@ class SimDepot {
   io::SimLoop& loop_;
   io::SimNet& net_;
   const io::SimFaultRates rates_;
+  const std::shared_ptr<tls::Context> tls_;
   bool healed_ = false;
   io::SimDisks disks_;
   store::TempDir dir_;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "net/testing/sim_dialer.h"
+#include "net/tls_dialer.h"
 #include "store/testing/store_kit.h"
 
 namespace kvd::netsim {
@@ -29,8 +30,9 @@ std::uint64_t nanos(Duration d) { return static_cast<std::uint64_t>(d.count()); 
 
 }  // namespace
 
-SimEngine::SimEngine(io::SimLoop& loop, io::SimNet& net, std::uint64_t seed, Shared& shared)
-    : loop_(loop), net_(net), random_(seed), shared_(shared), number_(seed % 100) {
+SimEngine::SimEngine(io::SimLoop& loop, io::SimNet& net, std::uint64_t seed, Shared& shared,
+                     const tls::ClientFiles* tls)
+    : loop_(loop), net_(net), random_(seed), shared_(shared), tls_(tls), number_(seed % 100) {
   ns_ = *namespaces_.add(store::namespace_of(kLayers, kSlabBytes));
   ops_ = std::make_unique<client::OpTable>(kTableOps, -1);
   start();
@@ -45,8 +47,16 @@ void SimEngine::start() {
                                                              .name = "engine",
                                                              .verify = shared_.verify,
                                                              .seed = random_.next(),
-                                                             .make_dialer = net::make_sim_dialer(net_, kDepotName)});
+                                                             .make_dialer = make_dialer()});
   core_->start();
+}
+
+net::MakeDialer SimEngine::make_dialer() const {
+  net::MakeDialer plain = net::make_sim_dialer(net_, kDepotName);
+  if (tls_ == nullptr) return plain;
+  return [plain = std::move(plain), files = *tls_](io::Loop& loop) -> std::unique_ptr<net::Dialer> {
+    return std::make_unique<net::TlsDialer>(plain(loop), files, "localhost");
+  };
 }
 
 void SimEngine::stop() {

@@ -21,6 +21,7 @@
 #include "io/sim/sim_loop.h"
 #include "io/sim/sim_net.h"
 #include "netsim/sim_depot.h"
+#include "tls/context.h"
 
 namespace kvd::netsim {
 
@@ -42,8 +43,8 @@ struct Shared {
 
 class SimEngine {
  public:
-  // All are borrowed.
-  SimEngine(io::SimLoop& loop, io::SimNet& net, std::uint64_t seed, Shared& shared);
+  // All are borrowed. `tls`: what its connections are encrypted with; null = they are not.
+  SimEngine(io::SimLoop& loop, io::SimNet& net, std::uint64_t seed, Shared& shared, const tls::ClientFiles* tls);
   ~SimEngine();
 
   // Does something at random.
@@ -81,6 +82,7 @@ class SimEngine {
 
   void start();
   void stop();
+  [[nodiscard]] net::MakeDialer make_dialer() const;
   [[nodiscard]] std::vector<std::byte> keys_of(const std::vector<std::size_t>& records) const;
   [[nodiscard]] std::vector<std::size_t> some_records(std::size_t among);
   Deadline some_deadline();
@@ -107,6 +109,7 @@ class SimEngine {
   io::SimNet& net_;
   Random random_;
   Shared& shared_;
+  const tls::ClientFiles* tls_;
   client::NamespaceTable namespaces_;
   client::RegionTable regions_;
   NamespaceId ns_ = 0;

@@ -21,6 +21,15 @@ std::filesystem::path make_directory() {
   return name;
 }
 
+EVP_PKEY* make_key(Pki::Keys keys) {
+  EVP_PKEY* const key = keys == Pki::Keys::kP256 ? EVP_EC_gen("P-256") : EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519");
+  KVD_CHECK(key != nullptr);
+  return key;
+}
+
+// Ed25519 hashes by itself.
+const EVP_MD* digest_for(const EVP_PKEY* key) { return EVP_PKEY_is_a(key, "ED25519") == 1 ? nullptr : EVP_sha256(); }
+
 void set_name(X509* certificate, const std::string& name) {
   X509_NAME* const subject = X509_get_subject_name(certificate);
   X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1,
@@ -49,14 +58,23 @@ X509* make_certificate(EVP_PKEY* key, long serial, const CertificateWish& wish) 
 
 }  // namespace
 
-Pki::Pki(const std::string& name) : directory_(make_directory()), key_(EVP_EC_gen("P-256")) {
-  KVD_CHECK(key_ != nullptr);
-  certificate_ = make_certificate(key_, 1, {.common_name = name});
-  X509_set_issuer_name(certificate_, X509_get_subject_name(certificate_));
-  add_extension(certificate_, certificate_, NID_basic_constraints, "critical,CA:TRUE");
-  add_extension(certificate_, certificate_, NID_key_usage, "critical,keyCertSign,cRLSign");
+Pki::Pki(const std::string& name, Keys keys) : Pki(name, keys, nullptr, 3600) {}
+Pki::Pki(const std::string& name, Pki& above, long valid_until_s) : Pki(name, above.keys_, &above, valid_until_s) {}
+
+Pki::Pki(const std::string& name, Keys keys, Pki* above, long valid_until_s)
+    : keys_(keys),
+      above_(above),
+      serial_(above == nullptr ? 1 : above->next_serial_++),
+      directory_(make_directory()),
+      key_(make_key(keys)) {
+  certificate_ = make_certificate(key_, serial_, {.common_name = name, .valid_until_s = valid_until_s});
+  X509* const issuer = above == nullptr ? certificate_ : above->certificate_;
+  X509_set_issuer_name(certificate_, X509_get_subject_name(issuer));
+  add_extension(certificate_, issuer, NID_basic_constraints, "critical,CA:TRUE");
+  add_extension(certificate_, issuer, NID_key_usage, "critical,keyCertSign,cRLSign");
   add_extension(certificate_, certificate_, NID_subject_key_identifier, "hash");
-  KVD_CHECK(X509_sign(certificate_, key_, EVP_sha256()) > 0);
+  EVP_PKEY* const signer = above == nullptr ? key_ : above->key_;
+  KVD_CHECK(X509_sign(certificate_, signer, digest_for(signer)) > 0);
   write_certificate(ca(), certificate_);
 }
 
@@ -67,8 +85,8 @@ Pki::~Pki() {
   std::filesystem::remove_all(directory_, ignored);
 }
 
-void Pki::write_certificate(const std::string& file, X509* certificate) const {
-  std::FILE* const out = std::fopen(file.c_str(), "w");
+void Pki::write_certificate(const std::string& file, X509* certificate, bool behind) const {
+  std::FILE* const out = std::fopen(file.c_str(), behind ? "a" : "w");
   KVD_CHECK(out != nullptr && PEM_write_X509(out, certificate) == 1);
   std::fclose(out);
 }
@@ -78,16 +96,16 @@ Pki::Files Pki::issue(const CertificateWish& wish) {
   Files files{.certificate = path(std::to_string(serial) + ".pem"),
               .key = path(std::to_string(serial) + ".key"),
               .serial = serial};
-  EVP_PKEY* const key = EVP_EC_gen("P-256");
-  KVD_CHECK(key != nullptr);
+  EVP_PKEY* const key = make_key(keys_);
   X509* const certificate = make_certificate(key, serial, wish);
   X509_set_issuer_name(certificate, X509_get_subject_name(certificate_));
   add_extension(certificate, certificate_, NID_authority_key_identifier, "keyid");
   if (!wish.alternative_names.empty()) {
     add_extension(certificate, certificate_, NID_subject_alt_name, wish.alternative_names);
   }
-  KVD_CHECK(X509_sign(certificate, key_, EVP_sha256()) > 0);
+  KVD_CHECK(X509_sign(certificate, key_, digest_for(key_)) > 0);
   write_certificate(files.certificate, certificate);
+  if (above_ != nullptr) write_certificate(files.certificate, certificate_, true);
   std::FILE* const out = std::fopen(files.key.c_str(), "w");
   KVD_CHECK(out != nullptr && PEM_write_PrivateKey(out, key, nullptr, nullptr, 0, nullptr, nullptr) == 1);
   std::fclose(out);
@@ -115,7 +133,7 @@ std::string Pki::write_crl(const std::vector<long>& serials, long valid_until_s)
   ASN1_TIME_set(at, std::time(nullptr) + valid_until_s);
   X509_CRL_set1_nextUpdate(crl, at);
   ASN1_TIME_free(at);
-  KVD_CHECK(X509_CRL_sort(crl) == 1 && X509_CRL_sign(crl, key_, EVP_sha256()) > 0);
+  KVD_CHECK(X509_CRL_sort(crl) == 1 && X509_CRL_sign(crl, key_, digest_for(key_)) > 0);
   const std::string file = path("crl.pem");
   std::FILE* const out = std::fopen(file.c_str(), "w");
   KVD_CHECK(out != nullptr && PEM_write_X509_CRL(out, crl) == 1);
