@@ -223,7 +223,6 @@ int serve(const ServeOptions& given, bool json) {
     options.node.authority = std::move(*authority);
   }
   if (options.node.insecure) log->warn("--insecure: whoever reaches this depot may read, change and remove all of it");
-  options.node.serve_recovering = true;
   std::string why;
   Result<std::unique_ptr<node::Node>> node = node::Node::start(**loop, *log, options.node, &why);
   if (!node) return report(node.error(), why);
@@ -232,8 +231,6 @@ int serve(const ServeOptions& given, bool json) {
   if (reload.wanted()) {
     if (const Status started = reload.start(**node); !started) return report(started.error(), "");
   }
-  for (const std::string& address : (*node)->addresses()) log->info("clients may come, on " + address);
-  if (const Status recovered = (*node)->recover(&why); !recovered) return report(recovered.error(), why);
   announce(**node, options, flash_bytes, json);
   (*loop)->run();
   // What was acknowledged is on flash by now, or is meant to be lost: a device that hangs must not keep the process.
