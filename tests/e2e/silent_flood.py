@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 
+FLOOD_SECONDS_MAX = 4.5     # in which a client gets in all the same; without giving way a silent one has its place for 5 s
+
 
 class SilentFlood:
     """A flood towards an address, from entering the context on; `made`: its connections, when it is over."""
