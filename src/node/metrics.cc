@@ -7,9 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
+
+#include "auth/credentials.h"
 
 namespace kvd::node {
 namespace {
@@ -224,6 +227,20 @@ constexpr std::array kSpaceFields{
     SpaceField{"flash_given_up_bytes", [](const auto& f) { return f.flash_given_up; }, true,
                "Bytes of records that flash serves no more, for others of the same tenant."}};
 
+// A tenant's name as it is where it could be in a credentials file. Without credentials clients name tenants by any
+// bytes, which neither JSON nor Prometheus takes: others than those of such names are written as %HH.
+std::string label_of(const std::string& tenant) {
+  std::string label;
+  for (const char c : tenant) {
+    if (auth::is_name({&c, 1}, 1)) {
+      label += c;
+    } else {
+      label += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return label;
+}
+
 // Of tenants without a quota there is none to show.
 bool shown(std::uint64_t figure) { return figure != store::SpaceQuota::kUnlimited; }
 
@@ -236,7 +253,7 @@ void add_spaces(Families& families, const std::vector<store::TenantFigures>& spa
       const std::uint64_t figure = field.of(space);
       if (!shown(figure)) continue;
       prometheus::ClientMetric& metric = family.metric.emplace_back();
-      metric.label.push_back({"tenant", space.tenant});
+      metric.label.push_back({"tenant", label_of(space.tenant)});
       (field.counts ? metric.counter.value : metric.gauge.value) = static_cast<double>(figure);
     }
     if (!family.metric.empty()) families.push_back(std::move(family));
@@ -246,7 +263,7 @@ void add_spaces(Families& families, const std::vector<store::TenantFigures>& spa
 void add_spaces(nlohmann::json& json, const std::vector<store::TenantFigures>& spaces) {
   for (const store::TenantFigures& space : spaces)
     for (const SpaceField& field : kSpaceFields)
-      if (shown(field.of(space))) json["tenants"][space.tenant][field.name] = field.of(space);
+      if (shown(field.of(space))) json["tenants"][label_of(space.tenant)][field.name] = field.of(space);
 }
 
 }  // namespace

@@ -36,6 +36,16 @@ wire::MatchReply match(RawClient& client, std::uint32_t ns, std::size_t first, s
   return decoded ? *decoded : wire::MatchReply{};
 }
 
+// Without credentials a client may name its tenant by any bytes, and figures of the depot still have to be readable.
+TEST(NodeMetrics, TenantsOfAnyBytesAreShownInPlainOnes) {
+  Rig rig;
+  Namespace ns = small_namespace();
+  ns.tenant = "a\xff\n\"%";
+  auto client = rig.connect();
+  client->open(ns);
+  EXPECT_NE(rig.node->stats_json().find(R"("a%FF%0A%22%25":{)"), std::string::npos) << rig.node->stats_json();
+}
+
 TEST(NodeMatch, FindsTheUsablePrefix) {
   Rig rig;
   const Records records(small_namespace());

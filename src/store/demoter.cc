@@ -84,7 +84,8 @@ void Demoter::replace(PoolRecord& record, PoolRecord& by) {
 void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack) {
   if (level == AckLevel::kPooled) return on_ack({});
   if (!flash_.health.on()) return on_ack(tier_is_off());
-  const bool backed = flash_.backs(record.place);
+  const bool backed =
+      flash_.backs(record.place) && !flash_.usage.given_up(*record.tenant, record.place.segment, record.place.offset);
   const bool unsafe = backed && level == AckLevel::kSynced && flash_.segments.at(record.place.segment).unflushed;
   if (record.state == PoolRecord::State::kClean && record.load == nullptr && (!backed || unsafe)) {
     // It would only be dropped, and the copy that may be there with it.

@@ -1,6 +1,7 @@
 #include "store/flash_usage.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "base/bytes.h"
@@ -13,18 +14,23 @@ FlashUsage::FlashUsage(Segments& segments, std::uint32_t segment_pages)
       shares_(segments.count()),
       spent_(segments.count(), false) {
   for (auto& shares : shares_) shares.reserve(1);
+  listed_.reserve(segments.count());
 }
 
 FlashUsage::Share* FlashUsage::share_of(const TenantSpace& tenant, std::uint32_t segment) noexcept {
-  const auto at = std::ranges::find(shares_[segment], &tenant, &Share::tenant);
-  return at == shares_[segment].end() ? nullptr : &*at;
+  const auto at = std::ranges::lower_bound(shares_[segment], &tenant, std::less<>(), &Share::tenant);
+  return at == shares_[segment].end() || at->tenant != &tenant ? nullptr : &*at;
 }
 
 void FlashUsage::add(TenantSpace& tenant, std::uint32_t segment, std::uint32_t page, std::uint32_t pages) {
   if (given_up(tenant, segment, page)) return;
   tenant.end = std::max(tenant.end, LogPosition{segments_.at(segment).order, page + pages});
   Share* share = share_of(tenant, segment);
-  if (share == nullptr) share = &shares_[segment].emplace_back(Share{.tenant = &tenant});
+  if (share == nullptr) {
+    auto& shares = shares_[segment];
+    const auto at = std::ranges::lower_bound(shares, &tenant, std::less<>(), &Share::tenant);
+    share = &*shares.insert(at, Share{.tenant = &tenant});
+  }
   share->pages[stretch_of(page)] += pages;
   share->all += pages;
   spent_[segment] = false;
@@ -54,15 +60,14 @@ bool FlashUsage::empty(std::uint32_t segment) const noexcept {
   return std::ranges::all_of(shares_[segment], [](const Share& share) { return share.all == 0; });
 }
 
-// The segment that was opened first of those with something of the tenant; requires that there is one.
-std::uint32_t FlashUsage::oldest(const TenantSpace& tenant) {
-  std::uint32_t oldest = segments_.count();
+// The segments with something of the tenant, in the order in which they were opened.
+void FlashUsage::list_segments(const TenantSpace& tenant) {
+  listed_.clear();
   for (std::uint32_t segment = 0; segment < segments_.count(); ++segment) {
     const Share* share = share_of(tenant, segment);
-    if (share == nullptr || share->all == 0) continue;
-    if (oldest == segments_.count() || segments_.at(segment).order < segments_.at(oldest).order) oldest = segment;
+    if (share != nullptr && share->all > 0) listed_.emplace_back(segments_.at(segment).order, segment);
   }
-  return oldest;
+  std::ranges::sort(listed_);
 }
 
 // In the stretch that is being written the tenant's next records are beyond what it gives up.
@@ -81,10 +86,11 @@ void FlashUsage::make_room(TenantSpace& tenant, std::uint64_t bytes) {
   const auto fits = [&](std::uint64_t most) { return bytes <= most && tenant.flash_bytes.value() <= most - bytes; };
   if (fits(quota)) return;
   const std::uint64_t most = quota - quota / kGivenUpPart;
-  while (tenant.flash_bytes.value() > 0 && !fits(most)) {
-    const std::uint32_t segment = oldest(tenant);
+  list_segments(tenant);
+  for (const auto& [order, segment] : listed_) {
     for (std::uint32_t stretch = 0; stretch < kStretches && !fits(most); ++stretch)
       if (share_of(tenant, segment)->pages[stretch] > 0) give_up(tenant, segment, stretch);
+    if (fits(most)) return;
   }
 }
 

@@ -53,13 +53,14 @@ class FlashUsage {
   [[nodiscard]] std::uint32_t stretch_of(std::uint32_t page) const noexcept { return page / stretch_pages_; }
   static void take(Share& share, std::uint32_t stretch, std::uint32_t pages);
   [[nodiscard]] bool empty(std::uint32_t segment) const noexcept;
-  [[nodiscard]] std::uint32_t oldest(const TenantSpace& tenant);
+  void list_segments(const TenantSpace& tenant);
   void give_up(TenantSpace& tenant, std::uint32_t segment, std::uint32_t stretch);
 
   Segments& segments_;
   std::uint32_t stretch_pages_;
-  std::vector<std::vector<Share>> shares_;  // by segment
-  std::vector<bool> spent_;                 // by segment
+  std::vector<std::vector<Share>> shares_;                       // by segment; there by the tenant's address
+  std::vector<bool> spent_;                                      // by segment
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> listed_;  // order and segment; kept for its memory
 };
 
 }  // namespace kvd::store

@@ -237,7 +237,7 @@ bool Pool::evict_beyond(TenantSpace& tenant, std::uint64_t bytes) {
   return tenant.pool_takes(bytes);
 }
 
-// Nothing is evicted where it would not suffice.
+// Nothing is evicted where all of it would not suffice.
 bool Pool::make_tenant_room(TenantSpace& tenant, std::uint64_t bytes) {
   if (tenant.pool_takes(bytes)) return true;
   if (bytes <= tenant.pool_room() && evict_beyond(tenant, bytes)) return true;

@@ -354,7 +354,10 @@ void StoreImpl::complete_put(PutHandle put, std::span<const std::uint64_t> check
   stats_.puts.add();
   stats_.bytes_put.add(std::uint64_t{record->shape->layers} * record->shape->slab_bytes);
   const bool flash_on = tier_ != nullptr && tier_->flash.health.on() && Flash::admits(*record);
-  if (tier_ != nullptr && !flash_on) tier_->flash.bury_replaced(*record);
+  if (tier_ != nullptr && !flash_on && !record->replaced.empty()) {
+    tier_->flash.bury_replaced(*record);
+    tier_->demoter.kick();  // nothing else would have the tombstone written
+  }
   if (flash_on) record->put_seq = tier_->flash.put_seq_next++;
   pool_->publish(*record, flash_on ? PoolRecord::State::kDirty : PoolRecord::State::kClean);
   if (flash_on) tier_->demoter.add(*record);

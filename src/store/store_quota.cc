@@ -38,7 +38,7 @@ void StoreImpl::fit_flash_quotas() {
 // What is pinned or waits to be written stays: the next image of its tenant is refused for it.
 void StoreImpl::trim() {
   bool more = false;
-  namespaces_->tenants().visit([&](TenantSpace& tenant) { more = pool_->trim(tenant) || more; });
+  namespaces_->tenants().visit([&](TenantSpace& tenant) { more = more || pool_->trim(tenant); });
   if (more) trim_.arm(loop_.now());
 }
 

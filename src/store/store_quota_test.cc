@@ -355,6 +355,31 @@ TEST_F(StoreQuotaTest, ARecordLargerThanTheQuotaOfFlashStaysInThePool) {
   EXPECT_EQ(present(1, 3), Numbers{2}) << "what was replaced does not come back";
 }
 
+TEST_F(StoreQuotaTest, WhatARecordBeyondTheQuotaReplacesStaysAway) {
+  open_with_flash();
+  kit_.kill();
+  kit_.options.demote_idle = Millis(10);
+  open();
+  write(1, 1);
+  bound("a", {.flash_bytes = kRecord - 1});
+  ASSERT_TRUE(kit_.replace(1, 2));
+  kit_.loop.run_for(std::chrono::seconds(1));  // with nothing else to write
+  EXPECT_EQ(kit_.stats().tombstones.value(), 1U);
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
+TEST_F(StoreQuotaTest, WhatWasGivenUpIsWrittenAgainForWhoWaitsForThat) {
+  open_with_flash();
+  write(1, 1);
+  bound("a", {.flash_bytes = 8 * kRecord});
+  write(2, 20);
+  ASSERT_EQ(on_flash(1, 1), Numbers{});
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kWritten));
+  EXPECT_EQ(on_flash(1, 1), Numbers{1});
+}
+
 TEST_F(StoreQuotaTest, WhoWaitsForARecordThatMayNotBeWrittenAnyMoreIsTold) {
   open_with_flash();
   std::optional<Code> replaced, waiting;
