@@ -362,6 +362,7 @@ TEST_F(StoreQuotaTest, WhatARecordBeyondTheQuotaReplacesStaysAway) {
   open();
   write(1, 1);
   bound("a", {.flash_bytes = kRecord - 1});
+  kit_.loop.run_for(std::chrono::seconds(1));
   ASSERT_TRUE(kit_.replace(1, 2));
   kit_.loop.run_for(std::chrono::seconds(1));  // with nothing else to write
   EXPECT_EQ(kit_.stats().tombstones.value(), 1U);
