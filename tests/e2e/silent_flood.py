@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-FLOOD_SECONDS_MAX = 4.5     # in which a client gets in all the same; without giving way a silent one has its place for 5 s
+FLOOD_SECONDS_MAX = 4.5     # in which a client gets in all the same; a silent one could keep its place for 5 s
 
 
 class SilentFlood:
