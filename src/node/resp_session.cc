@@ -88,7 +88,7 @@ void RespSession::shake_off() {
 void RespSession::give_way() {
   stranger_.release();
   context_.node.counters.connections_silent.add();
-  close({Code::kUnavailable, 0, "it has not said who it is, and others wanted its place"});
+  close({Code::kUnavailable, 0, kGaveWay});
 }
 
 void RespSession::on_closed(const Error& why) {

@@ -66,7 +66,7 @@ void Session::admit(Gate::Admission admission) {
 void Session::give_way() {
   stranger_.release();
   context_.counters.connections_silent.add();
-  close({Code::kUnavailable, 0, "it has not said who it is, and others wanted its place"});
+  close({Code::kUnavailable, 0, kGaveWay});
 }
 
 // Whoever was refused within the handshake has not come to HELLO.
