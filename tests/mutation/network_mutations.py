@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
-from storage_mutations import ROOT, SKIPPED, build_mutant
+from mutants import Mutant, hunt
 
 PROGRAM = "kvd_net_runs"
 RUNS = ["--seeds", "100"]
@@ -70,7 +69,7 @@ SECURITY_MUTATIONS = [
 ]
 
 
-def goes_wrong(program: Path, arguments: list[str]) -> tuple[bool, str]:
+def goes_wrong(arguments: list[str], program: Path) -> tuple[bool, str]:
     try:
         done = subprocess.run([str(program), *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -83,28 +82,10 @@ def goes_wrong(program: Path, arguments: list[str]) -> tuple[bool, str]:
 
 def main() -> int:
     build = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve()
-    mutations = [(*mutation, PROGRAM, RUNS) for mutation in MUTATIONS]
-    mutations += [(*place, program, ["--gtest_brief=1", f"--gtest_filter={tests}"])
-                  for *place, program, tests in SECURITY_MUTATIONS]
-    for program in sorted({program for *_, program, _ in mutations}):
-        if not (build / "build.ninja").is_file() or not (build / "bin" / program).is_file():
-            print("skipped: no ninja build of", program)
-            return SKIPPED
-    survived = []
-    with tempfile.TemporaryDirectory() as name:
-        for bug, source, old, new, program, arguments in mutations:
-            original = (ROOT / source).read_text(encoding="utf-8")
-            if original.count(old) != 1:
-                print(f"{bug}: its place is not in {source} any more")
-                return 1
-            began = time.monotonic()
-            mutant = build_mutant(build, Path(name), source, original.replace(old, new), program)
-            caught, how = goes_wrong(mutant, arguments)
-            took = time.monotonic() - began
-            print(f"{'caught' if caught else 'NOT CAUGHT':<11} {bug} ({took:.0f} s): {how}", flush=True)
-            if not caught:
-                survived.append(bug)
-    return 1 if survived else 0
+    mutants = [Mutant(*mutation, PROGRAM, partial(goes_wrong, RUNS)) for mutation in MUTATIONS]
+    mutants += [Mutant(*place, program, partial(goes_wrong, ["--gtest_brief=1", f"--gtest_filter={tests}"]))
+                for *place, program, tests in SECURITY_MUTATIONS]
+    return hunt(build, mutants)
 
 
 if __name__ == "__main__":

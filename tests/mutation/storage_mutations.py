@@ -1,24 +1,19 @@
 #!/usr/bin/env python3
 """Proves that the enumeration of crash states can fail: takes one safeguard at a time out of a copy of the store's
-sources, links the enumeration against each copy, and expects it to find something wrong within a minute. Then expects
-the unchanged store to pass. Skipped (exit 77) where there is no build with a ninja file.
+sources, links the enumeration against each copy, and expects it to find something wrong within a minute (that it finds
+nothing in the unchanged store is a test of its own). Skipped (exit 77) where there is no build with a ninja file.
 
     tests/mutation/storage_mutations.py build/release
 """
 
 from __future__ import annotations
 
-import json
-import re
-import shlex
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SKIPPED = 77
+from mutants import Mutant, hunt
+
 PROGRAM = "kvd_crash_states"
 SECONDS = 60
 
@@ -75,49 +70,6 @@ MUTATIONS = [
 ]
 
 
-def commands(build: Path, program: str) -> tuple[dict[str, tuple[Path, list[str]]], list[str]]:
-    """How each source is compiled: in which file, itself or one that includes several, and how; and how the program is
-    linked."""
-    compile_of = {}
-    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        file = Path(entry["file"]).resolve()
-        sources = [str(file)]
-        if file.parent.name == "Unity":
-            sources = re.findall(r'#include "(.+)"', file.read_text(encoding="utf-8"))
-        for source in sources:
-            compile_of[source] = file, shlex.split(entry["command"])
-    lines = subprocess.run(["ninja", "-C", str(build), "-t", "commands", program], capture_output=True, text=True,
-                           check=True).stdout.splitlines()
-    link = [word for word in shlex.split(lines[-1]) if word not in (":", "&&")]
-    return compile_of, link
-
-
-def with_output(command: list[str], output: Path) -> list[str]:
-    at = command.index("-o")
-    return [*command[:at + 1], str(output), *command[at + 2:]]
-
-
-def build_mutant(build: Path, folder: Path, source: str, text: str, target: str = PROGRAM) -> Path:
-    """The program with this text in the place of one source: its object comes before the library that holds the
-    original."""
-    compile_of, link = commands(build, target)
-    path = str((ROOT / source).resolve())
-    changed = folder / Path(source).name
-    changed.write_text(text, encoding="utf-8")
-    file, command = compile_of[path]
-    unit = changed
-    if str(file) != path:
-        unit = folder / "unit.cc"
-        unit.write_text(file.read_text(encoding="utf-8").replace(path, str(changed)), encoding="utf-8")
-    command = [word.replace(str(file), str(unit)) for word in command]
-    subprocess.run(with_output(command, folder / "mutant.o"), cwd=build, check=True)
-    program = folder / "mutant"
-    command = with_output(link, program)
-    first = next(i for i, word in enumerate(command) if word.endswith(".o"))
-    subprocess.run([*command[:first], str(folder / "mutant.o"), *command[first:]], cwd=build, check=True)
-    return program
-
-
 def finds_something(program: Path) -> tuple[bool, str]:
     done = subprocess.run([str(program), "--seconds", str(SECONDS)], capture_output=True, text=True,
                           timeout=SECONDS * 4, check=False)
@@ -127,23 +79,7 @@ def finds_something(program: Path) -> tuple[bool, str]:
 
 def main() -> int:
     build = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve()
-    if not (build / "build.ninja").is_file() or not (build / "bin" / PROGRAM).is_file():
-        print("skipped: no ninja build of", PROGRAM)
-        return SKIPPED
-    survived = []
-    with tempfile.TemporaryDirectory() as name:
-        for bug, source, old, new in MUTATIONS:
-            original = (ROOT / source).read_text(encoding="utf-8")
-            if original.count(old) != 1:
-                print(f"{bug}: its place is not in {source} any more")
-                return 1
-            began = time.monotonic()
-            caught, how = finds_something(build_mutant(build, Path(name), source, original.replace(old, new)))
-            took = time.monotonic() - began
-            print(f"{'caught' if caught else 'NOT CAUGHT':<11} {bug} ({took:.0f} s): {how}", flush=True)
-            if not caught:
-                survived.append(bug)
-    return 1 if survived else 0
+    return hunt(build, [Mutant(*mutation, PROGRAM, finds_something) for mutation in MUTATIONS])
 
 
 if __name__ == "__main__":
