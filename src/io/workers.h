@@ -23,8 +23,8 @@ namespace kvd::io {
 template <class Job>
 class Workers {
  public:
-  // `work` runs on the threads, on several at once where there are several; `on_done` on the loop's thread, where it may
-  // end its Workers.
+  // `work` runs on the threads, on several at once where there are several; `on_done` on the loop's thread, where it
+  // may end its Workers.
   Workers(Loop& loop, std::function<void(Job&)> work, std::function<void(Job&)> on_done)
       : loop_(loop), work_(std::move(work)), back_(std::make_shared<Back>(this, std::move(on_done))) {}
   Workers(const Workers&) = delete;
