@@ -78,13 +78,18 @@ class Parser {
         return bytes || complain("'" + printable(value) + "' is not a size");
       };
     };
-    const auto count = [this, &tenant](std::string_view value) {
-      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), tenant.quotas.requests);
-      const bool good = error == std::errc{} && end == value.data() + value.size() && tenant.quotas.requests > 0;
-      return good || complain("'" + printable(value) + "' is not a number of requests above 0");
+    const auto count = [this](std::uint64_t& place, const char* what) {
+      return [this, &place, what](std::string_view value) {
+        const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), place);
+        const bool good = error == std::errc{} && end == value.data() + value.size() && place > 0;
+        return good || complain("'" + printable(value) + "' is not a number of " + what + " above 0");
+      };
     };
-    const std::map<std::string_view, Setting> settings{
-        {"pool", size(tenant.quotas.pool_bytes)}, {"flash", size(tenant.quotas.flash_bytes)}, {"requests", count}};
+    const std::map<std::string_view, Setting> settings{{"pool", size(tenant.quotas.pool_bytes)},
+                                                       {"flash", size(tenant.quotas.flash_bytes)},
+                                                       {"requests", count(tenant.quotas.requests, "requests")},
+                                                       {"connections", count(tenant.quotas.connections, "connections")},
+                                                       {"namespaces", count(tenant.quotas.namespaces, "namespaces")}};
     if (!parse_settings(line, settings, {})) return false;
     if (!tenants_.emplace(name, tenant).second) return complain("tenant " + name + " is named twice");
     return true;

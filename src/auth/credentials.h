@@ -1,11 +1,12 @@
 // Credentials: the text of a credentials file, which a person keeps. A line is one tenant, token, certificate
 // or name in certificates: a word, a name, and settings as name=value; '#' begins a comment.
 //
-//   tenant  search  pool=8GiB flash=200GiB requests=64       (optional: what is left out is unlimited)
+//   tenant  search  pool=8GiB flash=200GiB requests=64 connections=32 namespaces=16
 //   token   ci      tenant=search rights=read,write sha256=<64 hex digits> expires=2027-06-30
 //   subject engine1.example.net  tenant=search rights=read
 //   certificate e2  tenant=search rights=read sha256=<64 hex digits: the certificate's fingerprint> expires=2027-06-30
 //
+// A tenant's line may be left out, and each of its settings: 1,024 namespaces then, as much as there is of the rest.
 // Pure; values. Bounds: a text of 1 MiB, 4,096 tokens, subjects and certificates each, 1,024 tenants. Docs:
 // docs/security.md.
 #pragma once

@@ -22,6 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {  // NO
     if (list->size() > kvd::auth::kCredentialsMax) std::abort();
     for (const Identity& identity : *list) {
       if (identity.rights.none() || identity.quotas.requests == 0) std::abort();
+      if (identity.quotas.connections == 0 || identity.quotas.namespaces == 0) std::abort();
       if (!kvd::auth::is_name(identity.tenant, kvd::auth::kTenantNameMax)) std::abort();
       if (!kvd::auth::is_name(identity.credential, kvd::auth::kNameMax)) std::abort();
       const auto found = authority.renew(identity, 0);

@@ -21,7 +21,7 @@ std::string complaint(const std::string& text) {
 
 TEST(Credentials, ReadsAllKindsOfLines) {
   const Credentials got = parsed(
-      "# ours\n\ntenant search pool=8GiB flash=200GiB requests=64\r\n"
+      "# ours\n\ntenant search pool=8GiB flash=200GiB requests=64 connections=32 namespaces=16\r\n"
       "token ci tenant=search rights=read,write sha256=" +
       kDigest + " expires=2027-06-30  # until then\n\tsubject e1.net tenant=lab rights=admin");
   ASSERT_EQ(got.tokens.size(), 1U);
@@ -32,11 +32,15 @@ TEST(Credentials, ReadsAllKindsOfLines) {
   EXPECT_FALSE(ci.rights.allow(Right::kAdmin));
   EXPECT_EQ(show_digest(ci.digest), kDigest);
   EXPECT_EQ(ci.expires, 1814313600);
-  EXPECT_EQ(ci.quotas, (Quotas{.pool_bytes = 8ULL << 30, .flash_bytes = 200ULL << 30, .requests = 64}));
+  EXPECT_EQ(
+      ci.quotas,
+      (Quotas{
+          .pool_bytes = 8ULL << 30, .flash_bytes = 200ULL << 30, .requests = 64, .connections = 32, .namespaces = 16}));
   ASSERT_EQ(got.subjects.size(), 1U);
   EXPECT_EQ(got.subjects[0].credential, "e1.net");
   EXPECT_EQ(got.subjects[0].tenant, "lab");
   EXPECT_EQ(got.subjects[0].quotas, Quotas{});
+  EXPECT_EQ(got.subjects[0].quotas.namespaces, 1024U) << "where nothing is said";
   EXPECT_EQ(got.subjects[0].expires, kNoExpiry);
 }
 
@@ -75,6 +79,8 @@ TEST(Credentials, SaysWhereAndWhatIsWrong) {
   EXPECT_EQ(complaint("tenant t pool=much"), "c:1: 'much' is not a size");
   EXPECT_EQ(complaint("tenant t requests=0"), "c:1: '0' is not a number of requests above 0");
   EXPECT_EQ(complaint("tenant t requests=4x"), "c:1: '4x' is not a number of requests above 0");
+  EXPECT_EQ(complaint("tenant t connections=0"), "c:1: '0' is not a number of connections above 0");
+  EXPECT_EQ(complaint("tenant t namespaces=-1"), "c:1: '-1' is not a number of namespaces above 0");
   EXPECT_EQ(complaint("\x1b[31m"), "c:1: '?[31m' is not tenant, token, subject or certificate");
 }
 

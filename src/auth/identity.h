@@ -37,10 +37,14 @@ class Rights {
 // What all clients of a tenant together may take up.
 struct Quotas {
   static constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+  // Where nothing is said: an engine has a few, so no tenant needs as many, and 63 tenants cannot take all.
+  static constexpr std::uint64_t kNamespaces = 1024;
 
   std::uint64_t pool_bytes = kUnlimited;
   std::uint64_t flash_bytes = kUnlimited;
-  std::uint64_t requests = kUnlimited;  // in flight
+  std::uint64_t requests = kUnlimited;     // in flight
+  std::uint64_t connections = kUnlimited;  // of clients that are known
+  std::uint64_t namespaces = kNamespaces;  // open at once, of a depot's 65,535
 
   friend bool operator==(const Quotas&, const Quotas&) noexcept = default;
 };

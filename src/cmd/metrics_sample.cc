@@ -87,6 +87,14 @@ std::string MetricsSample::label(std::string_view name, std::string_view label) 
   return std::string(label_in(found->first, label).value_or(""));
 }
 
+std::vector<std::string> MetricsSample::labels(std::string_view name, std::string_view label) const {
+  std::vector<std::string> found;
+  const std::string prefix = std::string(name) + "{";
+  for (auto it = series_.lower_bound(prefix); it != series_.end() && it->first.starts_with(prefix); ++it)
+    if (const auto value = label_in(it->first, label)) found.emplace_back(*value);
+  return found;
+}
+
 std::vector<MetricsSample::Bucket> MetricsSample::buckets(std::string_view name) const {
   std::vector<Bucket> buckets;
   const std::string prefix = std::string(name) + "_bucket{";

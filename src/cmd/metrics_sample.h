@@ -17,15 +17,20 @@ namespace kvd::cmd {
 
 class MetricsSample {
  public:
-  static constexpr std::size_t kSeriesMax = 10'000;  // a depot has 230
+  static constexpr std::size_t kSeriesMax = 10'000;  // a depot has 230, and 20 for each of 65 tenants
 
   // kInvalid: not of this format, a number that is none, or more than kSeriesMax series.
   static Result<MetricsSample> parse(std::string_view text);
 
-  // A figure without labels; 0 when there is none.
+  // A figure without labels, or with these: `name{label="value"}`; 0 when there is none.
   [[nodiscard]] double value(std::string_view name) const;
   // The label of the only series of `name` that has it; empty when there is none.
   [[nodiscard]] std::string label(std::string_view name, std::string_view label) const;
+
+  // The same of all series of `name` that have it, in order.
+  [[nodiscard]] std::vector<std::string> labels(std::string_view name, std::string_view label) const;
+  // Whether there is such a figure.
+  [[nodiscard]] bool contains(std::string_view name) const { return series_.contains(name); }
 
   struct Bucket {
     double upper = 0;  // in the metric's unit; the last is infinite

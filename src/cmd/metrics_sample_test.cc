@@ -20,6 +20,9 @@ TEST(MetricsSample, ReadsFiguresLabelsAndBuckets) {
       "kvdepot_get_seconds_bucket{le=\"1e-06\"} 0\n"
       "kvdepot_get_seconds_bucket{le=\"0.5\"} 4 1700000000000\n"
       "kvdepot_get_seconds_bucket{le=\"+Inf\"} 5\n"
+      "kvdepot_tenant_bytes{tenant=\"b\"} 2\n"
+      "kvdepot_tenant_bytes{tenant=\"a\"} 1\n"
+      "kvdepot_tenant_bytes_other{tenant=\"c\"} 1\n"
       "kvdepot_big 1.5e+12");
   ASSERT_TRUE(sample);
   EXPECT_EQ(sample->value("kvdepot_ops"), 3);
@@ -28,6 +31,11 @@ TEST(MetricsSample, ReadsFiguresLabelsAndBuckets) {
   EXPECT_EQ(sample->label("kvdepot_build_info", "version"), "0.1.0");
   EXPECT_EQ(sample->label("kvdepot_build_info", "sion"), "");
   EXPECT_EQ(sample->label("kvdepot_ops", "version"), "");
+  EXPECT_EQ(sample->labels("kvdepot_tenant_bytes", "tenant"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(sample->labels("kvdepot_tenant_bytes", "who").empty());
+  EXPECT_EQ(sample->value("kvdepot_tenant_bytes{tenant=\"b\"}"), 2);
+  EXPECT_TRUE(sample->contains("kvdepot_tenant_bytes{tenant=\"b\"}"));
+  EXPECT_FALSE(sample->contains("kvdepot_tenant_bytes"));
   const auto buckets = sample->buckets("kvdepot_get_seconds");
   ASSERT_EQ(buckets.size(), 3U);
   EXPECT_EQ(buckets[0].upper, 1e-6);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/sizes.h"
+#include "cmd/top_tenants.h"
 
 namespace kvd::cmd {
 namespace {
@@ -141,7 +142,7 @@ std::string top_text(const Interval& interval, std::string_view address) {
                      address, now.value("kvdepot_ready") > 0 ? "serving" : "not serving (recovering or draining)",
                      show_uptime(now.value("kvdepot_uptime_seconds")), interval.seconds()) +
          hit_lines(interval) + "\n" + request_lines(interval) + "\n" + tier_lines(interval) + traffic_lines(interval) +
-         trouble_lines(interval);
+         trouble_lines(interval) + tenant_lines(interval);
 }
 
 std::string top_json(const Interval& interval) {
@@ -194,6 +195,7 @@ std::string top_json(const Interval& interval) {
                                    {"put_corrupt", "kvdepot_put_corrupt_total"},
                                    {"io_errors", "kvdepot_store_io_errors_total"}})
     out["now"][key] = now.value(gauge);
+  out["tenants"] = tenants_json(interval);
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

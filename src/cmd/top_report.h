@@ -27,7 +27,7 @@ class Interval {
   double seconds_;
 };
 
-// Some 15 lines of at most 100 columns. `address` is where the metrics came from.
+// Some 15 lines of at most 100 columns, and 12 more where there are tenants. `address` is where the metrics came from.
 std::string top_text(const Interval& interval, std::string_view address);
 // One object in one line: rates per second, sizes in bytes, times in seconds; what is not known is null.
 std::string top_json(const Interval& interval);

@@ -276,27 +276,16 @@ void ByteConnection::count_unsent() {
 // Until what the peer has begun is finished, until the queue and the stream are empty.
 void ByteConnection::watch_progress() {
   if (!awaits_bytes()) {
-    receiving_.watched = false;
-  } else if (!receiving_.watched || receiving_.finished != handler_.finished()) {
-    receiving_ = {.watched = true, .began = loop_.now(), .bytes = received_bytes_, .finished = handler_.finished()};
+    receiving_.stop();
+  } else {
+    receiving_.watch(loop_.now(), received_bytes_, handler_.finished());
   }
   const bool empty = queue_.empty() && stream_->unsent() == 0;
-  if (empty || (!waits_for_reader() && !sending_.watched)) {
-    sending_.watched = false;
-  } else if (!sending_.watched) {
-    sending_ = {.watched = true, .began = loop_.now(), .bytes = passed_bytes()};
+  if (empty || (!waits_for_reader() && !sending_.watched())) {
+    sending_.stop();
+  } else {
+    sending_.watch(loop_.now(), passed_bytes());
   }
-}
-
-// When a peer is too slow that moves nothing more from now on; begins anew when enough has moved in time.
-Time ByteConnection::slow_at(Progress& progress, std::uint64_t moved) const {
-  if (!progress.watched) return kNever;
-  if (loop_.now() >= after(progress.began, options_.stall_limit) &&
-      moved >= progress.bytes + options_.progress_bytes_min) {
-    progress.began = loop_.now();
-    progress.bytes = moved;
-  }
-  return after(progress.began, options_.stall_limit);
 }
 
 void ByteConnection::on_stall_timer() {
@@ -308,7 +297,9 @@ void ByteConnection::on_stall_timer() {
   Time next = kNever;
   if (full_) next = after(last_sent_, options_.stall_limit);
   if (awaits_bytes()) next = std::min(next, after(last_received_, options_.stall_limit));
-  next = std::min({next, slow_at(receiving_, received_bytes_), slow_at(sending_, passed_bytes())});
+  const Progress::Pace pace{options_.stall_limit, options_.progress_bytes_min};
+  next = std::min({next, receiving_.slow_at(loop_.now(), received_bytes_, pace),
+                   sending_.slow_at(loop_.now(), passed_bytes(), pace)});
   if (next == kNever) return;
   if (next > loop_.now()) return stall_timer_.arm(next);
   counters_.stalled.add();

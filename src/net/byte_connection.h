@@ -21,6 +21,7 @@
 #include "io/stream.h"
 #include "net/connection.h"
 #include "net/counters.h"
+#include "net/progress.h"
 
 namespace kvd::net {
 
@@ -92,13 +93,6 @@ class ByteConnection {
     [[nodiscard]] Bytes at(std::size_t i) const noexcept { return i == 0 ? Bytes(message.head) : message.body[i - 1]; }
     [[nodiscard]] std::size_t pieces() const noexcept { return 1 + message.body.size(); }
   };
-  // Since when, and from which byte on, the peer is waited for.
-  struct Progress {
-    bool watched = false;
-    Time began{};
-    std::uint64_t bytes = 0;     // moved until then
-    std::uint64_t finished = 0;  // ByteHandler::finished() then
-  };
 
   void on_ready(std::uint32_t ready);
   void read_some();
@@ -116,7 +110,6 @@ class ByteConnection {
   [[nodiscard]] std::uint64_t passed_bytes() const noexcept;
   void count_unsent();
   void watch_progress();
-  Time slow_at(Progress& progress, std::uint64_t moved) const;
   void on_stall_timer();
   void on_closed_timer();
 

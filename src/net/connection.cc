@@ -116,27 +116,16 @@ void Connection::count_unsent() {
 // stream are empty.
 void Connection::watch_progress() {
   if (!within_message()) {
-    receiving_.watched = false;
-  } else if (!receiving_.watched || receiving_.message != messages_) {
-    receiving_ = {.watched = true, .began = loop_.now(), .bytes = received_bytes_, .message = messages_};
+    receiving_.stop();
+  } else {
+    receiving_.watch(loop_.now(), received_bytes_, messages_);
   }
   const bool empty = queue_.empty() && stream_->unsent() == 0;
-  if (empty || (!waits_for_reader() && !sending_.watched)) {
-    sending_.watched = false;
-  } else if (!sending_.watched) {
-    sending_ = {.watched = true, .began = loop_.now(), .bytes = passed_bytes()};
+  if (empty || (!waits_for_reader() && !sending_.watched())) {
+    sending_.stop();
+  } else {
+    sending_.watch(loop_.now(), passed_bytes());
   }
-}
-
-// When a peer is too slow that moves nothing more from now on; begins anew when enough has moved in time.
-Time Connection::slow_at(Progress& progress, std::uint64_t moved) const {
-  if (!progress.watched) return kNever;
-  if (loop_.now() >= after(progress.began, options_.stall_limit) &&
-      moved >= progress.bytes + options_.progress_bytes_min) {
-    progress.began = loop_.now();
-    progress.bytes = moved;
-  }
-  return after(progress.began, options_.stall_limit);
 }
 
 // Arms the stall timer when somebody waits for the peer. It is not moved at every byte: when it fires, it looks.
@@ -155,7 +144,9 @@ void Connection::on_stall_timer() {
   Time next = kNever;
   if (full_) next = after(last_sent_, options_.stall_limit);
   if (within_message()) next = std::min(next, after(last_received_, options_.stall_limit));
-  next = std::min({next, slow_at(receiving_, received_bytes_), slow_at(sending_, passed_bytes())});
+  const Progress::Pace pace{options_.stall_limit, options_.progress_bytes_min};
+  next = std::min({next, receiving_.slow_at(loop_.now(), received_bytes_, pace),
+                   sending_.slow_at(loop_.now(), passed_bytes(), pace)});
   if (next == kNever) return;
   if (next > loop_.now()) return stall_timer_.arm(next);
   counters_.stalled.add();

@@ -51,6 +51,7 @@
 #include "io/private_fd.h"
 #include "io/stream.h"
 #include "net/counters.h"
+#include "net/progress.h"
 #include "net/shaper.h"
 #include "wire/header.h"
 #include "wire/message.h"
@@ -196,14 +197,6 @@ class Connection final : private ShaperUser {
     std::size_t body_bytes = 0;
   };
 
-  // What has moved since `began`, while the peer is waited for.
-  struct Progress {
-    bool watched = false;
-    Time began{};
-    std::uint64_t bytes = 0;    // moved until then
-    std::uint64_t message = 0;  // that came in then
-  };
-
   void on_ready(std::uint32_t ready);
   void on_tokens(std::size_t bytes) override;
 
@@ -242,7 +235,6 @@ class Connection final : private ShaperUser {
   [[nodiscard]] std::uint64_t passed_bytes() const noexcept;
   void count_unsent();
   void watch_progress();
-  Time slow_at(Progress& progress, std::uint64_t moved) const;
   void watch_for_stall();
   void on_stall_timer();
   void on_closed_timer();

@@ -75,7 +75,7 @@ bool Connection::flush_some(std::size_t& budget) {
   std::size_t body_max = kSendBytesMax;
   if (options_.shaper != nullptr) {
     if (tokens_ == 0) tokens_ = options_.shaper->ask(*this);
-    if (tokens_ == 0) sending_.watched = false;  // the peer is not what is waited for
+    if (tokens_ == 0) sending_.stop();  // the peer is not what is waited for
     body_max = tokens_;
   }
   std::array<iovec, kSendPiecesMax> pieces;

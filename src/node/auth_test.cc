@@ -1,5 +1,6 @@
 // A node with credentials: who gets in, as which tenant, and what it may do.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "auth/authority.h"
 #include "auth/testing/tokens.h"
@@ -84,6 +85,20 @@ class NodeAuth : public testing::Test {
       failed = wire::count_bits(data->failed);
     }
     return failed;
+  }
+
+  // The figures of this tenant.
+  [[nodiscard]] nlohmann::json tenant(const std::string& name) const {
+    return nlohmann::json::parse(rig->node->stats_json())["tenants"][name];
+  }
+  // What a client hears who shows this token and is not let in; its connection has ended then.
+  std::string turned_away(int token, Code code) const {
+    const auto client = stranger();
+    client->next();
+    const Received answer = show(*client, token_number(token));
+    EXPECT_EQ(answer.header.status, code);
+    EXPECT_TRUE(client->ended());
+    return std::string(wire::error_text(answer.meta));
   }
 
   Records records{small_namespace()};
@@ -347,11 +362,10 @@ TEST_F(NodeAuth, ATenantsBytesOnFlashAreBounded) {
     EXPECT_EQ(write(*a, of_a, key), Code::kOk);
   }
   const std::string figures = rig->node->stats_json();
-  EXPECT_NE(figures.find(R"("a":{"flash_bytes":32768,"flash_given_up_bytes":32768,"flash_quota_bytes":32768,)"),
-            std::string::npos)
-      << figures;
-  EXPECT_NE(figures.find(R"("b":{"flash_bytes":65536,"flash_given_up_bytes":0,"pool_bytes":)"), std::string::npos)
-      << figures;
+  const auto of_tenant = [&](const char* name) { return nlohmann::json::parse(figures)["tenants"][name]; };
+  EXPECT_EQ(of_tenant("b")["flash_bytes"], 65536);
+  EXPECT_EQ(of_tenant("b")["flash_given_up_bytes"], 0);
+  EXPECT_FALSE(of_tenant("b").contains("flash_quota_bytes"));
   EXPECT_EQ(missing(*a, of_a, 1, 4), 0U) << "the pool has them";
   rig->node->set_authority(authority_of("tenant a flash=1KiB\n" + tokens));
   EXPECT_EQ(write(*a, of_a, 5), Code::kBusy);
@@ -400,12 +414,98 @@ TEST_F(NodeAuth, OtherMachinesMayComeWhereTheyNeedAToken) {
   EXPECT_NE(why.find("--credentials"), std::string::npos) << why;
 }
 
+TEST_F(NodeAuth, ATenantsConnectionsAreBounded) {
+  const std::string tokens = token_line(1, "a", "read,write") + token_line(2, "b", "read,write");
+  start("tenant a connections=2\n" + tokens);
+  auto one = enter(1);
+  const auto two = enter(1);
+  EXPECT_EQ(turned_away(1, Code::kBusy), "the tenant has as many connections as it may");
+  enter(2);
+  EXPECT_EQ(tenant("a")["connections"], 2);
+  EXPECT_EQ(tenant("a")["connections_refused"], 1);
+  EXPECT_EQ(rig->stat("node", "connections_refused"), 1U);
+  one->vanish();
+  ASSERT_TRUE(rig->until([&] { return tenant("a")["connections"] == 1; }));
+  one = enter(1);
+  rig->node->set_authority(authority_of("tenant a connections=1\n" + tokens));
+  EXPECT_EQ(one->call(wire::frame({.request_id = one->new_id()}, wire::Ping{})).header.status, Code::kOk)
+      << "who is in stays";
+  two->vanish();
+  ASSERT_TRUE(rig->until([&] { return tenant("a")["connections"] == 1; }));
+  turned_away(1, Code::kBusy);
+  rig->node->set_authority(authority_of(tokens));
+  const auto three = enter(1), four = enter(1);
+  EXPECT_EQ(tenant("a")["connections"], 3);
+}
+
+// Of 16 connections two are for strangers, and of the others half is shared out: three and three.
+TEST_F(NodeAuth, ATenantThatTakesAllConnectionsLeavesOthersTheirs) {
+  NodeOptions options = test_options();
+  options.limits.connections_max = 16;
+  const std::string tokens = token_line(1, "a", "read,write") + token_line(2, "b", "read,write");
+  start(tokens, options);
+  std::vector<std::unique_ptr<RawClient>> of_a, of_b;
+  for (int i = 0; i < 11; ++i) of_a.push_back(enter(1));
+  EXPECT_EQ(turned_away(1, Code::kBusy), "the connections that are left are kept for other tenants");
+  for (int i = 0; i < 3; ++i) of_b.push_back(enter(2));
+  turned_away(2, Code::kBusy);
+  of_a.pop_back();
+  ASSERT_TRUE(rig->until([&] { return tenant("a")["connections"] == 10; }));
+  of_b.push_back(enter(2));
+  rig->node->set_authority(authority_of(token_line(2, "b", "read,write")));
+  for (const auto& client : of_a) EXPECT_TRUE(client->ended());
+  ASSERT_TRUE(rig->until([&] { return rig->stat("node", "connections") == 4; }));
+  for (int i = 0; i < 10; ++i) of_b.push_back(enter(2));
+  EXPECT_FALSE(nlohmann::json::parse(rig->node->stats_json())["tenants"].contains("a")) << "nobody is of it";
+}
+
+TEST_F(NodeAuth, ATenantsNamespacesAreBounded) {
+  const std::string tokens = token_line(1, "a", "read,write") + token_line(2, "b", "read,write");
+  start("tenant a namespaces=2\n" + tokens);
+  const auto one = enter(1), other = enter(1), foreign = enter(2);
+  const auto open = [this](RawClient& client, const char* name, int n) {
+    Namespace ns = of(name);
+    ns.fingerprint += std::to_string(n);
+    return client.call(wire::frame({.request_id = client.new_id()}, wire::Open{ns}));
+  };
+  EXPECT_EQ(open(*one, "a", 1).header.status, Code::kOk);
+  EXPECT_EQ(open(*other, "a", 2).header.status, Code::kOk);
+  EXPECT_EQ(open(*other, "a", 1).header.status, Code::kOk) << "one that is open already";
+  const Received third = open(*one, "a", 3);
+  EXPECT_EQ(third.header.status, Code::kNoSpace);
+  EXPECT_EQ(wire::error_text(third.meta), "the tenant has as many namespaces open as it may: close some");
+  EXPECT_EQ(tenant("a")["namespaces"], 2);
+  EXPECT_EQ(tenant("a")["namespaces_refused"], 1);
+  for (int n = 1; n <= 3; ++n) EXPECT_EQ(open(*foreign, "b", n).header.status, Code::kOk);
+  other->vanish();
+  ASSERT_TRUE(rig->until([&] { return tenant("a")["namespaces"] == 1; }));
+  EXPECT_EQ(open(*one, "a", 3).header.status, Code::kOk);
+  rig->node->set_authority(authority_of("tenant a namespaces=3\n" + tokens));
+  EXPECT_EQ(open(*one, "a", 4).header.status, Code::kOk);
+  EXPECT_EQ(open(*one, "a", 5).header.status, Code::kNoSpace);
+}
+
 TEST_F(NodeAuth, TenantsHaveFigures) {
   start();
   const auto client = enter(1);
   missing(*client, client->open(of("a")), 1, 1);
-  const std::string figures = rig->node->stats_json();
-  EXPECT_NE(figures.find(R"("refused":0,"requests":1}})"), std::string::npos) << figures;
+  const auto figures = tenant("a");
+  EXPECT_EQ(figures["requests"], 1);
+  EXPECT_EQ(figures["refused"], 0);
+  EXPECT_EQ(figures["requests_in_flight"], 0);
+  EXPECT_EQ(figures["connections"], 1);
+  EXPECT_EQ(figures["records_missed"], 1);
+  EXPECT_EQ(figures["records_got"], 0);
+  const std::uint32_t ns = client->open(of("a"));
+  put(*client, ns, 1);
+  EXPECT_EQ(missing(*client, ns, 1, 2), 1U);
+  EXPECT_EQ(tenant("a")["records_got"], 1);
+  EXPECT_EQ(tenant("a")["records_missed"], 2);
+  EXPECT_EQ(tenant("a")["bytes_sent"], records.layers() * records.slab_bytes());
+  EXPECT_EQ(tenant("a")["bytes_received"], records.layers() * records.slab_bytes());
+  EXPECT_EQ(tenant("a")["namespaces"], 1);
+  EXPECT_EQ(tenant("a")["namespaces_quota"], 1024) << "where nothing is said";
+  EXPECT_EQ(tenant("b")["connections"], 0) << "a tenant of the file that never came";
 }
 
 TEST(Tenants, FiguresOfManyAreSummed) {
@@ -474,8 +574,37 @@ TEST_F(RespByCredential, ATenantsRequestsInFlightAreBounded) {
   EXPECT_EQ(said(other, {"EXISTS", "k"}), ":1\r\n");
   EXPECT_EQ(said(other, {"DEL", "k"}), ":1\r\n");
   EXPECT_EQ(said(other, {"SET", "l", "v"}), "+OK\r\n");
-  const std::string figures = rig->node->stats_json();
-  EXPECT_NE(figures.find(R"("refused":4,"requests":4})"), std::string::npos) << figures;
+  EXPECT_EQ(tenant("a")["refused"], 4);
+  EXPECT_EQ(tenant("a")["requests"], 4);
+  EXPECT_EQ(tenant("a")["records_got"], 1) << "EXISTS";
+  EXPECT_EQ(tenant("a")["bytes_received"], 100'001);
+}
+
+TEST_F(RespByCredential, ATenantsConnectionsAreBounded) {
+  start("tenant a connections=1\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write"));
+  RespClient in(*rig), out(*rig), b(*rig), again(*rig);
+  EXPECT_EQ(said(in, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(said(in, {"AUTH", token_number(1)}), "+OK\r\n") << "it has its place";
+  EXPECT_EQ(said(out, {"AUTH", token_number(1)}),
+            "-ERR max number of clients reached: the tenant has as many connections as it may\r\n");
+  EXPECT_TRUE(out.ended());
+  EXPECT_EQ(said(b, {"AUTH", token_number(2)}), "+OK\r\n");
+  EXPECT_EQ(said(in, {"AUTH", token_number(2)}), "+OK\r\n") << "another tenant from now on";
+  EXPECT_EQ(said(again, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(tenant("a")["connections"], 1);
+  EXPECT_EQ(tenant("b")["connections"], 2);
+}
+
+// Their values take five.
+TEST_F(RespByCredential, ATenantsNamespacesAreBounded) {
+  start("tenant a namespaces=4\n" + token_line(1, "a", "read,write"));
+  RespClient client(*rig);
+  EXPECT_EQ(said(client, {"AUTH", token_number(1)}),
+            "-ERR the tenant has as many namespaces open as it may: close some\r\n");
+  EXPECT_TRUE(client.ended());
+  rig->node->set_authority(authority_of("tenant a namespaces=5\n" + token_line(1, "a", "read,write")));
+  RespClient again(*rig);
+  EXPECT_EQ(said(again, {"AUTH", token_number(1)}), "+OK\r\n");
 }
 
 TEST_F(RespByCredential, ATenantsQuotaOfThePoolBoundsItsValues) {
@@ -487,6 +616,39 @@ TEST_F(RespByCredential, ATenantsQuotaOfThePoolBoundsItsValues) {
   EXPECT_EQ(said(b, {"SET", "k", resp_text(200'000, 1)}), "+OK\r\n");
   EXPECT_EQ(said(a, {"SET", "k", "small"}), "+OK\r\n");
   EXPECT_EQ(said(a, {"EXISTS", "k"}), ":1\r\n");
+}
+
+TEST_F(RespByCredential, AValueBeyondTheQuotaOfFlashIsRefusedForThat) {
+  const std::string token = token_line(1, "a", "read,write");
+  NodeOptions options = test_options();
+  options.authority = authority_of("tenant a flash=64KiB\n" + token);
+  options.resp_ack = AckLevel::kWritten;
+  rig = std::make_unique<Rig>(options, true);
+  constexpr const char* kTooLarge = "-ERR the value is larger than the tenant's quota of flash\r\n";
+  RespClient a(*rig);
+  EXPECT_EQ(said(a, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(said(a, {"SET", "k", resp_text(200'000, 1)}), kTooLarge);
+  EXPECT_EQ(said(a, {"SET", "k", resp_text(20'000, 1)}), "+OK\r\n");
+  rig->node->set_authority(authority_of("tenant a flash=1KiB\n" + token));
+  RespClient again(*rig);
+  EXPECT_EQ(said(again, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(said(again, {"SET", "k", "v"}), kTooLarge);
+  again.send("SET k v\r\n");
+  EXPECT_EQ(again.line(), kTooLarge);
+}
+
+TEST_F(RespByCredential, WhoHasShownAWrongTokenKeepsItsPlaceUntilItIsAnswered) {
+  NodeOptions options = test_options();
+  options.limits.strangers_max = 1;
+  options.limits.stranger_grace = Duration::zero();
+  start(everybody(), options, Millis(300));
+  RespClient guesses(*rig);
+  guesses.send(resp_command({"AUTH", token_number(9)}));
+  ASSERT_TRUE(rig->until([&] { return rig->stat("node", "unauthorized") == 1; }));
+  auto [near, far] = net::make_socket_pair();
+  EXPECT_EQ(rig->node->adopt_resp(net::make_socket_stream(std::move(far))).error().code, Code::kBusy);
+  EXPECT_TRUE(guesses.line().starts_with("-WRONGPASS"));
+  EXPECT_TRUE(guesses.ended());
 }
 
 TEST_F(RespByCredential, FiguresOfAllTenantsAreForAdministrators) {

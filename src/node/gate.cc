@@ -18,7 +18,10 @@ Gate::Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& 
       counters_(counters),
       wall_clock_(options.wall_clock ? options.wall_clock : system_seconds),
       authority_(options.authority),
-      strangers_(loop, options.limits.strangers_max, options.limits.stranger_grace) {}
+      strangers_(loop, options.limits.strangers_max, options.limits.stranger_grace),
+      tenants_(options.limits.known_connections_max()) {
+  if (authority_ != nullptr) tenants_.list(authority_->tenants());
+}
 
 std::optional<Gate::Admission> Gate::enter(Bytes token, std::string_view peer) {
   const Result<auth::SharedIdentity> identity = authority_->identify(token, wall_clock_());
@@ -38,7 +41,16 @@ void Gate::refuse(std::string_view peer, std::string_view why) {
   if (const auto line = audit_.refused(peer, why, loop_.now())) log_.warn(*line);
 }
 
-void Gate::replace(std::shared_ptr<const auth::Authority> authority) { authority_ = std::move(authority); }
+Result<TenantSlot> Gate::take_connection(const SharedTenant& tenant) {
+  Result<TenantSlot> taken = tenants_.take_connection(tenant);
+  if (!taken) counters_.connections_refused.add();
+  return taken;
+}
+
+void Gate::replace(std::shared_ptr<const auth::Authority> authority) {
+  authority_ = std::move(authority);
+  tenants_.list(authority_->tenants());
+}
 
 std::optional<Gate::Admission> Gate::renew(const auth::Identity& identity, const io::PeerCertificate* certificate) {
   if (identity.kind == auth::Identity::Kind::kToken) {

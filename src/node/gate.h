@@ -25,6 +25,9 @@ class Gate {
   // `authority` null: open. All but the authority outlives the gate.
   Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& options);
 
+  // One more connection of a client who is known now; see Tenants. A refusal is counted.
+  Result<TenantSlot> take_connection(const SharedTenant& tenant);
+
   struct Admission {
     auth::SharedIdentity identity;
     SharedTenant tenant;

@@ -189,20 +189,42 @@ void add_json(nlohmann::json& json, const Owner& owner, const std::array<Field<O
   for (const auto& f : fields) json[f.name] = (owner.*f.field).value();
 }
 
+// One figure of what a tenant's clients did or have under way.
+struct UseField {
+  const char* name;
+  std::uint64_t Tenants::Figure::* field;
+  bool counts;
+  const char* help;
+};
+using UseFigure = Tenants::Figure;
+constexpr std::array kUseFields{
+    UseField{"requests", &UseFigure::accepted, true, "Requests that were begun."},
+    UseField{"refused", &UseFigure::refused, true, "Requests refused by rights or quota."},
+    UseField{"requests_in_flight", &UseFigure::in_flight, false, "Requests in flight, as the quota counts them."},
+    UseField{"connections", &UseFigure::connections, false, "Open connections of its clients."},
+    UseField{"connections_refused", &UseFigure::connections_refused, true,
+             "Connections refused: it had as many as it may, or the rest is kept for others."},
+    UseField{"records_got", &UseFigure::records_got, true, "Records and values that its clients asked for and got."},
+    UseField{"records_missed", &UseFigure::records_missed, true,
+             "Records and values that its clients asked for and did not get."},
+    UseField{"bytes_sent", &UseFigure::bytes_sent, true, "Bytes of records and values sent to its clients."},
+    UseField{"bytes_received", &UseFigure::bytes_received, true,
+             "Bytes of records and values that its clients stored."}};
+
 // What the clients of each tenant asked for; a bounded number of labels.
 void add_tenants(Families& families, const std::vector<Tenants::Figure>& tenants) {
   if (tenants.empty()) return;
-  const auto add = [&](const char* name, const char* help, std::uint64_t Tenants::Figure::* figure) {
-    prometheus::MetricFamily family{name, help, prometheus::MetricType::Counter, {}};
+  for (const UseField& field : kUseFields) {
+    const auto type = field.counts ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge;
+    prometheus::MetricFamily family{
+        std::string("kvdepot_tenant_") + field.name + (field.counts ? "_total" : ""), field.help, type, {}};
     for (const Tenants::Figure& tenant : tenants) {
       prometheus::ClientMetric& metric = family.metric.emplace_back();
       metric.label.push_back({"tenant", tenant.name});
-      metric.counter.value = static_cast<double>(tenant.*figure);
+      (field.counts ? metric.counter.value : metric.gauge.value) = static_cast<double>(tenant.*field.field);
     }
     families.push_back(std::move(family));
-  };
-  add("kvdepot_tenant_requests_total", "Requests that were begun.", &Tenants::Figure::accepted);
-  add("kvdepot_tenant_refused_total", "Requests refused by rights or quota.", &Tenants::Figure::refused);
+  }
 }
 
 // One figure of what a tenant takes up.
@@ -225,13 +247,20 @@ constexpr std::array kSpaceFields{
     SpaceField{"flash_quota_bytes", [](const auto& f) { return f.quota.flash_bytes; }, false,
                "Bytes that these may be."},
     SpaceField{"flash_given_up_bytes", [](const auto& f) { return f.flash_given_up; }, true,
-               "Bytes of records that flash serves no more, for others of the same tenant."}};
+               "Bytes of records that flash serves no more, for others of the same tenant."},
+    SpaceField{"namespaces", [](const auto& f) { return f.namespaces; }, false, "Open namespaces."},
+    SpaceField{"namespaces_quota", [](const auto& f) { return f.quota.namespaces; }, false,
+               "Namespaces that it may open."},
+    SpaceField{"namespaces_refused", [](const auto& f) { return f.namespaces_refused; }, true,
+               "Namespaces that were not opened: the tenant had as many open as it may."}};
 
 // A tenant's name as it is where it could be in a credentials file. Without credentials clients name tenants by any
 // bytes, which neither JSON nor Prometheus takes: others than those of such names are written as %HH.
-std::string label_of(const std::string& tenant) {
+// The sum of several keeps its parentheses, which no other label has.
+std::string label_of(const store::TenantFigures& space) {
+  if (space.summed) return space.tenant;
   std::string label;
-  for (const char c : tenant) {
+  for (const char c : space.tenant) {
     if (auth::is_name({&c, 1}, 1)) {
       label += c;
     } else {
@@ -253,7 +282,7 @@ void add_spaces(Families& families, const std::vector<store::TenantFigures>& spa
       const std::uint64_t figure = field.of(space);
       if (!shown(figure)) continue;
       prometheus::ClientMetric& metric = family.metric.emplace_back();
-      metric.label.push_back({"tenant", label_of(space.tenant)});
+      metric.label.push_back({"tenant", label_of(space)});
       (field.counts ? metric.counter.value : metric.gauge.value) = static_cast<double>(figure);
     }
     if (!family.metric.empty()) families.push_back(std::move(family));
@@ -263,7 +292,7 @@ void add_spaces(Families& families, const std::vector<store::TenantFigures>& spa
 void add_spaces(nlohmann::json& json, const std::vector<store::TenantFigures>& spaces) {
   for (const store::TenantFigures& space : spaces)
     for (const SpaceField& field : kSpaceFields)
-      if (shown(field.of(space))) json["tenants"][label_of(space.tenant)][field.name] = field.of(space);
+      if (shown(field.of(space))) json["tenants"][label_of(space)][field.name] = field.of(space);
 }
 
 }  // namespace
@@ -305,9 +334,8 @@ std::string stats_json(const Figures& figures) {
   }
   add_json(json["node"], figures.node, kNodeCounters);
   add_json(json["node"], figures.node, kNodeGauges);
-  for (const Tenants::Figure& tenant : figures.tenants.figures()) {
-    json["tenants"][tenant.name] = {{"requests", tenant.accepted}, {"refused", tenant.refused}};
-  }
+  for (const Tenants::Figure& tenant : figures.tenants.figures())
+    for (const UseField& field : kUseFields) json["tenants"][tenant.name][field.name] = tenant.*field.field;
   add_spaces(json, figures.spaces);
   add_json(json["net"], figures.net, kNetCounters);
   add_json(json["net"], figures.net, kNetGauges);

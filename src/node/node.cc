@@ -273,11 +273,11 @@ Status NodeImpl::bind(std::string& why) {
   return {};
 }
 
-// What the credentials of the day say of bytes is the store's to keep.
+// What the credentials of the day say of bytes and namespaces is the store's to keep.
 void NodeImpl::bound_tenants(const auth::Authority& authority) {
   std::vector<store::TenantQuota> quotas;
   for (const auto& [tenant, quota] : authority.tenants())
-    quotas.push_back({.tenant = tenant, .quota = {quota.pool_bytes, quota.flash_bytes}});
+    quotas.push_back({.tenant = tenant, .quota = {quota.pool_bytes, quota.flash_bytes, quota.namespaces}});
   store_->set_quotas(quotas);
 }
 

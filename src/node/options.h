@@ -1,6 +1,7 @@
 // What a node is told, and the limits it keeps. Plain values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,6 +38,11 @@ struct Limits {
                                               // read through shared memory: the others always have the rest
   std::uint32_t strangers_max = 128;          // connections of people who are not known yet, where they
                                               // have to be, or who have to shake hands (TLS)
+  // Of all connections those that clients may have who have said who they are, where they have to: the rest is for
+  // people to come in by.
+  [[nodiscard]] std::uint32_t known_connections_max() const noexcept {
+    return connections_max - std::min(strangers_max, connections_max / 8);
+  }
   Duration stranger_grace = std::chrono::milliseconds(20);  // that each of them has before it gives way to a newcomer:
                                                             // 6,400 newcomers a second, each with time to speak
   Duration refusal_delay = std::chrono::milliseconds(500);  // before a wrong token is answered: 256 guesses a second

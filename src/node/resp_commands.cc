@@ -164,20 +164,35 @@ bool RespSession::log_in(std::string_view user, std::string_view token) {
     refusal_timer_.arm_in(context_.node.limits.refusal_delay);
     return false;
   }
-  if (enter(*access)) return true;
-  answer_error("ERR the depot serves too many tenants");
-  return false;
+  if (const Status in = enter(*access); !in) {
+    turn_away(in.error());
+    return false;
+  }
+  return true;
 }
 
-// Is known from now on; false: the store has too many namespaces open.
-bool RespSession::enter(const RespAccess& access) {
+// Is known from now on. kBusy: its tenant has no connection left; kNoSpace: no namespace.
+Status RespSession::enter(const RespAccess& access) {
   auto keyspace = context_.keyspace_of(access.tenant);
-  if (!keyspace) return false;
+  if (!keyspace) return fail(keyspace.error());
+  if (access.use != seat_.tenant) {
+    Result<TenantSlot> seat = TenantSlot{};
+    if (access.use != nullptr) seat = context_.node.gate.take_connection(access.use);
+    if (!seat) return fail(seat.error());
+    seat_ = std::move(*seat);
+  }
   keyspace_ = std::move(*keyspace);
   access_ = access;
   auth_timer_.disarm();
   stranger_.release();
-  return true;
+  return {};
+}
+
+// As Redis does with one client too many.
+void RespSession::turn_away(const Error& why) {
+  answer_error(why.code == Code::kBusy ? fmt::format("ERR max number of clients reached: {}", why.what)
+                                       : fmt::format("ERR {}", why.what));
+  quits_ = true;
 }
 
 void RespSession::on_refusal_timer() {

@@ -25,19 +25,21 @@ void RespPut::abort() {
   keyspace_.reset();
 }
 
-Status RespPut::begin(Budget& connection_unfinished) {
+Status RespPut::begin(Budget& connection_unfinished, AckLevel level) {
   const bool whole = resp_fits_head(key_.size(), value_bytes_);
   const std::uint32_t count = whole ? 0 : resp_parts(value_bytes_);
   if (count > 0) body_ = keyspace_->new_body(count);
   std::uint64_t bytes = kPageBytes;
   for (std::uint32_t i = 0; i < count; ++i) bytes += keyspace_->part(body_, value_bytes_, i).bytes;
+  const RespKeyspace::Place head = keyspace_->head(key_);
+  if (level != AckLevel::kPooled && bytes > context_.store.flash_quota_bytes(head.ns))
+    return fail(Code::kNoSpace, "the value is larger than the tenant's quota of flash");
   if (!context_.unfinished.is_fair(connection_unfinished.used(), bytes))
     return fail(Code::kBusy, "puts under way hold their share of the pool");
   connection_share_ = connection_unfinished.take(bytes);
   if (!connection_share_) return fail(Code::kBusy, "SETs under way hold this connection's share of the pool");
   share_ = context_.unfinished.take(bytes);
   if (!share_) return fail(Code::kBusy, "puts under way hold their share of the pool");
-  const RespKeyspace::Place head = keyspace_->head(key_);
   auto begun = context_.store.begin_replacement(head.ns, head.id, {});
   if (!begun) return fail(begun.error());
   head_ = std::move(*begun);

@@ -29,8 +29,8 @@ class RespPut : public std::enable_shared_from_this<RespPut> {
   RespPut& operator=(const RespPut&) = delete;
 
   // kBusy: no room in the pool, or unfinished puts of the connection or the node have their share, or there is a record
-  // under the key of a part already.
-  Status begin(Budget& connection_unfinished);
+  // under the key of a part already. kNoSpace: it is to reach `level`, and larger than the tenant's quota of flash.
+  Status begin(Budget& connection_unfinished, AckLevel level);
   // Where the next bytes go; empty when all are in.
   [[nodiscard]] MutableBytes place() const;
   void landed(std::size_t bytes);

@@ -39,6 +39,7 @@ RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique
       number_(number),
       on_closed_(std::move(on_closed)),
       peer_host_(net::peer_host(stream->fd())),
+      stranger_(context.node, [this](const Error& why) { close(why); }),
       auth_timer_(context.node.loop, [this] { close(Error{Code::kTimeout, 0, "no AUTH came"}); }),
       refusal_timer_(context.node.loop, [this] { on_refusal_timer(); }),
       pins_(context.node.pinned.bytes_max() / 100 * context.node.limits.connection_percent_max),
@@ -63,8 +64,7 @@ RespSession::~RespSession() {
 Status RespSession::start() {
   // A handshake is paid for before anybody is known, whoever may come in.
   if (context_.doors.by_token || is_secure()) {
-    stranger_ = context_.node.gate.take_stranger(*this);
-    if (!stranger_) return fail(Code::kBusy, "too many connections of strangers");
+    if (Status taken = stranger_.take(connection_->stream()); !taken) return taken;
     auth_timer_.arm_in(context_.node.limits.introduction_limit(is_secure()));
   }
   if (context_.doors.by_token) return connection_->start();
@@ -82,13 +82,9 @@ void RespSession::shake_off() {
   }
   const io::PeerCertificate* const certificate = connection_->stream().peer_certificate();
   if (certificate == nullptr || !context_.doors.by_certificate) return;
-  if (const auto access = context_.doors.by_certificate(*certificate)) enter(*access);
-}
-
-void RespSession::give_way() {
-  stranger_.release();
-  context_.node.counters.connections_silent.add();
-  close({Code::kUnavailable, 0, kGaveWay});
+  const auto access = context_.doors.by_certificate(*certificate);
+  if (!access) return;
+  if (const Status in = enter(*access); !in) turn_away(in.error());
 }
 
 void RespSession::on_closed(const Error& why) {
@@ -194,12 +190,13 @@ void RespSession::begin_value(std::size_t i) {
       refusal_ = kRespTenantBusy;
     } else {
       auto put = std::make_shared<RespPut>(context_.node, keyspace_, parser_.text(i - 1), bytes);
-      if (put->begin(unfinished_)) {
+      const Status begun = put->begin(unfinished_, context_.ack);
+      if (begun) {
         puts_.push_back(std::move(put));
         if (!write_timer_.armed()) write_timer_.arm_in(context_.node.limits.op_limit);
         return parser_.pass();
       }
-      refusal_ = "OOM command not allowed when used memory > 'maxmemory'.";
+      refusal_ = why_not_begun(begun.error());
       context_.node.counters.answered_busy.add();
     }
   }
@@ -360,6 +357,7 @@ void RespSession::send_one(Reply& reply, const std::shared_ptr<RespRead>& read) 
   const auto size = static_cast<std::int64_t>(read->value_bytes());
   (found ? counters.resp_hits : counters.resp_misses).add();
   if (!found && !missed) counters.answered_busy.add();
+  if (access_.use != nullptr) (found ? access_.use->records_got : access_.use->records_missed).add();
   wire::Buffer text;
   switch (reply.answer) {
     case Answer::kText: return;
@@ -402,6 +400,7 @@ void RespSession::send_value(const std::shared_ptr<RespRead>& read, std::uint64_
     if (!replies_.empty()) schedule();
   };
   context_.node.counters.resp_bytes_sent.add(bytes);
+  if (access_.use != nullptr) access_.use->bytes_sent.add(bytes);
   connection_->send(std::move(message));
 }
 

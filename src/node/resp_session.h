@@ -21,6 +21,7 @@
 #include "node/context.h"
 #include "node/resp_put.h"
 #include "node/resp_read.h"
+#include "node/stranger.h"
 #include "wire/resp.h"
 
 namespace kvd::node {
@@ -47,7 +48,7 @@ inline constexpr std::string_view kRespTenantBusy = "BUSY the tenant has as many
 
 class RespCommands;  // the table of commands (resp_commands.h)
 
-class RespSession final : private net::ByteHandler, private Strangers::Guest {
+class RespSession final : private net::ByteHandler {
  public:
   static constexpr std::size_t kRepliesMax = 64;
   static constexpr std::uint64_t kAheadBytes = std::uint64_t{16} << 20;
@@ -100,9 +101,6 @@ class RespSession final : private net::ByteHandler, private Strangers::Guest {
   [[nodiscard]] std::uint64_t finished() const override { return commands_; }
   void on_drained() override { schedule(); }
   void on_closed(const Error& why) override;
-  // Strangers::Guest
-  [[nodiscard]] bool silent() const override { return !connection_->stream().heard(); }
-  void give_way() override;
 
   // resp_session.cc: bytes, order, values
   void parse();
@@ -141,7 +139,8 @@ class RespSession final : private net::ByteHandler, private Strangers::Guest {
   void quit(const Words& words);
   void auth(const Words& words);
   bool log_in(std::string_view user, std::string_view token);
-  bool enter(const RespAccess& access);
+  Status enter(const RespAccess& access);
+  void turn_away(const Error& why);
   void shake_off();
   void on_refusal_timer();
   void hello(const Words& words);
@@ -160,6 +159,7 @@ class RespSession final : private net::ByteHandler, private Strangers::Guest {
   void begin_read(Answer kind, std::vector<std::string> keys);
 
   // resp_write.cc
+  [[nodiscard]] static std::string why_not_begun(const Error& why);
   void store_all(Condition condition);
   void parts_stored(Condition condition, const Status& status);
   void published(const Status& status);
@@ -171,8 +171,9 @@ class RespSession final : private net::ByteHandler, private Strangers::Guest {
   OnClosed on_closed_;
   std::shared_ptr<RespKeyspace> keyspace_;  // null until the client has said who it is
   RespAccess access_;
+  TenantSlot seat_;  // one of its tenant's connections
   std::string peer_host_;
-  Strangers::Place stranger_;  // until then, where it has to be said
+  Stranger stranger_;  // until then, where it has to be said
   bool greeted_ = false;
   bool shaken_ = false;   // its first bytes have come: a handshake, where there is one, is done
   bool refused_ = false;  // has shown a wrong token: nothing more is taken

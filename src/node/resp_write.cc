@@ -4,17 +4,25 @@
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "node/resp_session.h"
 
 namespace kvd::node {
 namespace {
 
-std::string_view why_not_stored(Code code) {
-  if (code == Code::kBusy) return "ERR the write budget of the drive is spent: the value is not on flash";
+// The write budget is spent, or the tenant's quota of flash is smaller than the value.
+std::string why_not_stored(const Error& why) {
+  if (why.code == Code::kBusy) return fmt::format("ERR {}: the value is not on flash", why.what);
   return "ERR the flash tier cannot take the value: it is not on flash";
 }
 
 }  // namespace
+
+std::string RespSession::why_not_begun(const Error& why) {
+  if (why.code == Code::kNoSpace) return fmt::format("ERR {}", why.what);
+  return "OOM command not allowed when used memory > 'maxmemory'.";
+}
 
 void RespSession::store_all(Condition condition) {
   const auto& arguments = parser_.arguments();
@@ -29,8 +37,8 @@ void RespSession::store_all(Condition condition) {
     }
     inline_puts_.push_back(std::make_shared<RespPut>(context_.node, keyspace_, key, value.size()));
     RespPut& put = *inline_puts_.back();
-    if (!put.begin(unfinished_)) {
-      refusal_ = "OOM command not allowed when used memory > 'maxmemory'.";
+    if (const Status begun = put.begin(unfinished_, context_.ack); !begun) {
+      refusal_ = why_not_begun(begun.error());
       break;
     }
     for (std::size_t at = 0; at < value.size();) {
@@ -58,7 +66,7 @@ void RespSession::parts_stored(Condition condition, const Status& status) {
   if (!status && write_status_) write_status_ = status;
   if (--writes_left_ > 0) return;
   if (!write_status_) {
-    answer_error(why_not_stored(write_status_.error().code));
+    answer_error(why_not_stored(write_status_.error()));
     return write_done();
   }
   // In the turn in which it is published: of two at once one is too late.
@@ -69,6 +77,7 @@ void RespSession::parts_stored(Condition condition, const Status& status) {
   writes_left_ = puts_.size() + 1;
   for (const auto& put : puts_) {
     context_.node.counters.resp_bytes_received.add(put->value_bytes());
+    if (access_.use != nullptr) access_.use->bytes_received.add(put->value_bytes());
     put->publish(context_.ack, [self = self_](const Status& done) {
       if (*self != nullptr) (*self)->published(done);
     });
@@ -82,7 +91,7 @@ void RespSession::published(const Status& status) {
   if (write_status_) {
     answer_simple("OK");
   } else {
-    answer_error(why_not_stored(write_status_.error().code));
+    answer_error(why_not_stored(write_status_.error()));
   }
   write_done();
 }

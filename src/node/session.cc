@@ -56,6 +56,7 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
       number_(number),
       on_closed_(std::move(on_closed)),
       peer_host_(net::peer_host(stream->fd())),
+      stranger_(context, [this](const Error& why) { close(why); }),
       pins_(context.pinned.bytes_max() / 100 * context.limits.connection_percent_max),
       lent_(pins_.bytes_max() / 100 * context.limits.lent_percent_max),
       unfinished_(context.unfinished.bytes_max() / 100 * context.limits.connection_percent_max),
@@ -87,8 +88,7 @@ Session::~Session() {
 Status Session::start() {
   // A handshake is paid for before anybody is known, whoever may come in.
   if (!context_.gate.open() || connection_->stream().is_secure()) {
-    stranger_ = context_.gate.take_stranger(*this);
-    if (!stranger_) return fail(Code::kBusy, "too many connections of strangers");
+    if (Status taken = stranger_.take(connection_->stream()); !taken) return taken;
   }
   handshake_timer_.arm_in(context_.limits.introduction_limit(connection_->stream().is_secure()));
   return connection_->start();

@@ -24,12 +24,13 @@
 #include "node/match.h"
 #include "node/namespace_use.h"
 #include "node/put_op.h"
+#include "node/stranger.h"
 #include "node/views.h"
 #include "wire/message.h"
 
 namespace kvd::node {
 
-class Session final : private net::MessageHandler, private Strangers::Guest {
+class Session final : private net::MessageHandler {
  public:
   using OnClosed = std::function<void(Session&, const Error&)>;
 
@@ -175,11 +176,11 @@ class Session final : private net::MessageHandler, private Strangers::Guest {
   Status undecodable(const wire::Header& request, const Error& why);
 
   // session_auth.cc: who the client is and what it may do
-  [[nodiscard]] bool silent() const override { return !connection_->stream().heard(); }
-  void give_way() override;
   Status on_stranger(const wire::Header& hello, const wire::Hello& said);
   Status on_auth(const wire::Header& header, Bytes meta);
-  void admit(Gate::Admission admission);
+  // kBusy: the tenant has no connection left; the client is a stranger still.
+  Status admit(Gate::Admission admission);
+  void turn_away(wire::Opcode opcode, const Error& why);
   void say_unauthorized(wire::Opcode opcode);
   [[nodiscard]] bool may(wire::Opcode opcode) const noexcept;
   Result<TenantSlot> take_slot();
@@ -234,9 +235,10 @@ class Session final : private net::MessageHandler, private Strangers::Guest {
   std::string peer_host_;
   bool greeted_ = false;
   bool awaits_token_ = false;                     // HELLO was answered, AUTH was not
-  Strangers::Place stranger_;                     // until it is known who this is, where that has to be
+  Stranger stranger_;                             // until it is known who this is, where that has to be
   auth::SharedIdentity identity_;                 // null: there are no credentials
   SharedTenant tenant_;                           // of the identity
+  TenantSlot seat_;                               // one of the tenant's connections
   bool shares_memory_ = false;                    // the client has the pool's memory
   Budget::Share rings_;                           // one of the node's, where messages go through memory
   std::unique_ptr<net::RingMemory> ring_memory_;  // until the client was told of it

@@ -18,8 +18,11 @@ Status Session::on_stranger(const wire::Header& hello, const wire::Hello& said) 
   if (const io::PeerCertificate* const certificate = connection_->stream().peer_certificate()) {
     Result<Gate::Admission> admission = context_.gate.enter(*certificate);
     if (admission) {
-      admit(std::move(*admission));
       handshake_timer_.disarm();
+      if (const Status in = admit(std::move(*admission)); !in) {
+        turn_away(wire::Opcode::kHelloReply, in.error());
+        return {};
+      }
       let_in(hello, 0);
       return {};
     }
@@ -49,24 +52,25 @@ Status Session::on_auth(const wire::Header& header, Bytes meta) {
     refusal_timer_.arm_in(context_.limits.refusal_delay);
     return {};
   }
-  admit(std::move(*admission));
+  if (const Status in = admit(std::move(*admission)); !in) {
+    turn_away(wire::Opcode::kAuthReply, in.error());
+    return {};
+  }
   const wire::Header answer{.flags = wire::kFlagLast, .request_id = header.request_id};
   connection_->send({.head = wire::frame(answer, wire::AuthReply{}), .body = {}, .on_done = {}});
   return {};
 }
 
-void Session::admit(Gate::Admission admission) {
+Status Session::admit(Gate::Admission admission) {
+  Result<TenantSlot> seat = context_.gate.take_connection(admission.tenant);
+  if (!seat) return fail(seat.error());
+  seat_ = std::move(*seat);
   identity_ = std::move(admission.identity);
   tenant_ = std::move(admission.tenant);
   stranger_.release();
   greeted_ = true;
   connection_->set_meta_bytes_max(wire::kMetaBytesMax);
-}
-
-void Session::give_way() {
-  stranger_.release();
-  context_.counters.connections_silent.add();
-  close({Code::kUnavailable, 0, kGaveWay});
+  return {};
 }
 
 // Whoever was refused within the handshake has not come to HELLO.
@@ -75,10 +79,13 @@ void Session::on_closed(const Error& why) {
   on_closed_(*this, why);
 }
 
-void Session::say_unauthorized(wire::Opcode opcode) {
-  static_cast<void>(refuse(opcode, 0, kUnauthorized));
-  connection_->close_after_flush({Code::kUnavailable, 0, kUnauthorized.what});
+void Session::turn_away(wire::Opcode opcode, const Error& why) {
+  connection_->hold();  // nothing more is taken from it
+  static_cast<void>(refuse(opcode, 0, why));
+  connection_->close_after_flush({Code::kUnavailable, 0, why.what});
 }
+
+void Session::say_unauthorized(wire::Opcode opcode) { turn_away(opcode, kUnauthorized); }
 
 void Session::renew_identity() {
   if (const Status judged = connection_->stream().judge_again(); !judged) {

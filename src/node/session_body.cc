@@ -157,6 +157,14 @@ void Session::finish_get(std::uint64_t id) {
   if (connection_ == nullptr || connection_->closed()) return;
   counters.keys_got.add(get.op->keys() - get.op->failed());
   counters.keys_missed.add(get.op->failed());
+  if (TenantUse* const tenant = get.slot.tenant.get()) {
+    const GetOp::Request& request = get.op->request();
+    const auto layers = static_cast<std::uint64_t>(request.layer_end - request.layer_first);
+    const std::uint64_t got = get.op->keys() - get.op->failed();
+    tenant->records_got.add(got);
+    tenant->records_missed.add(get.op->failed());
+    tenant->bytes_sent.add(got * layers * request.slab_bytes);
+  }
   counters.get_us.record_us(micros(context_.loop.now() - get.arrived));
 }
 
@@ -249,7 +257,9 @@ std::size_t Session::payload_places(std::span<iovec> out) {
 
 void Session::payload_landed(std::size_t bytes) {
   const auto found = puts_.find(receiving_put_);
-  if (found != puts_.end()) found->second.op->landed(bytes);
+  if (found == puts_.end()) return;
+  found->second.op->landed(bytes);
+  if (tenant_ != nullptr) tenant_->bytes_received.add(bytes);
 }
 
 Status Session::on_payload_end() {

@@ -14,9 +14,6 @@
 
 namespace kvd::node {
 
-// Why a connection ends whose place a newcomer gets.
-inline constexpr const char* kGaveWay = "it has not said who it is, and others wanted its place";
-
 class Strangers {
  public:
   // Whoever has a place.

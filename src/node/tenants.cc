@@ -1,13 +1,60 @@
 #include "node/tenants.h"
 
+#include <algorithm>
+
 namespace kvd::node {
 
 SharedTenant Tenants::get(const std::string& name, const auth::Quotas& quotas) {
   const std::scoped_lock lock(mutex_);
+  forget_gone();
+  return find(name, quotas);
+}
+
+SharedTenant& Tenants::find(const std::string& name, const auth::Quotas& quotas) {
   SharedTenant& tenant = tenants_[name];
   if (tenant == nullptr) tenant = std::make_shared<TenantUse>(name);
   tenant->requests.set_max(quotas.requests);
+  tenant->connections.set_max(quotas.connections);
   return tenant;
+}
+
+void Tenants::list(const std::map<std::string, auth::Quotas>& tenants) {
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [name, quotas] : tenants) find(name, quotas);
+  for (const auto& [name, tenant] : tenants_) {
+    tenant->listed = tenants.contains(name);
+    tenant->gone = !tenant->listed;
+  }
+  listed_ = tenants.size();
+  forget_gone();
+}
+
+// Those that are not listed any more and that nobody is of.
+void Tenants::forget_gone() {
+  if (tenants_.size() == listed_) return;
+  std::erase_if(tenants_, [](const auto& entry) { return entry.second->gone && entry.second.use_count() == 1; });
+}
+
+// Looks at all tenants, which are a thousand at most, as often as a connection is let in.
+bool Tenants::leaves_others_theirs(const TenantUse& tenant) const {
+  const std::uint64_t part = connections_max_ / 2 / std::max<std::size_t>(listed_, 1);
+  std::uint64_t taken = 0;  // or kept for others than this one
+  for (const auto& [name, other] : tenants_) {
+    const std::uint64_t used = other->connections.used();
+    const bool keeps = other->listed && other.get() != &tenant;
+    taken += keeps ? std::max(used, std::min(part, other->connections.bytes_max())) : used;
+  }
+  return taken < connections_max_;
+}
+
+Result<TenantSlot> Tenants::take_connection(const SharedTenant& tenant) {
+  const char* why = "the tenant has as many connections as it may";
+  if (tenant->connections.has_room(1)) {
+    if (leaves_others_theirs(*tenant)) return TenantSlot{.tenant = tenant, .share = tenant->connections.take(1)};
+    why = "the connections that are left are kept for other tenants";
+  }
+  tenant->connections_refused.add();
+  return fail(Code::kBusy, why);
 }
 
 std::vector<Tenants::Figure> Tenants::figures() const {
@@ -19,6 +66,13 @@ std::vector<Tenants::Figure> Tenants::figures() const {
     Figure& figure = shown ? figures.emplace_back(Figure{name}) : figures.back();
     figure.accepted += tenant->accepted.value();
     figure.refused += tenant->refused.value();
+    figure.in_flight += tenant->in_flight.value();
+    figure.connections += tenant->connected.value();
+    figure.connections_refused += tenant->connections_refused.value();
+    figure.records_got += tenant->records_got.value();
+    figure.records_missed += tenant->records_missed.value();
+    figure.bytes_sent += tenant->bytes_sent.value();
+    figure.bytes_received += tenant->bytes_received.value();
   }
   return figures;
 }

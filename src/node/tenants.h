@@ -1,7 +1,10 @@
 // TenantUse: what the clients of one tenant have under way together, and what they did, for metrics. Tenants knows them
-// by name. Written on the node's loop; the counters may be read by any thread.
+// by name, and shares the depot's connections out among them. Written on the node's loop; counters and gauges may be
+// read by any thread.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,21 +14,32 @@
 
 #include "auth/identity.h"
 #include "base/metric.h"
+#include "base/result.h"
 #include "node/budget.h"
 
 namespace kvd::node {
 
 struct TenantUse {
-  explicit TenantUse(std::string tenant) : name(std::move(tenant)), requests(auth::Quotas::kUnlimited) {}
+  explicit TenantUse(std::string tenant)
+      : name(std::move(tenant)),
+        requests(auth::Quotas::kUnlimited, &in_flight),
+        connections(auth::Quotas::kUnlimited, &connected) {}
   const std::string name;
-  Budget requests;  // in flight: GETs, PUTs, REMOVEs and MATCHes of many records
+  Gauge in_flight, connected;
+  Budget requests;     // in flight: GETs, PUTs, REMOVEs and MATCHes of many records
+  Budget connections;  // of clients that have said who they are
   Counter accepted, refused;
+  Counter connections_refused;
+  Counter records_got, records_missed;  // that were asked for
+  Counter bytes_sent, bytes_received;   // of records and values
+  bool listed = false;                  // somebody in the credentials of the day is of it
+  bool gone = false;                    // nobody is, since others came
 };
 
 // Owners: Tenants, sessions of the tenant's clients, and requests that outlive their session.
 using SharedTenant = std::shared_ptr<TenantUse>;
 
-// A request in flight.
+// A request in flight, or a connection.
 struct TenantSlot {
   SharedTenant tenant;  // before the share, which gives itself back to it
   Budget::Share share;
@@ -36,18 +50,37 @@ class Tenants {
   // Named in metrics by themselves; those beyond are summed.
   static constexpr std::size_t kShownMax = 64;
 
+  // `connections_max`: of all tenants together.
+  explicit Tenants(std::uint64_t connections_max = std::numeric_limits<std::uint64_t>::max())
+      : connections_max_(connections_max) {}
+
+  // These tenants are the ones of the day, with their quotas. Others are forgotten when nobody is of them any more.
+  // What is beyond a quota that has become smaller stays until it ends by itself. Loop thread.
+  void list(const std::map<std::string, auth::Quotas>& tenants);
   // The tenant's, with these quotas from now on. Loop thread.
   SharedTenant get(const std::string& name, const auth::Quotas& quotas);
 
+  // One connection more of the tenant. kBusy: it has as many as it may, or what is left is kept for others: half of all
+  // connections are shared out evenly among the listed tenants, and nobody else gets of a tenant's part. So whoever
+  // opens as many as it can keeps no other tenant out. Loop thread.
+  Result<TenantSlot> take_connection(const SharedTenant& tenant);
+
   struct Figure {
     std::string name;
-    std::uint64_t accepted = 0, refused = 0;
+    std::uint64_t accepted = 0, refused = 0, in_flight = 0, connections = 0, connections_refused = 0, records_got = 0,
+                  records_missed = 0, bytes_sent = 0, bytes_received = 0;
   };
   // Of at most kShownMax tenants, in order of their names, and of all others as "(others)". Any thread.
   [[nodiscard]] std::vector<Figure> figures() const;
 
  private:
-  mutable std::mutex mutex_;  // of the map; what is in it stays until the end
+  [[nodiscard]] bool leaves_others_theirs(const TenantUse& tenant) const;
+  SharedTenant& find(const std::string& name, const auth::Quotas& quotas);
+  void forget_gone();
+
+  const std::uint64_t connections_max_;
+  std::size_t listed_ = 0;
+  mutable std::mutex mutex_;  // of the map; what is in it stays as long as it is listed or used
   std::map<std::string, SharedTenant> tenants_;
 };
 

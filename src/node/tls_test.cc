@@ -89,6 +89,24 @@ TEST_F(NodeTls, ACertificateFixesTenantAndRights) {
   EXPECT_EQ(wire::error_text(put.meta), "the credential does not allow this");
 }
 
+TEST_F(NodeTls, ATenantsConnectionsAreBounded) {
+  start("tenant a connections=1\nsubject engine-1 tenant=a rights=read\n", true);
+  const auto own = pki.issue({.common_name = "engine-1"});
+  const auto client = hello(own);
+  EXPECT_EQ(client->next().header.status, Code::kOk);
+  const auto second = hello(own);
+  const auto refused = second->next();
+  EXPECT_EQ(refused.header.status, Code::kBusy);
+  EXPECT_EQ(wire::error_text(refused.meta), "the tenant has as many connections as it may");
+  EXPECT_TRUE(second->ended());
+  tls::End redis(*rig->loop, dial(own, true));
+  const std::string ping = resp_command({"PING"});
+  redis.send({as_bytes(ping).begin(), as_bytes(ping).end()});
+  EXPECT_TRUE(rig->until([&] { return redis.ended; }));
+  EXPECT_TRUE(as_text(redis.got).starts_with("-ERR max number of clients reached")) << as_text(redis.got);
+  EXPECT_EQ(rig->stat("node", "connections_refused"), 2U);
+}
+
 TEST_F(NodeTls, AGoodCertificateOfNobodyIsRefused) {
   start("subject engine-1 tenant=a rights=read\n", true);
   const auto client = hello(pki.issue({.common_name = "engine-2"}));

@@ -7,11 +7,18 @@
 #include "base/bytes.h"
 
 namespace kvd::store {
+namespace {
 
-FlashUsage::FlashUsage(Segments& segments, std::uint32_t segment_pages)
+constexpr std::size_t kStep = 8;  // shares that a segment gets at a time
+
+}  // namespace
+
+FlashUsage::FlashUsage(Segments& segments, std::uint32_t segment_pages, std::size_t shares_max)
     : segments_(segments),
       stretch_pages_((segment_pages + kStretches - 1) / kStretches),
       shares_(segments.count()),
+      shares_left_(shares_max),
+      coarse_(segments.count(), false),
       spent_(segments.count(), false) {
   for (auto& shares : shares_) shares.reserve(1);
   listed_.reserve(segments.count());
@@ -26,38 +33,79 @@ void FlashUsage::add(TenantSpace& tenant, std::uint32_t segment, std::uint32_t p
   if (given_up(tenant, segment, page)) return;
   tenant.end = std::max(tenant.end, LogPosition{segments_.at(segment).order, page + pages});
   Share* share = share_of(tenant, segment);
-  if (share == nullptr) {
-    auto& shares = shares_[segment];
+  spent_[segment] = false;
+  tenant.flash_bytes.add(std::uint64_t{pages} * kPageBytes);
+  auto& shares = shares_[segment];
+  if (share == nullptr && has_place(shares)) {
     const auto at = std::ranges::lower_bound(shares, &tenant, std::less<>(), &Share::tenant);
     share = &*shares.insert(at, Share{.tenant = &tenant});
   }
-  share->pages[stretch_of(page)] += pages;
+  if (share == nullptr) {
+    coarse_[segment] = true;
+    return tenant.coarse.add(segments_.at(segment).order, pages);
+  }
+  share->pages[stretch_of(page)] = static_cast<std::uint16_t>(share->pages[stretch_of(page)] + pages);
   share->all += pages;
-  spent_[segment] = false;
-  tenant.flash_bytes.add(std::uint64_t{pages} * kPageBytes);
 }
 
-// No more than there is: see the index's collisions.
-void FlashUsage::take(Share& share, std::uint32_t stretch, std::uint32_t pages) {
-  pages = std::min(pages, share.pages[stretch]);
-  share.pages[stretch] -= pages;
-  share.all -= pages;
-  share.tenant->flash_bytes.sub(std::uint64_t{pages} * kPageBytes);
+// For one share more; takes memory for several where it may.
+bool FlashUsage::has_place(std::vector<Share>& shares) {
+  if (shares.size() < shares.capacity()) return true;
+  const std::size_t more = std::min<std::size_t>(shares_left_, kStep);
+  if (more == 0) return false;
+  shares_left_ -= more;
+  shares.reserve(shares.capacity() + more);
+  return true;
 }
 
+// No more than there is: see the index's collisions. Returns how many that were.
+std::uint32_t FlashUsage::take(Share& share, std::uint32_t stretch, std::uint32_t pages) {
+  const std::uint16_t taken = static_cast<std::uint16_t>(std::min<std::uint32_t>(pages, share.pages[stretch]));
+  share.pages[stretch] = static_cast<std::uint16_t>(share.pages[stretch] - taken);
+  share.all -= taken;
+  share.tenant->flash_bytes.sub(std::uint64_t{taken} * kPageBytes);
+  return taken;
+}
+
+// Where a share came late, a part of what the tenant has in the segment is not in it.
 void FlashUsage::remove(TenantSpace& tenant, std::uint32_t segment, std::uint32_t page, std::uint32_t pages) {
   if (given_up(tenant, segment, page)) return;
-  if (Share* share = share_of(tenant, segment)) take(*share, stretch_of(page), pages);
+  if (Share* share = share_of(tenant, segment)) pages -= take(*share, stretch_of(page), pages);
+  if (pages > 0 && coarse_[segment])
+    tenant.flash_bytes.sub(tenant.coarse.remove(segments_.at(segment).order, pages) * kPageBytes);
 }
 
 void FlashUsage::forget(std::uint32_t segment) {
-  for (Share& share : shares_[segment]) share.tenant->flash_bytes.sub(std::uint64_t{share.all} * kPageBytes);
-  shares_[segment].clear();
-  spent_[segment] = false;
+  auto& shares = shares_[segment];
+  for (Share& share : shares) share.tenant->flash_bytes.sub(std::uint64_t{share.all} * kPageBytes);
+  shares.clear();
+  spent_[segment] = coarse_[segment] = false;
+  if (shares_left_ >= kStep || shares.capacity() == 1) return;
+  shares_left_ += shares.capacity() - 1;  // others need it
+  shares.shrink_to_fit();
+  shares.reserve(1);
 }
 
 bool FlashUsage::empty(std::uint32_t segment) const noexcept {
-  return std::ranges::all_of(shares_[segment], [](const Share& share) { return share.all == 0; });
+  return !coarse_[segment] && std::ranges::all_of(shares_[segment], [](const Share& share) { return share.all == 0; });
+}
+
+// What was counted without a share in segments that have gone since.
+void FlashUsage::forget_gone(TenantSpace& tenant) const {
+  if (tenant.coarse.empty()) return;
+  std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
+  for (std::uint32_t segment = 0; segment < segments_.count(); ++segment)
+    if (coarse_[segment]) oldest = std::min(oldest, segments_.at(segment).order);
+  tenant.flash_bytes.sub(tenant.coarse.dropped_before(oldest) * kPageBytes);
+}
+
+// All of what it has up to there, of which the shares have nothing any more.
+void FlashUsage::give_up_coarse(TenantSpace& tenant) {
+  const CoarseUsage::Part part = tenant.coarse.take_oldest();
+  tenant.flash_given_up.add(part.pages * kPageBytes);
+  tenant.flash_bytes.sub(part.pages * kPageBytes);
+  const LogPosition behind{part.last, std::numeric_limits<std::uint32_t>::max()};
+  tenant.floor = std::max(tenant.floor, std::min(behind, tenant.end));
 }
 
 // The segments with something of the tenant, in the order in which they were opened.
@@ -81,17 +129,26 @@ void FlashUsage::give_up(TenantSpace& tenant, std::uint32_t segment, std::uint32
   if (spent_[segment]) segments_.demote(segment);
 }
 
-void FlashUsage::make_room(TenantSpace& tenant, std::uint64_t bytes) {
+bool FlashUsage::make_room(TenantSpace& tenant, std::uint64_t bytes, std::size_t segments_max) {
   const std::uint64_t quota = tenant.quota.flash_bytes;
   const auto fits = [&](std::uint64_t most) { return bytes <= most && tenant.flash_bytes.value() <= most - bytes; };
-  if (fits(quota)) return;
+  if (fits(quota)) return true;
+  forget_gone(tenant);
+  if (fits(quota)) return true;
   const std::uint64_t most = quota - quota / kGivenUpPart;
+  const auto coarse_before = [&](std::uint64_t order) {
+    return !tenant.coarse.empty() && tenant.coarse.oldest()->last < order;
+  };
   list_segments(tenant);
   for (const auto& [order, segment] : listed_) {
+    if (segments_max-- == 0) return false;
+    while (!fits(most) && coarse_before(order)) give_up_coarse(tenant);
     for (std::uint32_t stretch = 0; stretch < kStretches && !fits(most); ++stretch)
       if (share_of(tenant, segment)->pages[stretch] > 0) give_up(tenant, segment, stretch);
-    if (fits(most)) return;
+    if (fits(most)) return true;
   }
+  while (!fits(most) && !tenant.coarse.empty()) give_up_coarse(tenant);
+  return true;
 }
 
 }  // namespace kvd::store

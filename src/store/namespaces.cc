@@ -96,20 +96,31 @@ Result<NamespaceHandle> Namespaces::open(const Namespace& ns) {
       });
   if (!equal || !covers)
     return fail(Code::kInvalid, "this namespace is stored with another schema: give it another fingerprint");
-  if (!open_already && opened_ == kOpenedMax) return fail(Code::kNoSpace, "65,535 namespaces are open: close some");
+  if (Status may = open_already ? Status{} : may_open(ns.tenant); !may) return fail(may.error());
   const NamespaceHandle handle = find_or_add({ns.tenant, ns.fingerprint});
   NamespaceInfo& entry = entries_[handle];
   if (entry.users++ > 0) return handle;
   ++opened_;
+  entry.tenant->opened.add(1);
   for (GroupInfo& info : groups)
     if (entry.group(info.schema.group) == nullptr) entry.groups.push_back(std::move(info));
   return handle;
+}
+
+// One namespace more.
+Status Namespaces::may_open(const std::string& tenant) const {
+  if (opened_ == kOpenedMax) return fail(Code::kNoSpace, "65,535 namespaces are open: close some");
+  TenantSpace* const space = tenants_->find(tenant);
+  if (space == nullptr || space->opened.value() < space->quota.namespaces) return {};
+  space->open_refused.add();
+  return fail(Code::kNoSpace, "the tenant has as many namespaces open as it may: close some");
 }
 
 void Namespaces::close(NamespaceHandle handle) {
   KVD_CHECK(opened(handle));
   if (--entries_[handle].users > 0) return;
   --opened_;
+  entries_[handle].tenant->opened.sub(1);
   forget_unused(handle);
 }
 

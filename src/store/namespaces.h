@@ -75,7 +75,7 @@ class Namespaces {
 
   // Opens a namespace, until close(); the same handle for an equal one that is known. kInvalid: bad names or geometry,
   // a record too large for this store, or known here with another schema (also: without a group of which flash holds
-  // something); kNoSpace: too many.
+  // something); kNoSpace: too many, of all or of the tenant.
   Result<NamespaceHandle> open(const Namespace& ns);
   void close(NamespaceHandle handle);
   // Notes a namespace found on flash with one of its groups, and returns its handle, which is to be held at once. An
@@ -105,6 +105,7 @@ class Namespaces {
   NamespaceHandle find_or_add(const NamespaceName& name);
   NamespaceHandle add(const NamespaceName& name, const block::NamespaceHash& hash);
   void forget_unused(NamespaceHandle handle);
+  [[nodiscard]] Status may_open(const std::string& tenant) const;
 
   std::uint64_t record_bytes_max_;
   std::unique_ptr<TenantSpaces> tenants_;

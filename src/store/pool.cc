@@ -29,6 +29,18 @@ constexpr std::uint64_t kEvictedMax = 4;  // times what is wanted
 
 using TenantClean = List<PoolRecord, &PoolRecord::tenant_link>;
 
+// Whether the tenant has room for `bytes` more, which its quota is not too small for, without the oldest `most` of its
+// records that may be evicted.
+bool suffice(const TenantSpace& tenant, std::uint64_t bytes, std::size_t most) noexcept {
+  std::uint64_t wanted = tenant.pool_bytes.value() - (tenant.quota.pool_bytes - bytes);
+  for (const PoolRecord* record = tenant.clean.front(); record != nullptr && most > 0; --most) {
+    if (record->bytes() >= wanted) return true;
+    wanted -= record->bytes();
+    record = TenantClean::after(*record);
+  }
+  return false;
+}
+
 std::uint32_t page_of(const PoolRecord& record) noexcept {
   return static_cast<std::uint32_t>(record.pool_offset / kPageBytes);
 }
@@ -225,9 +237,10 @@ void Pool::evict(const Stretch& stretch) {
   }
 }
 
-// Evicts the tenant's own records until there is room for `bytes` more of it; false when that was not enough.
-bool Pool::evict_beyond(TenantSpace& tenant, std::uint64_t bytes) {
-  for (std::size_t n = 0; n < kGivenUpMax && !tenant.pool_takes(bytes); ++n) {
+// Evicts up to `most` of the tenant's own records until there is room for `bytes` more of it; false when that was not
+// enough.
+bool Pool::evict_beyond(TenantSpace& tenant, std::uint64_t bytes, std::size_t most) {
+  for (std::size_t n = 0; n < most && !tenant.pool_takes(bytes); ++n) {
     PoolRecord* oldest = tenant.clean.front();
     if (oldest == nullptr) break;
     stats_.pool_evictions.add();
@@ -237,28 +250,17 @@ bool Pool::evict_beyond(TenantSpace& tenant, std::uint64_t bytes) {
   return tenant.pool_takes(bytes);
 }
 
-// Nothing is evicted where all of it would not suffice.
+// Nothing is evicted where what may go now would not suffice. Within its quota a tenant makes room for any record so,
+// as each that goes has a page at least; beyond one that has become smaller it waits for trim() where that is much.
 bool Pool::make_tenant_room(TenantSpace& tenant, std::uint64_t bytes) {
   if (tenant.pool_takes(bytes)) return true;
-  if (bytes <= tenant.pool_room() && evict_beyond(tenant, bytes)) return true;
+  const std::size_t most = std::max<std::size_t>(kGivenUpMax, bytes / kPageBytes);
+  if (bytes <= tenant.pool_room() && suffice(tenant, bytes, most) && evict_beyond(tenant, bytes, most)) return true;
   tenant.pool_refused.add();
   return false;
 }
 
-void Pool::quota_changed(TenantSpace& tenant) {
-  const bool bounded = tenant.quota.pool_bytes != SpaceQuota::kUnlimited;
-  if (bounded == std::exchange(tenant.ordered, bounded)) return;
-  while (!bounded && tenant.clean.pop_front() != nullptr) {
-  }
-  tenant.clean_bytes = 0;
-  for (PoolRecord* record = bounded ? clean_.front() : nullptr; record != nullptr; record = clean_.after(*record)) {
-    if (record->tenant != &tenant) continue;
-    tenant.clean.push_back(*record);
-    tenant.clean_bytes += record->bytes();
-  }
-}
-
-bool Pool::trim(TenantSpace& tenant) { return !evict_beyond(tenant, 0) && !tenant.clean.empty(); }
+bool Pool::trim(TenantSpace& tenant) { return !evict_beyond(tenant, 0, kGivenUpMax) && !tenant.clean.empty(); }
 
 std::uint64_t Pool::recount(const TenantSpace& tenant) const noexcept {
   std::uint64_t bytes = 0;
@@ -393,9 +395,10 @@ void Pool::settle(PoolRecord& record) noexcept {
     clean_.push_back(record);
     clean_bytes_ += record.bytes();
     record.used_at = ++uses_;
-    if (record.tenant != nullptr && record.tenant->ordered) {
-      record.tenant->clean.push_back(record);
-      record.tenant->clean_bytes += record.bytes();
+    if (TenantSpace* const tenant = record.tenant) {
+      tenant->clean.push_back(record);
+      tenant->clean_bytes += record.bytes();
+      if (!tenant->pool_takes(0) && on_beyond_) on_beyond_(*tenant);
     }
   }
   if (!evictable && clean_.holds(record)) {

@@ -11,12 +11,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <memory_resource>
 #include <optional>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -63,7 +65,8 @@ class Pool {
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;
   // Free, or taken by records that may be evicted.
   [[nodiscard]] std::uint64_t room_bytes() const noexcept { return bytes_ - used_bytes() + clean_bytes_; }
-  // Records that a tenant gives up for its quota in one turn of the loop, at most: about a millisecond.
+  // Records that a tenant gives up for its quota in one turn of the loop: about a millisecond. A record that is larger
+  // may take the place of as many as it has pages: 16,384 at most.
   static constexpr std::size_t kGivenUpMax = 4096;
 
   // Touches all pages in the background from now on, so that neither puts nor gets pay for page faults. Warns in `log`,
@@ -111,8 +114,9 @@ class Pool {
   // many pages, or one record. False when no such stretch was found; nothing has been evicted then.
   bool make_room(std::uint32_t pages);
 
-  // The quota of `tenant` has changed. With a new one its clean records are put in order: a look at all that there are.
-  void quota_changed(TenantSpace& tenant);
+  // `told` hears of a tenant that has more than its quota and now something that may be evicted: from inside of
+  // whatever made it so, only to note it.
+  void on_beyond(std::function<void(TenantSpace&)> told) { on_beyond_ = std::move(told); }
   // Evicts of what the tenant has beyond its quota, up to kGivenUpMax records; whether there is more to evict.
   bool trim(TenantSpace& tenant);
   // What its images take, counted anew. Looks at all images.
@@ -138,7 +142,7 @@ class Pool {
   std::optional<Stretch> next_by_place(std::uint32_t pages);
   void evict(const Stretch& stretch);
   bool make_tenant_room(TenantSpace& tenant, std::uint64_t bytes);
-  bool evict_beyond(TenantSpace& tenant, std::uint64_t bytes);
+  bool evict_beyond(TenantSpace& tenant, std::uint64_t bytes, std::size_t most);
   void settle(PoolRecord& record) noexcept;  // after a change of state or references: the right list, or freed
   void free_record(PoolRecord& record) noexcept;
   void unlink_from_table(PoolRecord& record) noexcept;
@@ -161,6 +165,7 @@ class Pool {
   Places by_place_{&nodes_};    // all records that have pages
   std::uint32_t sweep_at_ = 0;  // where the next search by place goes on
   std::uint64_t uses_ = 0;      // stamps of recency
+  std::function<void(TenantSpace&)> on_beyond_;
   std::atomic<Prefault> prefaulted_ = Prefault::kNotYet;
   std::jthread toucher_;  // last: stops before the mapping goes
 };

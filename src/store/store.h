@@ -124,11 +124,12 @@ class PutHandle {
   PoolRecord* record_ = nullptr;
 };
 
-// What the records of a tenant together may take up.
+// What a tenant may take up.
 struct SpaceQuota {
   static constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t pool_bytes = kUnlimited;   // images in the pool, table pages and padding included
   std::uint64_t flash_bytes = kUnlimited;  // the same of records that flash serves
+  std::uint64_t namespaces = kUnlimited;   // open at once; those that are stay open
   friend bool operator==(const SpaceQuota&, const SpaceQuota&) noexcept = default;
 };
 
@@ -139,13 +140,16 @@ struct TenantQuota {
 
 // What a tenant takes up, and what its quota has cost it.
 struct TenantFigures {
-  std::string tenant;
-  SpaceQuota quota;
+  std::string tenant;   // "(others)" where `summed`
+  bool summed = false;  // of several tenants, without quotas
+  SpaceQuota quota{};
   std::uint64_t pool_bytes = 0;
   std::uint64_t pool_refused = 0;    // images for which there was no room within the quota
   std::uint64_t pool_evictions = 0;  // records that left the pool for others of this tenant
   std::uint64_t flash_bytes = 0;
   std::uint64_t flash_given_up = 0;  // bytes of records that flash serves no more, for others of this tenant
+  std::uint64_t namespaces = 0;      // that are open
+  std::uint64_t namespaces_refused = 0;
 };
 
 struct StoreStats {
@@ -192,7 +196,8 @@ class Store {
   // be written are a warning in the log. New puts are refused with kBusy from here on.
   virtual void drain(Time deadline, std::move_only_function<void()> on_done) = 0;
 
-  // kInvalid when the same tenant and fingerprint are known here with another schema; kNoSpace when 65,535 are open.
+  // kInvalid when the same tenant and fingerprint are known here with another schema; kNoSpace when 65,535 are open,
+  // or as many of this tenant as it may have.
   virtual Result<NamespaceHandle> open_namespace(const Namespace& ns) = 0;
   // Once for each open_namespace(). With the last one the handle may come to name another namespace; records stay. Puts
   // and gets that are under way go on, but no call may name the handle any more.
@@ -253,10 +258,13 @@ class Store {
 
   // These tenants have these quotas from now on, all others none. At its quota of the pool a tenant's next image takes
   // the place of its own records that may be evicted, the least recently used first, and is refused where these do not
-  // suffice. What is beyond a quota now is evicted in slices, as far as it may be. At its quota of flash its oldest
-  // records are found there no more, and what is larger than all of it stays in the pool: who waits for it on flash
-  // hears kBusy.
+  // suffice. At its quota of flash its oldest records are found there no more, and what is larger than all of it stays
+  // in the pool: who waits for it on flash hears kBusy. What is beyond a quota now goes in slices, a tenant in a turn
+  // of the loop; what is pinned or waits to be written goes as soon as it may.
   virtual void set_quotas(std::span<const TenantQuota> quotas) = 0;
+  // What all records of this namespace's tenant together may take up on flash: a value of several records that is
+  // larger will not be there whole.
+  [[nodiscard]] virtual std::uint64_t flash_quota_bytes(NamespaceHandle ns) const noexcept = 0;
   // Of the first `max` tenants by name that have a quota or a namespace that is open or has something in it, and of all
   // others together as "(others)". Any thread.
   [[nodiscard]] virtual std::vector<TenantFigures> tenant_figures(std::size_t max) const = 0;

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "io/loop.h"
 #include "store/demoter.h"
@@ -78,6 +79,7 @@ class StoreImpl final : public Store {
   void await_removals(std::move_only_function<void(Status)> on_ack) override;
   void set_quotas(std::span<const TenantQuota> quotas) override;
   [[nodiscard]] std::vector<TenantFigures> tenant_figures(std::size_t max) const override;
+  [[nodiscard]] std::uint64_t flash_quota_bytes(NamespaceHandle ns) const noexcept override;
   // What the counter of this open namespace's tenant should say, by a look at all images. For tests.
   [[nodiscard]] std::uint64_t recount_pool(NamespaceHandle ns) const;
   // What flash serves of this record, whether or not the pool has it. For tests.
@@ -145,6 +147,8 @@ class StoreImpl final : public Store {
   // after what can be done for the next.
   Error crowded(const RecordKey& key, std::uint64_t bytes);
   void fit_flash_quotas();
+  void begin_trim(TenantSpace& tenant);
+  bool trim_some(TenantSpace& tenant);
   void trim();
   void check_drain();
   void tell_losses();
@@ -160,7 +164,9 @@ class StoreImpl final : public Store {
   std::unique_ptr<FlashTier> tier_;  // null without flash
   bool recovering_ = false;
   io::Timer pool_ready_;  // armed until the pool's memory is there
-  io::Timer trim_;        // armed while there is something beyond a new quota to evict
+  // Tenants that may have something beyond a quota that has become smaller, and the timer for the next slice of it.
+  std::vector<TenantSpace*> beyond_quota_;
+  io::Timer trim_;
   std::uint64_t lease_bytes_ = 0;
   std::uint64_t unfinished_bytes_ = 0;
   std::unique_ptr<Drain> drain_;

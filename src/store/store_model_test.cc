@@ -2,7 +2,8 @@
 // power and given failing reads and writes. The model knows which versions of each record may be seen:
 //   while running        the last version put and not removed, or a miss
 //   after a crash        any version whose removal was not durable yet, or a miss
-//   never                a version whose removal was durable, or bytes that nobody put
+//   never                a version whose removal was durable, or bytes that nobody put; with quotas, one that is older
+//                        than what was acknowledged as `synced`
 // Runs without faults and without eviction allow no miss of what was acknowledged at the level that the crash asks for.
 #include <algorithm>
 #include <memory>
@@ -21,7 +22,7 @@ struct Plan {
   bool faults = false;  // reads and writes fail, reads deliver wrong bits
   bool lies = false;    // writes report success and are lost or damaged: then removals may be undone, bytes never wrong
   bool eviction = false;  // more records than flash holds
-  bool quotas = false;    // of the tenant, which come and go
+  bool quotas = false;    // of the tenant, which come and go; some records are replaced by their puts
   std::uint64_t records = 40;
 };
 
@@ -97,7 +98,32 @@ class ModelRun {
     kit_.store->set_quotas(std::vector<TenantQuota>{{kit_.name_space.tenant, quota}});
   }
 
+  // Of every third record each put takes the place of the one before, where there are quotas.
+  [[nodiscard]] bool replaced(std::uint64_t n) const { return plan_.quotas && n % 3 == 0; }
+
+  void replace(std::uint64_t n) {
+    Record& record = records_[n];
+    const auto level = static_cast<AckLevel>(random_.below(3));
+    const std::uint64_t version = record.next, puts = kit_.stats().puts.value();
+    const Status status = kit_.replace(n, version, level);
+    if (kit_.stats().puts.value() == puts) {
+      EXPECT_EQ(status.error().code, Code::kBusy);
+      return;
+    }
+    // Also where it is in the pool only, as it is larger than the quota of flash: what it replaces is gone then.
+    ASSERT_TRUE(status || status.error().code == Code::kBusy) << code_name(status.error().code);
+    ASSERT_LE(record.next, kit_.versions_max);
+    record = {version, version + 1, std::move(record.possible), std::move(record.kept), AckLevel::kPooled, true};
+    record.possible.insert(version);
+    record.kept.insert(version);
+    if (status && level == AckLevel::kSynced) acknowledged_synced(record);
+  }
+
+  // From here on this one is found or nothing, wherever older ones lie that its tenant has given up.
+  static void acknowledged_synced(Record& record) { record.possible = record.kept = {record.version}; }
+
   void put(std::uint64_t n) {
+    if (replaced(n)) return replace(n);
     Record& record = records_[n];
     const bool present = kit_.lookup(n) != Tier::kNone;
     const auto level = static_cast<AckLevel>(random_.below(3));
@@ -117,6 +143,7 @@ class ModelRun {
     }
     if (present && !record.known) return;
     record.acked = std::max(record.acked, level);
+    if (plan_.quotas && level == AckLevel::kSynced && record.known) acknowledged_synced(record);
     // Tombstones are written before records, so what was removed before this put is durably so, as this put is.
     if (!present && level == AckLevel::kSynced) removals_durable();
   }

@@ -152,6 +152,7 @@ Status StoreImpl::open_pool(std::string& why) {
     return fail(pool.error());
   }
   pool_ = std::move(*pool);
+  pool_->on_beyond([this](TenantSpace& tenant) { begin_trim(tenant); });
   if (options_.prefault) pool_->prefault(log_);
   return {};
 }

@@ -69,6 +69,40 @@ TEST(StoreRecovery, NewerCopyWinsAlsoWhereSegmentsOverlap) {
   for (std::uint64_t n = 0; n < 8; ++n) EXPECT_EQ(kit.get(n), n == 3 ? 0u : 6u) << n;
 }
 
+// Two that share a schema, and one with two schemas.
+TEST(StoreRecovery, NamespacesAndSchemasOfOneSegmentAreToldApart) {
+  StoreKit kit;
+  kit.name_space.groups.push_back(kit.name_space.groups[0]);
+  kit.name_space.groups[1].group = 1;
+  kit.name_space.groups[1].slab_bytes = 3'000;
+  ASSERT_TRUE(kit.open()) << kit.why;
+  Namespace other = kit.name_space;
+  other.fingerprint = "other";
+  const NamespaceHandle first = kit.ns, second = *kit.store->open_namespace(other);
+  for (const NamespaceHandle ns : {first, second}) {
+    kit.ns = ns;
+    ASSERT_TRUE(kit.put(ns == first ? 1 : 2, 1, AckLevel::kWritten));
+  }
+  auto put = kit.store->begin_put(second, id_of(3, 1), foreign_of(3));
+  ASSERT_TRUE(put && *put);
+  std::vector<std::uint64_t> checksums;
+  for (std::uint16_t layer = 0; layer < 4; ++layer) {
+    fill_slab(put->slab(layer), 3, 1, layer);
+    checksums.push_back(block::slab_checksum(put->seed(), layer, put->slab(layer)));
+  }
+  kit.store->complete_put(std::move(*put), checksums, AckLevel::kPooled, [](Status) {});
+  ASSERT_TRUE(kit.reopen()) << kit.why;
+  Namespace wrong = other;
+  wrong.groups[1].slab_bytes = 2'000;
+  EXPECT_FALSE(kit.store->open_namespace(wrong)) << "flash holds records of the second group";
+  EXPECT_EQ(kit.get(1), 1u);
+  EXPECT_EQ(kit.get(2), 0u);
+  kit.ns = *kit.store->open_namespace(other);
+  EXPECT_EQ(kit.get(1), 0u);
+  EXPECT_EQ(kit.get(2), 1u);
+  EXPECT_EQ(kit.store->lookup(kit.ns, id_of(3, 1)), Tier::kFlash);
+}
+
 TEST(StoreRecovery, LookupsTogetherSayWhatLookupsSay) {
   StoreKit kit;
   use_small_records(kit, 64 << 10, 32);

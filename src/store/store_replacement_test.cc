@@ -1,9 +1,12 @@
 // Tests of records that are put again under the same id, on a simulated disk: the newest is found, and after a crash
 // never an older one once a newer was written, whichever segments are given up meanwhile.
 #include <optional>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "store/flash_health.h"
+#include "store/format.h"
 #include "store/testing/store_kit.h"
 
 namespace kvd::store {
@@ -30,6 +33,28 @@ class ReplacementTest : public ::testing::Test {
     ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
     for (int i = 0; i < 6; ++i) ASSERT_TRUE(kit_.put(next_++, 1, AckLevel::kWritten));
     ASSERT_TRUE(kit_.replace(0, 2, AckLevel::kSynced));
+  }
+
+  // Where the drive holds the frame of a record that was written alone: a page, its table, its slabs.
+  std::uint64_t frame_of(std::uint64_t number, std::uint64_t version) {
+    std::vector<std::byte> slab(5'000);
+    for (std::uint64_t at = kHeadBytes; at + slab.size() <= kit_.options.flash_bytes; at += kPageBytes) {
+      kit_.drive().peek(at, slab);
+      if (slab_is(slab, number, version, 0)) return at - 2 * kPageBytes;
+    }
+    ADD_FAILURE() << "record " << number << " is not there";
+    return kHeadBytes;
+  }
+  // From there to the end of the segment.
+  std::vector<std::byte> content_from(std::uint64_t at) {
+    const std::uint64_t inside = (at - kHeadBytes) % kit_.options.segment_bytes;
+    std::vector<std::byte> bytes(kit_.options.segment_bytes - inside);
+    kit_.drive().peek(at, bytes);
+    return bytes;
+  }
+  void make_unreadable_from(std::uint64_t at) {
+    const std::vector<std::byte> nothing(content_from(at).size());
+    kit_.drive().poke(at, nothing);
   }
 
   StoreKit kit_;
@@ -163,6 +188,69 @@ TEST_F(ReplacementTest, ARemovalEndsAllOfThem) {
   ASSERT_TRUE(kit_.replace(0, 4, AckLevel::kWritten));
   crash();
   EXPECT_EQ(kit_.get(0), 4u);
+}
+
+// Its tombstone names the newest, in the second segment. The first one's record is hidden by it as well, and stays so
+// when the second segment and the one with the tombstone have gone.
+TEST_F(ReplacementTest, ARemovalHoldsForAnOlderOneWhereTheNewerCannotBeReadAnyMore) {
+  open();
+  put_in_two_segments();
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(kit_.put(next_++, 1, AckLevel::kWritten));
+  EXPECT_TRUE(kit_.remove(0));
+  ASSERT_TRUE(kit_.put(next_++, 1, AckLevel::kSynced));  // behind the tombstone
+  kit_.kill();
+  const std::uint64_t frame = frame_of(0, 2);
+  make_unreadable_from(frame - (frame - kHeadBytes) % kit_.options.segment_bytes + kPageBytes);
+  open();
+  EXPECT_EQ(kit_.get(0), 0u);
+  turn_over(12, 1);
+  crash();
+  EXPECT_EQ(kit_.get(1), 1u) << "the first segment is still there";
+  EXPECT_EQ(kit_.get(0), 0u);
+}
+
+// An opening that cannot read a segment does not know how far the puts in it were numbered.
+TEST_F(ReplacementTest, APutIsNewerThanWhatOnlyALaterOpeningCanReadAgain) {
+  open();
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(kit_.put(next_++, 1, AckLevel::kWritten));  // the last three in the second
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));
+  kit_.kill();
+  const std::uint64_t frame = frame_of(next_ - 1, 1);
+  const auto content = content_from(frame);
+  make_unreadable_from(frame);
+  open();
+  ASSERT_EQ(kit_.get(next_ - 2), 1u);
+  ASSERT_EQ(kit_.get(next_ - 1), 0u);
+  ASSERT_EQ(kit_.get(0), 0u);
+  ASSERT_TRUE(kit_.replace(0, 2, AckLevel::kSynced));
+  kit_.kill();
+  kit_.drive().poke(frame, content);
+  open();
+  EXPECT_EQ(kit_.get(next_ - 1), 1u) << "it is read again";
+  EXPECT_EQ(kit_.get(0), 2u);
+}
+
+// In the turn of the loop between the moment when the tier goes off and the one in which all are told.
+TEST_F(ReplacementTest, WhoWaitsForTheOldOneIsToldWhereTheTierGoesOff) {
+  open();
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  kit_.loop.run_for(std::chrono::minutes(1));
+  kit_.drive().stall(100, Duration::max());
+  std::optional<Code> code;
+  kit_.start_put(0, code);
+  kit_.loop.settle();
+  bool between = false;
+  io::Timer replace(kit_.loop, [&] {
+    between = kit_.log.count("flash tier turned off") > 0 && kit_.stats().tier_off.value() == 0;
+    EXPECT_TRUE(kit_.replace(0, 2));
+  });
+  replace.arm_in(FlashHealth::kStallMax);
+  kit_.loop.run_for(std::chrono::minutes(1));
+  EXPECT_TRUE(between);
+  EXPECT_EQ(kit_.stats().tier_off.value(), 1U);
+  EXPECT_EQ(code, Code::kIo);
+  EXPECT_EQ(kit_.get(0), 2u);
+  kit_.kill();
 }
 
 TEST_F(ReplacementTest, AGetThatWaitsForTheOldOneEnds) {

@@ -1,6 +1,6 @@
 // TenantSpaces: what each tenant takes up of pool and flash, and what it may. One entry for each tenant that has a
 // quota or a namespace that the store knows, so there are no more than namespaces and lines of a credentials file, at
-// some 300 bytes each.
+// some 700 bytes each.
 //
 // Bytes of the pool are those of all images: records, puts that are not finished, copies for a single get; those of
 // flash are of records that may be found there. Pool, Demoter and FlashUsage count them where they come and go. The
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/metric.h"
+#include "store/coarse_usage.h"
 #include "store/list.h"
 #include "store/pool_record.h"
 #include "store/segments.h"
@@ -31,22 +32,26 @@ struct TenantSpace {
   const std::string name;
   SpaceQuota quota;              // changed by TenantSpaces alone: another thread may be reading it
   std::uint32_t namespaces = 0;  // of this tenant that the store knows
+  Gauge opened;                  // of these, that somebody has open
+  Counter open_refused;
 
   // Of the pool.
   Gauge pool_bytes;
   Counter pool_refused;    // images for which there was no room within the quota
   Counter pool_evictions;  // records that went for others of the same tenant
-  // What may be evicted, least recently used first: kept while there is a quota, by the pool.
-  bool ordered = false;
+  // What may be evicted, least recently used first; kept by the pool, also without a quota: one may come.
   List<PoolRecord, &PoolRecord::tenant_link> clean;
   std::uint64_t clean_bytes = 0;  // of the records in it
   // What waits to be written, and whether it is to be written now because it fills the quota: the demoter's.
   std::uint64_t dirty_bytes = 0;
   bool pressing = false;
+  // What is beyond a quota is being evicted and given up, in slices: the store's.
+  bool trimming = false;
 
   // Of flash: FlashUsage's.
   Gauge flash_bytes;
   Counter flash_given_up;  // bytes that went for others of the same tenant
+  CoarseUsage coarse;      // of these, in segments without a share for it
   LogPosition floor;       // what lies before it is given up
   LogPosition end;         // behind all that was written
 
@@ -66,8 +71,11 @@ class TenantSpaces {
   // The tenant's, which has one namespace more; until leave().
   TenantSpace& enter(const std::string& tenant);
   void leave(TenantSpace& space);
-  // These tenants have these quotas from now on, the others none.
-  void set_quotas(std::span<const TenantQuota> quotas);
+  // Null: it has neither quota nor namespace.
+  [[nodiscard]] TenantSpace* find(const std::string& tenant) const;
+  // These tenants have these quotas from now on, the others none. Returns those that have one; they stay until the next
+  // call.
+  std::vector<TenantSpace*> set_quotas(std::span<const TenantQuota> quotas);
   // Calls `visit` with each, which must not enter or leave.
   void visit(const std::function<void(TenantSpace&)>& visit);
   // See Store::tenant_figures(). Any thread.

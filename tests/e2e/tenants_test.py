@@ -3,6 +3,7 @@
     python -m unittest tests.e2e.tenants_test        # kvdepot is taken from PATH
 """
 
+import json
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ import unittest
 
 import kvdepot
 from tests.e2e.depot_process import DepotProcess
-from tests.e2e.peer import WAIT_SECONDS_MAX, Peer
+from tests.e2e.peer import GROUPS, WAIT_SECONDS_MAX, Peer
 from tests.e2e.silent_flood import FLOOD_SECONDS_MAX, SilentFlood
 
 
@@ -79,6 +80,39 @@ class TenantsTest(unittest.TestCase):
             for path in (a_file, b_file, reader_file):
                 with open(path, encoding="ascii") as file:
                     self.assertNotIn(file.read().strip(), depot.output, "no token is ever logged")
+
+    def test_a_tenant_has_its_bounds_and_its_figures(self):
+        a_file, a_line = self.token("a.token", "a")
+        b_file, b_line = self.token("b.token", "b")
+        self.write("tenant a connections=2 namespaces=1 pool=16MiB\n", a_line, b_line)
+        with DepotProcess(pool="64MiB", flash="80MiB", extra=["--credentials", self.credentials]) as depot:
+            a = Peer(self, depot.address, "a", token_file=a_file)
+            self.assertEqual(a.put(1).failed_keys, 0)
+            self.assertEqual(a.get()[1], 1)
+            other = a.client.open_namespace("a", b"other weights", GROUPS)
+            self.until(lambda: "as many namespaces open as it may" in a.client.stats()["last_refusal"])
+            a.client.close_namespace(other)
+            with self.assertRaisesRegex(kvdepot.KvdepotError, "takes no more connections"):
+                kvdepot.Client(depot.address, token_file=a_file, require_connection=True, connect_timeout_ms=500)
+            b = Peer(self, depot.address, "b", token_file=b_file)
+            self.assertEqual(b.put(2).failed_keys, 0)
+            self.assertGreater(depot.metrics()['kvdepot_tenant_connections_refused_total{tenant="a"}'], 0)
+            self.assertGreater(depot.metrics()['kvdepot_tenant_namespaces_refused_total{tenant="a"}'], 0)
+            tenants = self.top(depot)
+            self.assertEqual((tenants["a"]["connections"], tenants["a"]["namespaces"]), (2, 1))
+            self.assertEqual(tenants["a"]["pool_quota_bytes"], 16 << 20)
+            self.assertGreater(tenants["a"]["pool_bytes"], 0)
+            self.assertIsNone(tenants["b"]["pool_quota_bytes"])
+
+            self.write("tenant a connections=4 namespaces=2\n", a_line, b_line)
+            os.kill(depot.pid, signal.SIGHUP)
+            self.until(lambda: self.top(depot)["a"]["pool_quota_bytes"] is None)
+            self.assertEqual(Peer(self, depot.address, "a", token_file=a_file).get()[1], 1)
+
+    def top(self, depot):
+        shown = subprocess.run(["kvdepot", "top", depot.http.removeprefix("http://"), "--count", "1", "--interval",
+                                "100ms", "--json"], capture_output=True, text=True, check=True, timeout=30)
+        return json.loads(shown.stdout)["tenants"]
 
     def test_a_flood_of_silent_connections_keeps_no_client_out(self):
         file, line = self.token("a.token", "a")

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Proves that unit tests can fail: takes one safeguard at a time out of a copy of the sources, links the room's test
+program against each copy, and expects the tests that guard it to go red. What whole programs guard is in
+storage_mutations.py and network_mutations.py. Skipped (exit 77) where there is no build with a ninja file.
+
+    tests/mutation/unit_mutations.py build/release [kvd_store_test]     # of this program only
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from network_mutations import goes_wrong
+from storage_mutations import ROOT, SKIPPED, build_mutant
+
+# What is taken out, the source, what is replaced, by what (each text must occur exactly once in its source), and which
+# tests must see it.
+MUTATIONS = [
+    ("what a removal hides in another segment than it names comes back", "src/store/recovery.cc",
+     "    if (entry->segment != t.segment)\n", "    if (entry->segment == UINT32_MAX)\n",
+     "kvd_store_test", "ReplacementTest.*"),
+    ("an opening numbers its puts by what it can read", "src/store/recovery.cc",
+     "  flash_.put_seq_next = std::max(flash_.put_seq_next, flash_.volume.boot_epoch() << 40);", "",
+     "kvd_store_test", "ReplacementTest.*"),
+    ("who waits for a replaced record is not told when the tier goes off", "src/store/demoter.cc",
+     "  if (!flash_.health.on()) return take_acks(record, tier_is_off());", "", "kvd_store_test", "ReplacementTest.*"),
+    ("recovery takes namespaces of one segment for one", "src/store/recovery.cc",
+     "std::uint32_t{d.name_space} << 16 | d.schema", "std::uint32_t{d.schema}", "kvd_store_test", "StoreRecovery.*"),
+    ("recovery takes schemas of one namespace for one", "src/store/recovery.cc",
+     "std::uint32_t{d.name_space} << 16 | d.schema", "std::uint32_t{d.name_space} << 16",
+     "kvd_store_test", "StoreRecovery.*"),
+    ("a copy that was given up counts for who waits for one on flash", "src/store/demoter.cc",
+     "flash_.backs(record.place) && !flash_.usage.given_up(*record.tenant, record.place.segment, record.place.offset);",
+     "flash_.backs(record.place);", "kvd_store_test", "StoreQuotaTest.*"),
+    ("an older copy that was given up may come back behind a newer one", "src/store/demoter.cc",
+     "    record.replaced.push_back({old->place.segment, old->place.generation});", "    static_cast<void>(old);",
+     "kvd_store_sim_test", "*HasQuotas*"),
+    ("what a record replaces may come back behind it", "src/store/flash.cc",
+     "      tombstones.imply(tombstone, place.segment, place.generation);", "      static_cast<void>(tombstone);",
+     "kvd_store_sim_test", "*HasQuotas*"),
+    ("what is pinned at a smaller quota stays", "src/store/pool.cc",
+     "      if (!tenant->pool_takes(0) && on_beyond_) on_beyond_(*tenant);\n", "",
+     "kvd_store_test", "StoreQuotaTest.*"),
+    ("what waits to be written at a smaller quota waits on", "src/store/store_quota.cc",
+     "tier_->demoter.press(tenant);\n  // While", "static_cast<void>(0);\n  // While",
+     "kvd_store_test", "StoreQuotaTest.*"),
+    ("records are evicted for one that is refused then", "src/store/pool.cc",
+     "suffice(tenant, bytes, most) && evict_beyond", "(suffice(tenant, bytes, most) || most > 0) && evict_beyond",
+     "kvd_store_test", "StoreQuotaTest.*"),
+    ("a large record evicts no more than a turn's worth", "src/store/pool.cc",
+     "std::max<std::size_t>(kGivenUpMax, bytes / kPageBytes)", "kGivenUpMax", "kvd_store_test", "StoreQuotaTest.*"),
+    ("quotas of all tenants are fitted in one turn", "src/store/store_quota.cc",
+     "    if (trim_some(tenant)) break;\n", "    if (trim_some(tenant)) continue;\n    idle = true;\n",
+     "kvd_store_test", "StoreQuotaTest.*"),
+    ("shares of tenants in segments are not bounded", "src/store/flash_usage.cc",
+     "  const std::size_t more = std::min<std::size_t>(shares_left_, kStep);", "  const std::size_t more = kStep;",
+     "kvd_store_test", "FlashUsage*"),
+    ("a tenant without shares gives up nothing", "src/store/flash_usage.cc",
+     "  while (!fits(most) && !tenant.coarse.empty()) give_up_coarse(tenant);\n", "", "kvd_store_test", "FlashUsage*"),
+    ("a tenant opens as many namespaces as it likes", "src/store/namespaces.cc",
+     "  if (space == nullptr || space->opened.value() < space->quota.namespaces) return {};", "  return {};",
+     "kvd_store_test", "StoreQuotaTest.*"),
+    ("of revocation lists only that of the client's own authority is asked", "src/tls/context.cc",
+     "X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL", "X509_V_FLAG_CRL_CHECK",
+     "kvd_tls_test", "*"),
+    ("an authority needs no revocation list", "src/tls/context.cc",
+     "    bool listed = authority == nullptr;", "    bool listed = authority == nullptr || count > 0;",
+     "kvd_tls_test", "TlsContext.*"),
+    ("who guesses a token gives its place away", "src/node/session_auth.cc",
+     "    stranger_.stay();\n", "",
+     "kvd_node_test", "NodeAuth.*"),
+    ("a Redis client who guesses a token does, too", "src/node/resp_commands.cc",
+     "    stranger_.stay();\n", "",
+     "kvd_node_test", "RespByCredential.*"),
+    ("names of tenants are shown as they are", "src/node/metrics.cc",
+     "    if (auth::is_name({&c, 1}, 1)) {", "    if (c != '%') {",
+     "kvd_node_test", "NodeMetrics.*"),
+    ("what is encrypted for those who do not read is not bounded together", "src/net/connection_send.cc",
+     "stream_->is_secure() && is_crowded() ? kOwnedBytesCrowded : kSendBytesMax", "kSendBytesMax",
+     "kvd_node_test", "NodeTls.*"),
+    ("a farewell has one second", "src/net/connection.cc",
+     "    return stall_timer_.arm_in(kFarewellLimit);", "    return close(why_closed_);",
+     "kvd_net_test", "SendTest.*"),
+    ("a tenant's connections are not counted", "src/node/tenants.cc",
+     "  if (tenant->connections.has_room(1)) {", "  if (tenant != nullptr) {",
+     "kvd_node_test", "NodeAuth.*"),
+    ("connections are kept for nobody", "src/node/tenants.cc",
+     "  return taken < connections_max_;", "  return taken < 2 * connections_max_;",
+     "kvd_node_test", "NodeAuth.*"),
+]
+
+
+def main() -> int:
+    build = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve()
+    mutations = [mutation for mutation in MUTATIONS if mutation[4] in (sys.argv[2:] or [mutation[4]])]
+    for program in sorted({mutation[4] for mutation in mutations}):
+        if not (build / "build.ninja").is_file() or not (build / "bin" / program).is_file():
+            print("skipped: no ninja build of", program)
+            return SKIPPED
+    survived = []
+    with tempfile.TemporaryDirectory() as name:
+        for bug, source, old, new, program, tests in mutations:
+            original = (ROOT / source).read_text(encoding="utf-8")
+            if original.count(old) != 1:
+                print(f"{bug}: its place is not in {source} any more")
+                return 1
+            began = time.monotonic()
+            mutant = build_mutant(build, Path(name), source, original.replace(old, new), program)
+            caught, how = goes_wrong(mutant, ["--gtest_brief=1", f"--gtest_filter={tests}"])
+            took = time.monotonic() - began
+            print(f"{'caught' if caught else 'NOT CAUGHT':<11} {bug} ({took:.0f} s): {how}", flush=True)
+            if not caught:
+                survived.append(bug)
+    return 1 if survived or not mutations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
