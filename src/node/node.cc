@@ -82,7 +82,6 @@ class NodeImpl final : public Node {
   Status listen(std::string& why);
   void bound_tenants(const auth::Authority& authority);
   void make_context();
-  void end_all(const Error& why);
   using Adopt = Status (NodeImpl::*)(std::unique_ptr<io::Stream>);
   Status listen_on(const std::vector<std::unique_ptr<net::Listener>>& listeners, Adopt take, std::string& why);
   void on_accept(io::UniqueFd socket, bool tls, Adopt take);
@@ -200,13 +199,7 @@ Status NodeImpl::recover(std::string* why) {
   if (!recovered && !context_->draining) return recovered;
   State before = State::kRecovering;
   state_.compare_exchange_strong(before, State::kReady);
-  if (recovered && store_->disputed()) end_all({Code::kUnavailable, 0, "a namespace is stored with another schema"});
   return {};
-}
-
-void NodeImpl::end_all(const Error& why) {
-  for (const auto& [number, session] : sessions_) session->close(why);
-  resp_->close_all(why);
 }
 
 // The pool is made for sharing where somebody could ask for it.
@@ -543,6 +536,9 @@ void NodeImpl::check_drain() {
 }
 
 // The requests have had their half of the time.
-void NodeImpl::on_drain_timer() { end_all(kShuttingDown); }
+void NodeImpl::on_drain_timer() {
+  for (const auto& [number, session] : sessions_) session->close(kShuttingDown);
+  resp_->close_all(kShuttingDown);
+}
 
 }  // namespace kvd::node

@@ -272,11 +272,13 @@ bool Recovery::write_footer(const Use& use, Footer& footer) {
 
 // ---- Into memory ----
 
-// Enters what a segment holds; false when the index has no room for all of it.
+// Enters what a segment holds; false when a record had to be left out: the index has no room, or its schema is not the
+// one that counts.
 bool Recovery::absorb(const Use& use, const Footer& footer) {
   const SegmentContent& content = footer.content;
-  bool room = true;
-  std::unordered_map<std::uint32_t, NamespaceHandle> handles;  // of a namespace with a schema: few, or one a record
+  bool all = true;
+  std::uint64_t disagreeing = 0;
+  std::unordered_map<std::uint32_t, Namespaces::Told> told;  // of a namespace with a schema: few, or one a record
   std::vector<Entering> entering;
   entering.reserve(kEnteredAtOnce);
   for (std::size_t i = 0; i < content.descriptors.size(); ++i) {
@@ -287,24 +289,33 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
       ++report_.dropped;
       continue;
     }
-    const auto [known, is_new] = handles.try_emplace(std::uint32_t{d.name_space} << 16 | d.schema);
+    const auto [known, is_new] = told.try_emplace(std::uint32_t{d.name_space} << 16 | d.schema);
+    const auto& [ns, agrees] = known->second;
     if (is_new) {
       known->second = flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]);
-      flash_.hold_namespace(use.segment, known->second);
+      flash_.hold_namespace(use.segment, ns);
     }
-    const NamespaceHandle ns = known->second;
     const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
     if (d.tombstone()) {
       if (meanwhile_) flash_.hide(key.hash);
       if (d.offset < flash_.segments.count())
         tombstones_.push_back({key, d.put_seq, d.offset, d.checksum, use.segment, use.generation});
+    } else if (!agrees) {
+      ++disagreeing;
     } else if (!use.refused) {
       flash_.index.prefetch(key.hash);
       entering.push_back({&d, key});
-      if (entering.size() == kEnteredAtOnce) room = enter(use, entering) && room;
+      if (entering.size() == kEnteredAtOnce) all = enter(use, entering) && all;
     }
   }
-  return enter(use, entering) && room;
+  all = enter(use, entering) && all;
+  if (disagreeing == 0) return all;
+  report_.dropped += disagreeing;
+  flash_.log.warn(
+      fmt::format("store: {} records of segment {} have another schema than newer ones of their namespace: "
+                  "they are dropped, and the segment is given up",
+                  disagreeing, use.segment));
+  return false;
 }
 
 // False when there was no room for one.

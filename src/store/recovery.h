@@ -13,6 +13,11 @@
 // as those from there on are known: its state is kRecovered then. What any tombstone may mean is hidden until the end
 // (Flash::hide), where tombstones are applied. Of a segment whose header does not tell nothing is served before the
 // end.
+//
+// Of two schemas of one group of a namespace the one in the segment with the higher generation counts (Namespaces). A
+// store never writes a second one while a segment holds the first; but a segment whose header could not be read counts
+// as free, and may be readable again at a later opening. Records of the other schema are dropped, and their segment is
+// given up as soon as the store writes.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +51,7 @@ class Recovery {
 
   // kIo only when the device answers nothing at all; kCancelled when it was stopped: it has written footers only.
   Result<RecoveryReport> run();
-  // Segments whose records had no room in the index: to be given up first.
+  // Segments with records that had no room in the index, or have a schema that does not count: to be given up first.
   [[nodiscard]] const std::vector<std::uint32_t>& surplus() const noexcept { return surplus_; }
 
  private:
@@ -93,7 +98,7 @@ class Recovery {
   Meanwhile meanwhile_;
   bool stopped_ = false;
   RecoveryReport report_;
-  std::vector<std::pair<Use, bool>> taken_;  // and whether the index had room
+  std::vector<std::pair<Use, bool>> taken_;  // and whether all of its records were entered
   std::vector<Use> unserved_;                // of these, what waits to be kRecovered
   AlignedBuffer image_;                      // of a scanned record
   std::vector<Tombstone> tombstones_;

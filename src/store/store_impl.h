@@ -52,10 +52,10 @@ class StoreImpl final : public Store {
   Status open(io::DiskFactory& disks, std::string& why);
   Status recover(std::string* why) override;
   [[nodiscard]] bool recovering() const noexcept override { return recovering_; }
-  [[nodiscard]] bool disputed() const noexcept override { return namespaces_->disputed(); }
 
   void drain(Time deadline, std::move_only_function<void()> on_done) override;
   Result<NamespaceHandle> open_namespace(const Namespace& ns) override { return namespaces_->open(ns); }
+  Result<NamespaceHandle> open_own_namespace(const Namespace& ns) override { return namespaces_->open(ns, true); }
   void close_namespace(NamespaceHandle ns) override { namespaces_->close(ns); }
   [[nodiscard]] const block::NamespaceHash& namespace_hash(NamespaceHandle ns) const override;
   [[nodiscard]] const GroupSchema* schema(NamespaceHandle ns, std::uint16_t group) const override;

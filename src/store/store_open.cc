@@ -188,6 +188,7 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });
   tier_->loader.on_promotion([this](const RecordKey& key) { return start_promotion(key); });
   recovering_ = true;
+  namespaces_->set_reading(true);
   stats_.recovering.set(1);
   return options_.recover_later ? Status{} : read_flash(why);
 }
@@ -241,6 +242,7 @@ Status StoreImpl::begin_writing(std::vector<std::uint32_t> surplus, std::string&
   }
   flash.unhide_all();
   recovering_ = false;
+  namespaces_->set_reading(false);
   fit_flash_quotas();
   stats_.recovering.set(0);
   tier_->scrubber.start([this](const RecordKey& key, const FlashPlace& place) { forget_copy(key, place); });

@@ -251,7 +251,7 @@ TEST_F(WhileRecoveringTest, NothingIsTakenAndNothingWritten) {
   hold_back_footer(0, std::chrono::seconds(1));
   std::uint64_t asked = 0;
   kit_.meanwhile = [&] {
-    if (!kit_.store->recovering()) return;
+    if (!kit_.store->recovering() || kit_.ns == StoreKit::kNotOpen) return;
     ++asked;
     EXPECT_EQ(kit_.store->begin_put(kit_.ns, id_of(39), foreign_of(39)).error().code, Code::kBusy);
     EXPECT_EQ(kit_.store->begin_replacement(kit_.ns, id_of(99), foreign_of(99)).error().code, Code::kBusy);
@@ -265,6 +265,70 @@ TEST_F(WhileRecoveringTest, NothingIsTakenAndNothingWritten) {
   EXPECT_TRUE(kit_.put(99, 1, AckLevel::kWritten));
   EXPECT_TRUE(kit_.remove(39));
   EXPECT_EQ(kit_.get(39), 0u);
+}
+
+TEST_F(WhileRecoveringTest, ANamespaceIsOpenedOnlyWhenFlashHasToldOfIt) {
+  open();
+  put_all(kit_, 40);
+  kit_.settle();
+  const std::uint32_t oldest = segment_of(0), newest = segment_of(39);
+  kit_.close();
+  Namespace other = kit_.name_space, unheard = kit_.name_space;
+  other.groups[0].slab_bytes *= 2;
+  unheard.fingerprint = "another model";
+  std::uint64_t asked = 0;
+  Time opened = kNever;
+  hold_back_footer(newest, std::chrono::seconds(1));
+  hold_back_footer(oldest, std::chrono::seconds(2));
+  kit_.meanwhile = [&] {
+    if (!kit_.store->recovering()) return;
+    const bool told = kit_.ns != StoreKit::kNotOpen;
+    if (told && opened == kNever) opened = kit_.loop.now();
+    EXPECT_EQ(kit_.store->open_namespace(other).error().code, told ? Code::kInvalid : Code::kUnavailable);
+    EXPECT_EQ(kit_.store->open_namespace(unheard).error().code, Code::kUnavailable);
+    asked += told ? 1 : 0;
+  };
+  began_ = kit_.loop.now();
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  EXPECT_GE(opened, after(began_, std::chrono::seconds(1)));
+  EXPECT_LT(opened, after(began_, Millis(1'100)));
+  EXPECT_GT(asked, 100u);
+  kit_.meanwhile = {};
+  EXPECT_TRUE(kit_.store->open_namespace(unheard));
+  EXPECT_EQ(kit_.get(39), 1u);
+}
+
+// A segment whose header cannot be read counts as free, so its namespace may be stored with another schema. When it can
+// be read again there are two.
+TEST_F(WhileRecoveringTest, OfTwoSchemasTheNewerCountsAndTheOlderSegmentGoes) {
+  open();
+  put_all(kit_, 40);
+  kit_.settle();
+  const std::uint32_t old = segment_of(39);
+  ASSERT_GT(old, 4u);
+  kit_.close();
+  std::vector<std::byte> kept(kSegmentBytes), nothing(kPageBytes);
+  kit_.drive().peek(at(old), kept);
+  for (std::uint32_t s = 0; s < 32; ++s) kit_.drive().poke(at(s), nothing);
+  const Namespace before = kit_.name_space;
+  kit_.name_space.groups[0].slab_bytes *= 2;  // records are as large as before
+  open();
+  for (std::uint64_t n = 0; n < 3; ++n) ASSERT_TRUE(kit_.put(n, 2, AckLevel::kWritten));
+  kit_.close();
+  kit_.drive().poke(at(old), kept);
+  hold_back_footer(old, std::chrono::seconds(1));
+  reopen_asking({0, 39});
+  EXPECT_EQ(found_[0].version, 2u);
+  EXPECT_LT(found_[0].at, after(began_, Millis(100))) << "nothing that is told later can change it";
+  EXPECT_FALSE(gets_.contains(39));
+  EXPECT_EQ(kit_.store->open_namespace(before).error().code, Code::kInvalid);
+  EXPECT_EQ(kit_.lookup(39), Tier::kNone);
+  ASSERT_TRUE(kit_.put(39, 3, AckLevel::kWritten));
+  kit_.loop.run_for(Millis(100));
+  EXPECT_EQ(kit_.stats().segments_evicted.value(), 1u);
+  ASSERT_TRUE(kit_.reopen()) << kit_.why;
+  EXPECT_EQ(kit_.get(39), 3u);
+  EXPECT_EQ(kit_.get(1), 2u);
 }
 
 TEST_F(WhileRecoveringTest, ADrainEndsIt) {

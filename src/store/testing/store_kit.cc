@@ -87,19 +87,27 @@ Status StoreKit::open() {
   auto opened = Store::open(loop, log, options, &why, &disks);
   if (!opened) return fail(opened.error());
   store = std::move(*opened);
-  const auto handle = store->open_namespace(name_space);
-  if (!handle) return fail(handle.error());
-  ns = *handle;
+  ns = kNotOpen;
   if (auto recovered = recover(); !recovered) {
     store.reset();
     return recovered;
   }
+  if (auto named = open_namespace(); !named) return named;
   loop.run_for(Millis(10));  // segments become ready
+  return {};
+}
+
+Status StoreKit::open_namespace() {
+  if (ns != kNotOpen) return {};
+  const auto handle = store->open_namespace(name_space);
+  if (!handle) return fail(handle.error());
+  ns = *handle;
   return {};
 }
 
 Status StoreKit::recover() {
   io::Timer ask(loop, [&] {
+    static_cast<void>(open_namespace());  // not before flash has told of it
     meanwhile();
     ask.arm_in(std::chrono::microseconds(20));
   });
