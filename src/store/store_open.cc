@@ -266,7 +266,7 @@ std::optional<std::uint32_t> StoreImpl::segment_to_lend() const {
 // Gives a segment up for good.
 void StoreImpl::retire(std::uint32_t segment) {
   Flash& flash = tier_->flash;
-  while (flash.health.on() && flash.segments.at(segment).state != SegmentState::kRetired) {
+  while (flash.health.on() && drain_ == nullptr && flash.segments.at(segment).state != SegmentState::kRetired) {
     const SegmentState state = flash.segments.at(segment).state;
     if (state == SegmentState::kSealed) tier_->evictor.evict(segment, true);
     if (state == SegmentState::kReady && flash.segments.ready_count() > 1) {
@@ -279,7 +279,8 @@ void StoreImpl::retire(std::uint32_t segment) {
   }
 }
 
-// The store was opened smaller than it is: segments beyond the new size are given up, as in eviction, then cut off.
+// The store was opened smaller than it is: segments beyond the new size are given up, as in eviction, then cut off. A
+// drain ends it as a crash would: the next start goes on.
 Status StoreImpl::shrink(std::string& why) {
   Flash& flash = tier_->flash;
   log_.warn(fmt::format("store {}: shrinking from {} to {} segments", options_.dir, flash.segments.count(),
@@ -294,6 +295,7 @@ Status StoreImpl::shrink(std::string& why) {
   for (std::uint32_t s = wanted; s < flash.segments.count(); ++s)
     if (s != lent) retire(s);
   if (lent && *lent >= wanted) retire(*lent);
+  if (drain_ != nullptr) return fail(Code::kCancelled, "shrinking was stopped");
   tier_->demoter.flush_always(false);
   const auto shrunk = flash.health.on() ? flash.volume.shrink(loop_, log_) : tier_is_off();
   if (shrunk) return {};

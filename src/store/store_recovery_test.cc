@@ -349,6 +349,34 @@ TEST_F(WhileRecoveringTest, ADrainEndsIt) {
   for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
 }
 
+TEST_F(WhileRecoveringTest, ADrainEndsShrinkingToo) {
+  open();
+  put_all(kit_, 40);
+  kit_.settle();
+  ASSERT_GT(segment_of(39), 7u);
+  kit_.close();
+  kit_.options.flash_bytes = kHeadBytes + 6 * kSegmentBytes;
+  const auto hold_back_headers = [&](Duration extra) {
+    for (std::uint32_t s = 6; s < 32; ++s) kit_.drive().hold_back(at(s), kPageBytes, extra);
+  };
+  hold_back_headers(std::chrono::seconds(3));
+  Time asked = kNever, last = kNever;
+  kit_.meanwhile = [&] {
+    last = kit_.loop.now();
+    if (kit_.stats().recovery_percent.value() < 99 || asked != kNever) return;
+    asked = last;
+    kit_.store->drain(after(asked, std::chrono::seconds(20)), [] {});
+  };
+  EXPECT_EQ(kit_.open().error().code, Code::kCancelled);
+  EXPECT_NE(asked, kNever);
+  EXPECT_LT(last, after(asked, Millis(100)));
+  kit_.meanwhile = {};
+  hold_back_headers(Duration::zero());
+  open();
+  EXPECT_EQ(kit_.log.count("shrinking"), 2u) << "the next start has gone on with it";
+  EXPECT_TRUE(kit_.put(99, 1, AckLevel::kWritten));
+}
+
 TEST_F(WhileRecoveringTest, WhatIsDamagedIsAMissAndIsDroppedAfterIt) {
   open();
   put_all(kit_, 40);
