@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "policy/write_budget.h"
 #include "store/flash_health.h"
 #include "store/flash_usage.h"
+#include "store/hidden_hashes.h"
 #include "store/index.h"
 #include "store/namespaces.h"
 #include "store/pool_record.h"
@@ -42,6 +42,7 @@ struct Flash {
         write_budget_(write_budget),
         budget_at_(loop.now()),
         segment_namespaces_(segments.count()),
+        hidden_(index_records_max),
         flights_(kFlightsReserved),
         refused_timer_(loop, [this] { fail_refused(); }) {}
   Flash(const Flash&) = delete;
@@ -54,12 +55,12 @@ struct Flash {
     std::uint32_t pages = 0;
   };
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash) const noexcept {
-    if (!health.on() || hidden(hash)) return std::nullopt;
+    if (!health.on() || hidden_.contains(hash)) return std::nullopt;
     return found(index.find(hash));
   }
   // The same, of which the index has fetched the place.
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash, const FlashIndex::Place& place) const noexcept {
-    if (!health.on() || hidden(hash)) return std::nullopt;
+    if (!health.on() || hidden_.contains(hash)) return std::nullopt;
     return found(index.find(place));
   }
   // Enters a record that was written into the index and counts it. False when the index has no place.
@@ -71,8 +72,9 @@ struct Flash {
     return record.bytes() <= record.tenant->quota.flash_bytes;
   }
   // What is found under this hash is not given out before recovery has ended: a tombstone was seen that may mean it.
-  void hide(std::uint64_t hash) { hidden_.insert(hash); }
-  void unhide_all() { hidden_ = {}; }
+  // Others may be hidden with it (HiddenHashes).
+  void hide(std::uint64_t hash) { hidden_.add(hash); }
+  void unhide_all() { hidden_.clear(); }
   // What an entry of the index comes to.
   [[nodiscard]] std::optional<Found> found(const std::optional<IndexEntry>& entry) const noexcept {
     if (!entry || !segments.readable(entry->segment) || entry->interleave != 0) return std::nullopt;
@@ -131,14 +133,13 @@ struct Flash {
   };
   static constexpr std::size_t kFlightsReserved = 256;  // as many as the disk takes at once
 
-  [[nodiscard]] bool hidden(std::uint64_t hash) const noexcept { return !hidden_.empty() && hidden_.contains(hash); }
   void landed(Flight& flight, const Status& status);
   void fail_refused();
 
   policy::WriteBudget write_budget_;
   Time budget_at_;
   std::vector<std::vector<NamespaceHandle>> segment_namespaces_;
-  std::unordered_set<std::uint64_t> hidden_;
+  HiddenHashes hidden_;
   Recycler<Flight> flights_;
   std::vector<std::pair<io::DiskOp*, Status>> refused_;
   io::Timer refused_timer_;

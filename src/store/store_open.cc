@@ -23,6 +23,7 @@ constexpr double kBudgetShare = 0.8;
 constexpr double kDaySeconds = 86'400;
 constexpr double kBudgetFirstSeconds = 600;
 constexpr Duration kPoolLookDelay = Millis(20);
+constexpr Duration kProgressEvery = std::chrono::seconds(5);  // lines of the log about a long recovery
 
 Status invalid(std::string& why, std::string text) {
   why = std::move(text);
@@ -131,6 +132,7 @@ Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
     if (options_.prefault) pool_ready_.arm_in(kPoolLookDelay);
   } else {
     namespaces_ = std::make_unique<Namespaces>(std::min<std::uint64_t>(options_.pool_bytes / 4, kRecordBytesMax));
+    stats_.recovery_percent.set(100);
     if (auto opened = open_pool(why); !opened) return opened;
   }
   return {};
@@ -208,8 +210,12 @@ Status StoreImpl::read_flash(std::string& why) {
   if (options_.recover_later) {
     log_.info(fmt::format("store {}: recovering {} segments; what is known of them is served meanwhile", options_.dir,
                           flash.segments.count()));
-    serve = [this] {
+    serve = [this, tell_at = after(start, kProgressEvery)] mutable {
       loop_.run_once(Duration::zero());
+      if (loop_.now() >= tell_at) {
+        log_.info(fmt::format("store {}: recovering, {} %", options_.dir, stats_.recovery_percent.value()));
+        tell_at = after(loop_.now(), kProgressEvery);
+      }
       return drain_ == nullptr;
     };
   }
@@ -245,6 +251,7 @@ Status StoreImpl::begin_writing(std::vector<std::uint32_t> surplus, std::string&
   namespaces_->set_reading(false);
   fit_flash_quotas();
   stats_.recovering.set(0);
+  stats_.recovery_percent.set(100);
   tier_->scrubber.start([this](const RecordKey& key, const FlashPlace& place) { forget_copy(key, place); });
   return {};
 }

@@ -377,6 +377,50 @@ TEST_F(WhileRecoveringTest, ADrainEndsShrinkingToo) {
   EXPECT_TRUE(kit_.put(99, 1, AckLevel::kWritten));
 }
 
+// Is ready as long as everything is read and tombstones are applied, so it counts the loop's turns in that time.
+class TurnsAtTheEnd final : public io::Polled {
+ public:
+  explicit TurnsAtTheEnd(StoreKit& kit) : kit_(kit) { kit_.loop.add(*this); }
+  ~TurnsAtTheEnd() override { kit_.loop.remove(*this); }
+  [[nodiscard]] bool ready() override {
+    return kit_.store != nullptr && kit_.stats().recovering.value() > 0 && kit_.stats().recovery_percent.value() == 99;
+  }
+  void before_sleep() override {}
+  void after_sleep() override {}
+  void run() override { ++count; }
+  std::uint64_t count = 0;
+
+ private:
+  StoreKit& kit_;
+};
+
+TEST(StoreRecovery, TombstonesAreAppliedInManyTurnsOfTheLoop) {
+  StoreKit kit;
+  use_small_records(kit, 8 << 20, 12);
+  constexpr std::uint64_t kRecords = 5'000;
+  ASSERT_TRUE(kit.open()) << kit.why;
+  put_all(kit, kRecords);
+  for (std::uint64_t n = 1; n < kRecords; ++n) EXPECT_TRUE(kit.remove(n)) << n;
+  kit.settle();
+  kit.close();
+  kit.options.recover_later = true;
+  TurnsAtTheEnd turns(kit);
+  ASSERT_TRUE(kit.open()) << kit.why;
+  EXPECT_GE(turns.count, 4u);
+  EXPECT_EQ(kit.stats().recovered_records.value(), 1u);
+  EXPECT_EQ(kit.get(0), 1u);
+  for (std::uint64_t n = 1; n < kRecords; ++n) ASSERT_EQ(kit.lookup(n), Tier::kNone) << n;
+}
+
+TEST_F(WhileRecoveringTest, OfAnEmptyStoreAllIsRead) {
+  open();
+  EXPECT_EQ(kit_.stats().recovery_percent.value(), 100u);
+  kit_.close();
+  kit_.options.flash_bytes = 0;
+  open();
+  EXPECT_EQ(kit_.stats().recovery_percent.value(), 100u);
+}
+
 TEST_F(WhileRecoveringTest, WhatIsDamagedIsAMissAndIsDroppedAfterIt) {
   open();
   put_all(kit_, 40);
