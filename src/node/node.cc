@@ -70,6 +70,7 @@ class NodeImpl final : public Node {
 
   [[nodiscard]] Figures figures() const;
   [[nodiscard]] http::Response answer(std::string_view path) const;
+  [[nodiscard]] std::string recovering_text() const;
   [[nodiscard]] store::StoreOptions store_options() const;
   [[nodiscard]] bool lends() const;
   Status bind(std::string& why);
@@ -370,6 +371,13 @@ Figures NodeImpl::figures() const {
       .uptime_s = uptime.count()};
 }
 
+// What of the store is read; on the HTTP thread.
+std::string NodeImpl::recovering_text() const {
+  const store::Store* const served = served_.load();
+  if (served == nullptr) return "recovering\n";
+  return fmt::format("recovering, {} %\n", served->stats().recovery_percent.value());
+}
+
 // On the HTTP thread.
 http::Response NodeImpl::answer(std::string_view path) const {
   if (path == "/metrics") {
@@ -377,7 +385,7 @@ http::Response NodeImpl::answer(std::string_view path) const {
   }
   if (path != "/healthz") return {.status = 404, .body = "there are /metrics and /healthz here\n"};
   switch (state_.load()) {
-    case State::kRecovering: return {.status = 503, .body = "recovering\n"};
+    case State::kRecovering: return {.status = 503, .body = recovering_text()};
     case State::kDraining: return {.status = 503, .body = "draining\n"};
     case State::kReady: break;
   }
