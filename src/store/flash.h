@@ -107,6 +107,11 @@ struct Flash {
   // Submits `op`; its on_done comes from the loop in every case, also when the disk refuses it. Watches over its time,
   // counts its errors and bytes.
   void submit(io::DiskOp& op);
+  // From now on nothing is written or discarded: such operations fail as kIo, and soon turn the tier off. For an
+  // orderly end, behind which nobody asks for any.
+  void end_writing() noexcept { ended_ = true; }
+  // Something is being written or discarded.
+  [[nodiscard]] bool writing() const noexcept { return writing_ > 0; }
   // Whether with `more` bytes as much has been written as StoreOptions::drive_writes_per_day allows by now.
   [[nodiscard]] bool over_budget(std::uint64_t more = 0);
 
@@ -122,12 +127,14 @@ struct Flash {
   FlashHealth health;
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;
+  bool unlisted = false;  // some segment is not what a table of uses can tell of it
 
  private:
   // An operation that the device has: who it is reported to.
   struct Flight {
     Time expected{};
-    bool hint = false;  // a discard: the device may refuse it without being at fault
+    bool hint = false;     // a discard: the device may refuse it without being at fault
+    bool changes = false;  // a write or a discard
     std::move_only_function<void(Status)> on_done;
     void reset() noexcept { on_done = nullptr; }
   };
@@ -136,6 +143,8 @@ struct Flash {
   void landed(Flight& flight, const Status& status);
   void fail_refused();
 
+  bool ended_ = false;
+  std::uint32_t writing_ = 0;
   policy::WriteBudget write_budget_;
   Time budget_at_;
   std::vector<std::vector<NamespaceHandle>> segment_namespaces_;

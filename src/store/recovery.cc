@@ -14,6 +14,7 @@
 #include "store/aligned_buffer.h"
 #include "store/blocking_disk.h"
 #include "store/footer_reader.h"
+#include "store/use_table.h"
 
 namespace kvd::store {
 namespace {
@@ -94,7 +95,7 @@ Recovery::Recovery(Flash& flash, Meanwhile meanwhile)
 
 Result<RecoveryReport> Recovery::run() {
   std::vector<Use> uses;
-  if (auto read = read_headers(uses); !read) return fail(read.error());
+  if (auto found = find_uses(uses); !found) return fail(found.error());
   // Newest first: when the index has become smaller, the oldest segments are the ones that go.
   std::ranges::sort(uses, std::greater<>(), &Use::generation);
   number_on(uses);
@@ -118,6 +119,8 @@ void Recovery::number_on(const std::vector<Use>& uses) {
     flash_.generation_next = std::max(flash_.generation_next, use.generation + 1);
     flash_.segments.at(use.segment).generation = use.generation;
     flash_.segments.at(use.segment).order = use.generation;
+    flash_.segments.at(use.segment).unopened = use.unopened;
+    flash_.unlisted = flash_.unlisted || use.refused;
     flash_.segments.unread(use.segment);
   }
   // Above all of earlier openings, also of headers that are damaged now: their footers must not count for a new use.
@@ -171,6 +174,26 @@ void Recovery::sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) cons
     return std::tuple(place, at != rank.end() ? at->second : s.first.generation);
   };
   std::ranges::sort(sealed, {}, order);
+}
+
+Status Recovery::find_uses(std::vector<Use>& uses) {
+  if (flash_.volume.created() == false && believe_table(uses)) return {};
+  uses.clear();
+  return read_headers(uses);
+}
+
+// The newest header is read all the same: it says in which order segments were used, and whether the table is right.
+bool Recovery::believe_table(std::vector<Use>& uses) {
+  const auto table = UseTable::read(flash_);
+  if (!table) return false;
+  for (std::uint32_t s = 0; s < table->size(); ++s)
+    if ((*table)[s].generation != 0) uses.push_back({s, (*table)[s].generation, false, (*table)[s].unopened});
+  if (uses.empty()) return true;
+  const Use newest = *std::ranges::max_element(uses, {}, &Use::generation);
+  const AlignedBuffer page(kPageBytes);
+  std::vector<Use> read;
+  return reader_of(newest)(0, page.span()) && take_header(newest.segment, page.span(), read) &&
+         read[0].generation == newest.generation && read[0].unopened == newest.unopened;
 }
 
 Status Recovery::read_headers(std::vector<Use>& uses) {

@@ -70,6 +70,9 @@ class Recovery {
     RecordKey key{};
   };
 
+  // The uses of all segments: as the last opening's table says, or by all headers.
+  Status find_uses(std::vector<Use>& uses);
+  bool believe_table(std::vector<Use>& uses);
   Status read_headers(std::vector<Use>& uses);
   bool take_header(std::uint32_t segment, Bytes page, std::vector<Use>& uses);
   void number_on(const std::vector<Use>& uses);

@@ -49,6 +49,7 @@ struct StoreOptions {
   bool share_pool = false;                               // seal the pool's memory for readers: see shared_fd()
   bool verify = true;                                    // verify slabs read from flash; false only in tests
   bool recover_later = false;                            // open() leaves recovery to recover()
+  bool list_uses = true;                                 // false in tests: no table of uses is written at the end
   bool force_threads = false;                            // tests: disk engine without io_uring
   bool small_sizes = false;                              // tests: no lower limits on pool, flash and segments
 };

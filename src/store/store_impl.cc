@@ -537,9 +537,10 @@ void StoreImpl::drain(Time deadline, std::move_only_function<void()> on_done) {
 void StoreImpl::check_drain() {
   Drain& drain = *drain_;
   // Before recovery has ended nothing was taken that would have to be written.
-  const bool over =
-      tier_ == nullptr || recovering_ || !tier_->flash.health.on() || drain.synced || loop_.now() >= drain.deadline;
+  const bool over = tier_ == nullptr || recovering_ || !tier_->flash.health.on() || (drain.synced && list_uses()) ||
+                    loop_.now() >= drain.deadline;
   if (!over) {
+    if (drain.synced) return drain.timer.arm_in(Millis(2));
     if (!drain.rolled && tier_->demoter.settled()) {
       drain.rolled = true;
       tier_->writer.roll();

@@ -19,6 +19,7 @@
 #include "store/scrubber.h"
 #include "store/store.h"
 #include "store/sync_queue.h"
+#include "store/use_table.h"
 
 namespace kvd::store {
 
@@ -43,6 +44,7 @@ class StoreImpl final : public Store {
     Demoter demoter;
     Loader loader;
     Scrubber scrubber;
+    UseTable uses;
   };
 
   StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options);
@@ -99,6 +101,8 @@ class StoreImpl final : public Store {
     std::move_only_function<void()> on_done;
     io::Timer timer;
     bool rolled = false, syncing = false, synced = false;
+    Time list_until = kNever;  // once it is synced: segments that are being given up are waited for until then
+    bool listing = false, listed = false;
     std::uint64_t dropped_before = 0;  // StoreStats::writes_dropped
   };
 
@@ -147,6 +151,8 @@ class StoreImpl final : public Store {
   void fit_flash_quotas();
   void trim();
   void check_drain();
+  // Everything is on flash: writes the table of uses, where that is possible. Whether that is done.
+  bool list_uses();
   void tell_losses();
   void tier_off();
 

@@ -1,4 +1,4 @@
-// Opening and closing a store: sizes, memory, directory, flash file, recovery, shrinking.
+// Opening and closing a store: sizes, memory, directory, flash file, recovery, shrinking, what an end leaves behind.
 #include <errno.h>
 
 #include <bit>
@@ -23,6 +23,7 @@ constexpr double kBudgetShare = 0.8;
 constexpr double kDaySeconds = 86'400;
 constexpr double kBudgetFirstSeconds = 600;
 constexpr Duration kPoolLookDelay = Millis(20);
+constexpr Duration kListWait = Millis(500);                   // at an orderly end, for segments that are being given up
 constexpr Duration kProgressEvery = std::chrono::seconds(5);  // lines of the log about a long recovery
 
 Status invalid(std::string& why, std::string text) {
@@ -118,7 +119,8 @@ StoreImpl::FlashTier::FlashTier(io::Loop& loop, Log& log, StoreStats& stats, Nam
       writer(flash, evictor, syncs),
       demoter(flash, pool, writer, evictor, syncs, {options.demote_after, options.demote_idle}),
       loader(flash, pool, evictor, options.verify),
-      scrubber(flash, evictor, options.scrub_bytes_per_s) {}
+      scrubber(flash, evictor, options.scrub_bytes_per_s),
+      uses(flash) {}
 
 // The device first: what is in flight uses buffers of the parts.
 StoreImpl::FlashTier::~FlashTier() { flash.volume.close(); }
@@ -309,6 +311,21 @@ Status StoreImpl::shrink(std::string& why) {
   why = fmt::format("{}: cannot be made smaller: {}: check the drive, or ask for the size that it has", options_.dir,
                     error_text(shrunk.error()));
   return fail(shrunk.error());
+}
+
+// The end of a drain, when everything is on flash.
+bool StoreImpl::list_uses() {
+  Drain& drain = *drain_;
+  if (drain.listing) return drain.listed;
+  if (drain.list_until == kNever) drain.list_until = after(loop_.now(), kListWait);
+  if (!options_.list_uses || !tier_->uses.possible() || loop_.now() >= drain.list_until) return true;
+  if (!tier_->evictor.idle() || !tier_->writer.idle() || !tier_->demoter.settled() || tier_->flash.writing())
+    return false;
+  drain.listing = true;
+  tier_->uses.write([this] {
+    if (drain_ != nullptr) drain_->listed = true;
+  });
+  return false;
 }
 
 std::array<std::byte, 16> StoreImpl::uuid() const noexcept {

@@ -79,6 +79,7 @@ StoreKit::StoreKit(std::uint64_t seed, const io::SimDiskModel& model)
   options.flash_bytes = (4 << 20) + 8 * options.segment_bytes;
   options.prefault = false;
   options.small_sizes = true;
+  options.list_uses = false;  // tests damage headers behind an orderly end
 }
 
 StoreKit::~StoreKit() { store.reset(); }
