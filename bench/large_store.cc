@@ -31,7 +31,7 @@ struct Opened {
   store::NamespaceHandle ns = 0;
 };
 
-// With `recover_later` what is there is not read yet.
+// With `recover_later` what is there is not read yet, and no namespace can be opened.
 Status open(Log& log, const LargeOptions& options, bool recover_later, Opened& opened, std::string& why) {
   auto loop = io::make_real_loop();
   if (!loop) return fail(loop.error());
@@ -46,6 +46,7 @@ Status open(Log& log, const LargeOptions& options, bool recover_later, Opened& o
   auto store = store::Store::open(*opened.loop, log, wanted, &why, &opened.disks);
   if (!store) return fail(store.error());
   opened.store = std::move(*store);
+  if (recover_later) return {};
   const auto ns = opened.store->open_namespace(cmd::bench_namespace(options.size));
   if (!ns) return fail(ns.error());
   opened.ns = *ns;
@@ -63,16 +64,18 @@ class FirstHit {
  public:
   static constexpr Duration kAskEvery = std::chrono::milliseconds(1);
 
-  FirstHit(Opened& opened, std::uint64_t number, Clock::time_point start)
-      : opened_(opened), start_(start), ask_(*opened.loop, [this] { ask(); }) {
-    get_.ns = opened.ns;
-    get_.id = cmd::bench_record(number);
+  FirstHit(Opened& opened, const LargeOptions& options, Clock::time_point start)
+      : opened_(opened), options_(options), start_(start), ask_(*opened.loop, [this] { ask(); }) {
+    get_.id = cmd::bench_record(options.records - 1);
     ask_.arm(opened.loop->now());
   }
   [[nodiscard]] std::optional<double> seconds() const noexcept { return seconds_; }
 
  private:
   void ask() {
+    const auto ns = opened_.store->open_namespace(cmd::bench_namespace(options_.size));
+    if (!ns) return ask_.arm_in(kAskEvery);
+    get_.ns = *ns;
     get_.on_done = [this](const Result<store::RecordView>& view) {
       if (!view) return ask_.arm_in(kAskEvery);
       seconds_ = seconds_since(start_);
@@ -81,6 +84,7 @@ class FirstHit {
   }
 
   Opened& opened_;
+  const LargeOptions& options_;
   const Clock::time_point start_;
   store::Get get_;
   io::Timer ask_;
@@ -116,7 +120,7 @@ Status print_recovery(Log& log, const LargeOptions& options, std::string& why) {
   Opened opened;
   if (auto done = open(log, options, true, opened, why); !done) return done;
   const double open_s = seconds_since(start);
-  FirstHit hit(opened, options.records - 1, start);
+  FirstHit hit(opened, options, start);
   if (auto recovered = opened.store->recover(&why); !recovered) return recovered;
   const double served_s = seconds_since(start);
   while (!hit.seconds() && seconds_since(start) < kHitSecondsMax) opened.loop->run_once(std::chrono::milliseconds(1));

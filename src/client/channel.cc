@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "net/local_socket.h"
@@ -38,7 +39,9 @@ Channel::Channel(io::Loop& loop, ChannelUser& user, const NamespaceTable& namesp
       resolver_(loop),
       dialer_(options_.make_dialer ? options_.make_dialer(loop) : std::make_unique<net::SocketDialer>(loop)),
       timer_(loop, [this] { on_timer(); }),
-      backoff_(options_.seed) {}
+      backoff_(options_.seed),
+      reopen_timer_(loop, [this] { on_reopen_timer(); }),
+      reopen_backoff_(options_.seed) {}
 
 Channel::~Channel() { stop(); }
 
@@ -53,6 +56,7 @@ void Channel::stop() {
   resolver_.cancel();
   dialer_->cancel();
   timer_.disarm();
+  reopen_timer_.disarm();
   connection_.reset();
   memory_.reset();
 }
@@ -124,6 +128,7 @@ void Channel::lost(const Error& why) {
   resolver_.cancel();
   dialer_->cancel();
   connection_.reset();
+  reopen_timer_.disarm();
   handles_.clear();
   avoid_local_socket_ = std::exchange(on_local_socket_, false) && !was_ready;
   state_ = State::kBackoff;
@@ -231,6 +236,7 @@ Status Channel::become_ready() {
   state_ = State::kReady;
   ready_since_ = loop_.now();
   timer_.disarm();
+  reopen_backoff_.reset();
   open_namespaces();
   user_.on_ready(*this);
   return {};
@@ -239,11 +245,31 @@ Status Channel::become_ready() {
 void Channel::open_namespaces() {
   if (!ready()) return;
   for (const auto& entry : namespaces_.all()) {
-    if (!handles_.try_emplace(entry->id).second) continue;
-    const wire::Header header{.request_id = kOpenIds | entry->id};
-    connection_->send({.head = wire::frame(header, wire::Open{entry->ns}), .body = {}, .on_done = {}});
+    if (handles_.try_emplace(entry->id).second) send_open(*entry);
   }
   connection_->flush();
+}
+
+void Channel::send_open(const NamespaceTable::Entry& entry) {
+  const wire::Header header{.request_id = kOpenIds | entry.id};
+  connection_->send({.head = wire::frame(header, wire::Open{entry.ns}), .body = {}, .on_done = {}});
+}
+
+void Channel::ask_again(NamespaceId ns) {
+  const auto found = handles_.find(ns);
+  if (!ready() || found == handles_.end() || found->second.code != Code::kUnavailable) return;
+  const NamespaceTable::SharedEntry entry = namespaces_.find(ns);
+  if (entry == nullptr) return;
+  found->second = {};
+  send_open(*entry);
+  connection_->flush();
+}
+
+void Channel::on_reopen_timer() {
+  std::vector<NamespaceId> waiting;  // sending may end the connection, and with it all handles
+  for (const auto& [ns, handle] : handles_)
+    if (handle.code == Code::kUnavailable) waiting.push_back(ns);
+  for (const NamespaceId ns : waiting) ask_again(ns);
 }
 
 void Channel::close_namespace(NamespaceId ns) {
@@ -281,6 +307,7 @@ Status Channel::on_open_reply(const wire::Header& header, Bytes meta) {
     handle.why = wire::error_text(meta);
     if (handle.why.empty()) handle.why = "the depot refused the namespace";
     user_.on_refused(handle.code, handle.why);
+    if (handle.code == Code::kUnavailable && !reopen_timer_.armed()) reopen_timer_.arm_in(reopen_backoff_.next());
   }
   if (handle.closing) {
     close_namespace(id);

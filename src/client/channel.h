@@ -6,7 +6,8 @@
 // stayed ready for a second starts from 10 ms again. A depot that offers its memory and whose memory cannot be mapped
 // (no address space, a proxy between) is not asked for it again. To get at memory a channel that wants it tries the
 // unix socket beside a loopback port first (net/local_socket.h), and the port where that does not lead to a greeting.
-// Belongs to the I/O thread; the user outlives it.
+// A namespace that the depot cannot open yet (it recovers) is asked for again, with the same back-off, and whenever an
+// operation wants it. Belongs to the I/O thread; the user outlives it.
 #pragma once
 
 #include <functional>
@@ -84,6 +85,8 @@ class Channel final : private net::MessageHandler {
   [[nodiscard]] std::uint32_t credits() const noexcept { return credits_; }
   // Sends OPEN for namespaces that were declared since the channel became ready.
   void open_namespaces();
+  // Sends OPEN again for one that the depot could not open yet; until the answer is there handle() has none.
+  void ask_again(NamespaceId ns);
   // The namespace is not in the table any more, and no operation names it: CLOSE.
   void close_namespace(NamespaceId ns);
   // The depot's answer to the OPEN of a namespace on this connection.
@@ -112,6 +115,8 @@ class Channel final : private net::MessageHandler {
   void on_dialed(Result<std::unique_ptr<io::Stream>> stream);
   void on_timer();
   void lost(const Error& why);
+  void send_open(const NamespaceTable::Entry& entry);
+  void on_reopen_timer();
   void give_back(std::uint32_t handle);
   Status on_hello(const wire::Header& header, Bytes meta);
   Status on_auth_reply(const wire::Header& header, Bytes meta);
@@ -139,6 +144,8 @@ class Channel final : private net::MessageHandler {
   std::unique_ptr<net::Dialer> dialer_;
   io::Timer timer_;  // of the handshake or the back-off
   Backoff backoff_;
+  io::Timer reopen_timer_;  // armed while the depot cannot open a namespace yet
+  Backoff reopen_backoff_;
   State state_ = State::kIdle;
   Time ready_since_{};
   std::unique_ptr<net::Connection> connection_;

@@ -154,6 +154,7 @@ void Core::start_op(Op& op) {
     update_owed(running);
   }
   arm_deadline(running);
+  running.channel->ask_again(request.ns);  // a depot that recovers may know it by now
   send_request(op, running);
 }
 

@@ -262,6 +262,49 @@ TEST(Core, ARefusedNamespaceEndsOperationsWithTheDepotsReason) {
   EXPECT_EQ(rig.state.refusal(), "invalid: a record is larger?than a quarter of the pool");
 }
 
+// A depot that recovers has not read yet what it holds of a namespace: what is asked for is not there, until it is.
+TEST(Core, ANamespaceThatTheDepotCannotOpenYetIsAskedForAgain) {
+  CoreRig rig({.connect = false});
+  rig.depot->script.open_status = Code::kUnavailable;
+  rig.depot->script.reason = "the depot is recovering";
+  rig.store_records();
+  rig.start_core();
+  ASSERT_TRUE(rig.wait_connected());
+  for (const Completion& done : {rig.finish(rig.get()), rig.finish(rig.match()), rig.finish(rig.put())}) {
+    EXPECT_EQ(done.code, Code::kUnavailable);
+    EXPECT_STREQ(done.why, "the depot is recovering");
+  }
+  EXPECT_FALSE(rig.state.breaker_open());
+  const std::uint64_t before = rig.depot->seen[wire::Opcode::kOpen];
+  rig.loop.run_for(std::chrono::seconds(10));
+  const std::uint64_t asked = rig.depot->seen[wire::Opcode::kOpen] - before;
+  EXPECT_GT(asked, 2 * 9U) << "by itself, on both connections";
+  EXPECT_LT(asked, 2 * 24U) << "at most about once a second in the end";
+  rig.depot->script.open_status = Code::kOk;
+  rig.loop.run_for(std::chrono::seconds(2));
+  const std::uint64_t opened = rig.depot->seen[wire::Opcode::kOpen];
+  rig.loop.run_for(std::chrono::seconds(10));
+  EXPECT_EQ(rig.depot->seen[wire::Opcode::kOpen], opened) << "it is open";
+  EXPECT_EQ(rig.finish(rig.get()).failed_keys, 0U);
+  EXPECT_EQ(rig.depot->connections, 2U);
+}
+
+TEST(Core, AnOperationNeedNotWaitForTheNextAttemptToOpenItsNamespace) {
+  CoreRig rig({.connect = false});
+  rig.depot->script.open_status = Code::kUnavailable;
+  rig.store_records();
+  rig.start_core();
+  ASSERT_TRUE(rig.wait_connected());
+  rig.loop.run_for(std::chrono::seconds(10));
+  rig.depot->script.open_status = Code::kOk;
+  const Time before = rig.loop.now();
+  const Completion found = rig.finish(rig.match());
+  EXPECT_EQ(found.code, Code::kOk);
+  EXPECT_EQ(found.prefix_blocks, rig.options.keys);
+  EXPECT_EQ(rig.finish(rig.get()).failed_keys, 0U);
+  EXPECT_LT(rig.loop.now() - before, Millis(100));
+}
+
 TEST(Core, ARefusedOperationSaysWhyInAtMostALine) {
   CoreRig rig;
   rig.store_records();

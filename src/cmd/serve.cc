@@ -33,7 +33,7 @@ namespace {
 constexpr Duration kDrainLimit = std::chrono::seconds(20);
 // A supervisor and a terminal may both signal; what comes this soon after the first is no second wish.
 constexpr Duration kSignalRepeat = std::chrono::seconds(1);
-constexpr unsigned kExitSeconds = 10;
+constexpr unsigned kExitSeconds = 10;  // behind the drain, for a device that does not answer
 
 // Written by the signal handlers, read by the loop. The handlers can't be given an object.
 int signal_fd = -1;
@@ -47,7 +47,7 @@ void tell(int fd) {
 void on_signal(int) { tell(signal_fd); }
 void on_hangup(int) { tell(reload_fd); }
 
-// Until the node serves, signals have their default effect: recovery may be interrupted at any point.
+// Until the node listens, signals have their default effect: nothing that is done before can be damaged by it.
 void catch_signals(int fd) {
   signal_fd = fd;
   struct sigaction action{};
@@ -84,6 +84,19 @@ void announce(const node::Node& node, const ServeOptions& options, std::uint64_t
   std::fflush(stdout);
 }
 
+// Lets the store read what flash holds, while clients are served what is known already.
+Status recover(node::Node& node, Log& log, std::string& why) {
+  if (!node.store().recovering()) return node.recover(&why);  // nothing is on flash: it is ready
+  std::string where;
+  for (const auto& addresses : {node.addresses(), node.resp_addresses()})
+    for (const std::string& address : addresses) where += (where.empty() ? "" : ", ") + address;
+  log.info(fmt::format("serving while recovering, on {}: what is known is found, puts and removals are busy{}", where,
+                       node.http_address().empty() ? "" : "; metrics on http://" + node.http_address() + "/metrics"));
+  const Status recovered = node.recover(&why);
+  if (recovered && !node.store().recovering()) log.info("recovered: puts and removals are taken");
+  return recovered;
+}
+
 void preflight(Log& log, const ServeOptions& options, std::uint64_t flash_bytes) {
   const Needs needs{.dir = options.node.store.dir,
                     .pool_bytes = options.node.store.pool_bytes,
@@ -105,6 +118,7 @@ class Shutdown {
     catch_signals(fd_.get());
     return {};
   }
+  [[nodiscard]] bool draining() const noexcept { return draining_; }
   [[nodiscard]] bool drained() const noexcept { return drained_; }
 
  private:
@@ -114,6 +128,8 @@ class Shutdown {
     if (draining_ && loop_.now() - began_ < kSignalRepeat) return;
     if (draining_) {
       log_.warn("a second signal: ending at once, what is not on flash yet is lost");
+      // Recovery takes turns of the loop itself, which stop() does not end, and has nothing to lose.
+      if (node_.store().recovering()) ::_exit(EXIT_FAILURE);
       return loop_.stop();
     }
     draining_ = true;
@@ -121,6 +137,7 @@ class Shutdown {
     log_.info("shutting down: finishing requests and writing to flash, at most 20 s");
     node_.drain(kDrainLimit, [this] {
       drained_ = true;
+      ::alarm(kExitSeconds);  // recovery, and whatever else still turns the loop, may wait for a device that hangs
       loop_.stop();
     });
   }
@@ -223,6 +240,7 @@ int serve(const ServeOptions& given, bool json) {
     options.node.authority = std::move(*authority);
   }
   if (options.node.insecure) log->warn("--insecure: whoever reaches this depot may read, change and remove all of it");
+  options.node.serve_recovering = true;
   std::string why;
   Result<std::unique_ptr<node::Node>> node = node::Node::start(**loop, *log, options.node, &why);
   if (!node) return report(node.error(), why);
@@ -231,8 +249,9 @@ int serve(const ServeOptions& given, bool json) {
   if (reload.wanted()) {
     if (const Status started = reload.start(**node); !started) return report(started.error(), "");
   }
-  announce(**node, options, flash_bytes, json);
-  (*loop)->run();
+  if (const Status recovered = recover(**node, *log, why); !recovered) return report(recovered.error(), why);
+  if (!shutdown.draining()) announce(**node, options, flash_bytes, json);
+  (*loop)->run();  // a drain that has ended already has stopped it
   // What was acknowledged is on flash by now, or is meant to be lost: a device that hangs must not keep the process.
   ::signal(SIGTERM, SIG_DFL);
   ::signal(SIGINT, SIG_DFL);

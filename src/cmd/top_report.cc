@@ -117,6 +117,12 @@ std::string trouble_lines(const Interval& interval) {
              now.value("kvdepot_store_io_errors_total"));
 }
 
+std::string state_text(const MetricsSample& now) {
+  if (now.value("kvdepot_ready") > 0) return "serving";
+  if (now.value("kvdepot_store_recovering") <= 0) return "not serving (starting or draining)";
+  return fmt::format("recovering ({:.0f} %), serving what is known", now.value("kvdepot_store_recovery_percent"));
+}
+
 }  // namespace
 
 Interval::Interval(const MetricsSample& before, const MetricsSample& now, double apart_s) : now_(now) {
@@ -139,8 +145,7 @@ double Interval::quantile(std::string_view histogram, double q) const {
 std::string top_text(const Interval& interval, std::string_view address) {
   const MetricsSample& now = interval.now();
   return fmt::format("kvdepot {} at {}: {}, up {}; the last {:.1f} s\n\n", now.label("kvdepot_build_info", "version"),
-                     address, now.value("kvdepot_ready") > 0 ? "serving" : "not serving (recovering or draining)",
-                     show_uptime(now.value("kvdepot_uptime_seconds")), interval.seconds()) +
+                     address, state_text(now), show_uptime(now.value("kvdepot_uptime_seconds")), interval.seconds()) +
          hit_lines(interval) + "\n" + request_lines(interval) + "\n" + tier_lines(interval) + traffic_lines(interval) +
          trouble_lines(interval) + tenant_lines(interval);
 }

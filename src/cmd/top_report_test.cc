@@ -141,5 +141,14 @@ TEST_F(TopReportTest, SaysThatTheDeviceFailsAndThatItDoesNotServe) {
   EXPECT_THAT(text, HasSubstr("not serving"));
 }
 
+TEST_F(TopReportTest, SaysHowFarARecoveryIs) {
+  store_.recovering.set(1);
+  store_.recovery_percent.set(42);
+  const node::Figures figures{
+      .node = node_, .net = net_, .tenants = tenants_, .store = &store_, .ready = false, .uptime_s = 1};
+  const auto now = *MetricsSample::parse(node::metrics_text(figures));
+  EXPECT_THAT(top_text(Interval({}, now, 0), "a"), HasSubstr("recovering (42 %), serving what is known"));
+}
+
 }  // namespace
 }  // namespace kvd::cmd

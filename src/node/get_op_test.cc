@@ -40,6 +40,9 @@ class HalfOnFlash final : public store::Store {
 
   void drain(Time deadline, std::move_only_function<void()> done) override { pool_.drain(deadline, std::move(done)); }
   Result<store::NamespaceHandle> open_namespace(const Namespace& ns) override { return pool_.open_namespace(ns); }
+  Result<store::NamespaceHandle> open_own_namespace(const Namespace& ns) override {
+    return pool_.open_own_namespace(ns);
+  }
   void close_namespace(store::NamespaceHandle ns) override { pool_.close_namespace(ns); }
   const block::NamespaceHash& namespace_hash(store::NamespaceHandle ns) const override {
     return pool_.namespace_hash(ns);
@@ -75,7 +78,6 @@ class HalfOnFlash final : public store::Store {
   }
   Status recover(std::string* why) override { return pool_.recover(why); }
   [[nodiscard]] bool recovering() const noexcept override { return pool_.recovering(); }
-  [[nodiscard]] bool disputed() const noexcept override { return pool_.disputed(); }
   bool check(store::NamespaceHandle ns, const block::RecordId& id) override { return pool_.check(ns, id); }
   bool remove(store::NamespaceHandle ns, const block::RecordId& id) override { return pool_.remove(ns, id); }
   void await_removals(std::move_only_function<void(Status)> on_ack) override {

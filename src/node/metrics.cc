@@ -67,7 +67,7 @@ constexpr std::array kStoreGauges{
     Field{"recovery_ms", &StoreStats::recovery_ms, "Time that opening the store took, in milliseconds."},
     Field{"recovering", &StoreStats::recovering,
           "1 while the store reads what flash holds: it serves what is known, and takes no puts and removals."},
-    Field{"recovery_percent", &StoreStats::recovery_percent, "Share of the used segments that it has read."},
+    Field{"recovery_percent", &StoreStats::recovery_percent, "How far that is: 99 when all is read, 100 at the end."},
     Field{"unfinished_puts", &StoreStats::unfinished_puts, "Records being put."}};
 constexpr std::array kNodeCounters{
     Field{"connections_accepted", &NodeCounters::connections_accepted, "Client connections accepted."},

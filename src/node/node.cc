@@ -70,6 +70,7 @@ class NodeImpl final : public Node {
 
   [[nodiscard]] Figures figures() const;
   [[nodiscard]] http::Response answer(std::string_view path) const;
+  [[nodiscard]] std::string recovering_text() const;
   [[nodiscard]] store::StoreOptions store_options() const;
   [[nodiscard]] bool lends() const;
   Status bind(std::string& why);
@@ -82,7 +83,6 @@ class NodeImpl final : public Node {
   Status listen(std::string& why);
   void bound_tenants(const auth::Authority& authority);
   void make_context();
-  void end_all(const Error& why);
   using Adopt = Status (NodeImpl::*)(std::unique_ptr<io::Stream>);
   Status listen_on(const std::vector<std::unique_ptr<net::Listener>>& listeners, Adopt take, std::string& why);
   void on_accept(io::UniqueFd socket, bool tls, Adopt take);
@@ -200,13 +200,7 @@ Status NodeImpl::recover(std::string* why) {
   if (!recovered && !context_->draining) return recovered;
   State before = State::kRecovering;
   state_.compare_exchange_strong(before, State::kReady);
-  if (recovered && store_->disputed()) end_all({Code::kUnavailable, 0, "a namespace is stored with another schema"});
   return {};
-}
-
-void NodeImpl::end_all(const Error& why) {
-  for (const auto& [number, session] : sessions_) session->close(why);
-  resp_->close_all(why);
 }
 
 // The pool is made for sharing where somebody could ask for it.
@@ -377,6 +371,13 @@ Figures NodeImpl::figures() const {
       .uptime_s = uptime.count()};
 }
 
+// What of the store is read; on the HTTP thread.
+std::string NodeImpl::recovering_text() const {
+  const store::Store* const served = served_.load();
+  if (served == nullptr) return "recovering\n";
+  return fmt::format("recovering, {} %\n", served->stats().recovery_percent.value());
+}
+
 // On the HTTP thread.
 http::Response NodeImpl::answer(std::string_view path) const {
   if (path == "/metrics") {
@@ -384,7 +385,7 @@ http::Response NodeImpl::answer(std::string_view path) const {
   }
   if (path != "/healthz") return {.status = 404, .body = "there are /metrics and /healthz here\n"};
   switch (state_.load()) {
-    case State::kRecovering: return {.status = 503, .body = "recovering\n"};
+    case State::kRecovering: return {.status = 503, .body = recovering_text()};
     case State::kDraining: return {.status = 503, .body = "draining\n"};
     case State::kReady: break;
   }
@@ -543,6 +544,9 @@ void NodeImpl::check_drain() {
 }
 
 // The requests have had their half of the time.
-void NodeImpl::on_drain_timer() { end_all(kShuttingDown); }
+void NodeImpl::on_drain_timer() {
+  for (const auto& [number, session] : sessions_) session->close(kShuttingDown);
+  resp_->close_all(kShuttingDown);
+}
 
 }  // namespace kvd::node

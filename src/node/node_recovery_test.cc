@@ -1,12 +1,15 @@
 // A node whose store still reads what flash holds: who may come, what is answered, and what is put off.
-#include <optional>
+#include <cstdint>
+#include <memory>
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "io/sim/sim_disk.h"
 #include "node/node.h"
 #include "node/testing/resp_client.h"
 #include "node/testing/rig.h"
+#include "store/format.h"
 
 namespace kvd::node {
 namespace {
@@ -46,23 +49,20 @@ class NodeRecoveryTest : public ::testing::Test {
   Rig rig_{options(), true};
 };
 
-TEST_F(NodeRecoveryTest, ClientsComeAndMissAndWhatChangesIsPutOff) {
+TEST_F(NodeRecoveryTest, ANamespaceThatWasNotReadYetIsOpenedLater) {
   const auto client = rig_.connect_tcp();
-  const std::uint32_t ns = client->open(records_.ns());
+  const Received refused = client->call(wire::frame({.request_id = client->new_id()}, wire::Open{records_.ns()}));
+  EXPECT_EQ(refused.header.status, Code::kUnavailable);
+  EXPECT_NE(wire::error_text(refused.meta).find("the depot is recovering"), std::string::npos);
   EXPECT_EQ(rig_.stat("store", "recovering"), 1U);
   EXPECT_NE(rig_.node->stats_json().find("\"ready\":false"), std::string::npos);
-  EXPECT_EQ(prefix(*client, ns), 0U);
-  EXPECT_EQ(remove(*client, ns).header.status, Code::kBusy);
-  const Received put = client->call(records_.put(client->new_id(), ns, 5, 2));
-  const auto refused = wire::decode<wire::PutReply>(put.header, put.meta);
-  ASSERT_TRUE(refused.has_value());
-  EXPECT_EQ(wire::count_bits(refused->failed), 2U);
 
   std::string why;
   ASSERT_TRUE(rig_.node->recover(&why)) << why;
   EXPECT_EQ(rig_.stat("store", "recovering"), 0U);
   EXPECT_EQ(rig_.stat("store", "recovery_percent"), 100U);
   EXPECT_NE(rig_.node->stats_json().find("\"ready\":true"), std::string::npos);
+  const std::uint32_t ns = client->open(records_.ns());
   EXPECT_EQ(prefix(*client, ns), 3U);
   EXPECT_EQ(remove(*client, ns).header.status, Code::kOk);
   EXPECT_EQ(prefix(*client, ns), 1U);
@@ -80,17 +80,16 @@ TEST_F(NodeRecoveryTest, RedisClientsAreToldThatItIsLoading) {
   EXPECT_EQ(client.call({"DEL", "a"}, ":1\r\n"), ":1\r\n");
 }
 
-TEST_F(NodeRecoveryTest, WhoOpenedANamespaceOtherwiseThanItIsStoredIsToldWhenHeComesBack) {
+// Whose end of recovery nobody's connection has to pay for.
+TEST_F(NodeRecoveryTest, WhoWouldOpenANamespaceOtherwiseThanItIsStoredIsToldAtTheEnd) {
   Namespace other = records_.ns();
   other.groups[0].layers += 1;
   const auto early = rig_.connect();
-  early->open(other);
+  const auto ask = [&] { return early->call(wire::frame({.request_id = early->new_id()}, wire::Open{other})); };
+  EXPECT_EQ(ask().header.status, Code::kUnavailable);
   ASSERT_TRUE(rig_.node->recover());
-  EXPECT_TRUE(early->ended());
-  const auto again = rig_.connect();
-  const Received reply = again->call(wire::frame({.request_id = 1}, wire::Open{other}));
-  EXPECT_EQ(reply.header.status, Code::kInvalid);
-  EXPECT_EQ(prefix(*again, again->open(records_.ns())), 3U);
+  EXPECT_EQ(ask().header.status, Code::kInvalid);
+  EXPECT_EQ(prefix(*early, early->open(records_.ns())), 3U);
 }
 
 TEST_F(NodeRecoveryTest, ADrainBeforeTheEndLeavesEverythingForTheNextStart) {
@@ -103,6 +102,86 @@ TEST_F(NodeRecoveryTest, ADrainBeforeTheEndLeavesEverythingForTheNextStart) {
   ASSERT_TRUE(rig_.node->recover());
   const auto client = rig_.connect();
   EXPECT_EQ(prefix(*client, client->open(records_.ns())), 3U);
+}
+
+// A client that asks one thing after the other while its node recovers: OPEN until it is answered, a lookup of the
+// record that was written last, a removal of it, and a put.
+class EarlyClient {
+ public:
+  EarlyClient(Rig& rig, const Records& records)
+      : rig_(rig), records_(records), client_(rig.connect()), timer_(*rig.loop, [this] { look(); }) {
+    before_ = client_->peer().received.size();
+    timer_.arm(rig.loop->now());
+  }
+  std::uint32_t prefix = 0;  // of the lookup
+  Code removal = Code::kOk;
+  Code put = Code::kOk;
+  bool early = false;  // all was answered before the end
+
+ private:
+  void look() {
+    timer_.arm_in(Millis(1));
+    if (client_->peer().received.size() < before_ + asked_) return;
+    if (asked_ > 0) take(client_->peer().received.back());
+    ask();
+  }
+  void take(const Received& reply) {
+    if (step_ == 0 && reply.header.status == Code::kUnavailable) return;  // once more
+    if (step_ == 0) ns_ = wire::decode<wire::OpenReply>(reply.header, reply.meta)->ns;
+    if (step_ == 1) prefix = wire::decode<wire::MatchReply>(reply.header, reply.meta)->prefix_blocks;
+    if (step_ == 2) removal = reply.header.status;
+    if (step_ == 3) {
+      put = wire::decode<wire::PutReply>(reply.header, reply.meta)->why;
+      early = rig_.node->store().recovering();
+      timer_.disarm();
+    }
+    ++step_;
+  }
+  void ask() {
+    const wire::Header header{.request_id = client_->new_id()};
+    const auto keys = Records::keys(1, 1);
+    const wire::Match match{.ns = ns_, .blocks = 1, .shards = {0}, .groups = {0}, .keys = {keys, 16, true}};
+    const wire::Remove remove{.ns = ns_, .shards = {0}, .groups = {0}, .keys = {keys, 16, true}};
+    if (step_ > 3) return;
+    ++asked_;
+    switch (step_) {
+      case 0: return client_->send(wire::frame(header, wire::Open{records_.ns()}));
+      case 1: return client_->send(wire::frame(header, match));
+      case 2: return client_->send(wire::frame(header, remove));
+      default: return client_->send(records_.put(header.request_id, ns_, 5, 1));
+    }
+  }
+
+  Rig& rig_;
+  const Records& records_;
+  std::unique_ptr<RawClient> client_;
+  io::Timer timer_;
+  std::size_t before_ = 0, asked_ = 0;
+  int step_ = 0;
+  std::uint32_t ns_ = 0;
+};
+
+TEST(NodeRecovery, TheNewestIsFoundBeforeTheEndAndWhatChangesIsPutOff) {
+  constexpr std::uint64_t kSegmentBytes = std::uint64_t{16} << 20;
+  io::SimDisks disks(1);
+  NodeOptions options = test_options();
+  options.disks = &disks;
+  Rig rig(options, true);
+  const Records records(small_namespace());
+  ASSERT_TRUE(rig.put_all(records, 0, 1, AckLevel::kWritten));
+  rig.restart();  // it goes on in another segment
+  ASSERT_TRUE(rig.put_all(records, 1, 1, AckLevel::kWritten));
+  rig.options.serve_recovering = true;
+  rig.restart();
+  disks.drive(rig.options.store.dir + "/flash.kvd")
+      .hold_back(store::kHeadBytes + kSegmentBytes - kPageBytes, kPageBytes, std::chrono::seconds(1));
+  EarlyClient client(rig, records);
+  ASSERT_TRUE(rig.node->recover());
+  EXPECT_TRUE(client.early);
+  EXPECT_EQ(client.prefix, 1U);
+  EXPECT_EQ(client.removal, Code::kBusy);
+  EXPECT_EQ(client.put, Code::kBusy);
+  EXPECT_TRUE(rig.put_all(records, 5, 1));
 }
 
 TEST(NodeRecovery, AStoreInMemoryHasNothingToRead) {

@@ -90,11 +90,9 @@ struct NodeOptions {
   // Clients of this host and user may read the pool. Not when reads are slowed down, and not where there are
   // credentials: the pool shows everybody's records.
   bool shared_memory = true;
-  bool rings = true;                              // clients of this host and user may send through memory
-  Duration spin = std::chrono::microseconds(50);  // that the loop looks at rings for before it sleeps; 0 = not
-  // start() listens at once and leaves recovery to recover(). `kvdepot serve` does not yet: who opens a namespace
-  // before it is read with another schema than flash holds is not refused in every case (docs/status.md).
-  bool serve_recovering = false;
+  bool rings = true;                                 // clients of this host and user may send through memory
+  Duration spin = std::chrono::microseconds(50);     // that the loop looks at rings for before it sleeps; 0 = not
+  bool serve_recovering = false;                     // start() listens at once and leaves recovery to recover()
   io::DiskFactory* disks = nullptr;                  // where the flash file is opened; borrowed, null = the real disks
   std::shared_ptr<const auth::Authority> authority;  // who may come in, as Node::set_authority(); null = everybody
   std::shared_ptr<tls::Context> tls;                 // of tls:// addresses; null = there are none. Also its maker's

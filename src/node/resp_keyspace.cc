@@ -28,7 +28,7 @@ Status RespKeyspace::open_one(const std::string& tenant, const std::string& fing
                          .order = "RESP"});
     shapes_.push_back(block::shape_of(ns.groups.back(), false));
   }
-  const auto handle = store_.open_namespace(ns);
+  const auto handle = store_.open_own_namespace(ns);  // no other client may name it
   if (!handle) return fail(handle.error());
   handles_.push_back(*handle);
   return {};

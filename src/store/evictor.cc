@@ -249,9 +249,10 @@ void Evictor::write_header(Task& task) {
   header.generation = task.new_generation;
   header.boot_epoch = flash_.volume.boot_epoch();
   header.segment_bytes = flash_.volume.segment_bytes();
+  task.unopened = unopened();
   task.buffer.grow(kPageBytes);
   encode_segment_header(task.buffer.first(kPageBytes), flash_.volume.seeds(), header,
-                        flash_.segments.recent(kRecentMax), unopened());
+                        flash_.segments.recent(kRecentMax), task.unopened);
   submit(task, io::DiskOp::Kind::kWrite, flash_.volume.offset_of(task.segment), kPageBytes,
          [this, &task](Status status) {
            if (!status) return retry(task);
@@ -318,7 +319,7 @@ void Evictor::finish(Task& task) {
     flash_.segments.at(task.segment).generation = task.new_generation;
     flash_.segments.at(task.segment).state = SegmentState::kRetired;
   } else {
-    flash_.segments.ready(task.segment, task.new_generation);
+    flash_.segments.ready(task.segment, task.new_generation, task.unopened);
   }
   const auto at = std::ranges::find_if(tasks_, [&](const auto& other) { return other.get() == &task; });
   if (task.buffer.size() > kBufferKeptMax) task.buffer = AlignedBuffer();

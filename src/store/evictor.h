@@ -74,6 +74,7 @@ class Evictor {
     std::unordered_set<std::uint64_t> removed;  // hashes for which removed_from() has named it
     bool retire = false;
     std::uint64_t new_generation = 0;
+    std::uint64_t unopened = 0;  // in its header
     std::uint64_t sweep_at = 0;
     std::uint64_t discard_at = 0;  // in the segment: what is before it is discarded
     std::uint32_t failures = 0;    // in a row

@@ -18,9 +18,13 @@ void Flash::submit(io::DiskOp& op) {
   Flight& flight = flights_.take();
   flight.expected = expected;
   flight.hint = op.kind == io::DiskOp::Kind::kDiscard;
+  flight.changes = flight.hint || op.kind == io::DiskOp::Kind::kWrite;
+  writing_ += flight.changes ? 1 : 0;
   flight.on_done = std::move(op.on_done);
   op.on_done = [this, &flight](Status status) { landed(flight, status); };
-  if (auto submitted = volume.disk().submit(op); !submitted) {
+  const bool late = ended_ && flight.changes;
+  const Status submitted = late ? fail(Code::kIo, "the store has ended") : volume.disk().submit(op);
+  if (!submitted) {
     refused_.emplace_back(&op, submitted);
     if (!refused_timer_.armed()) refused_timer_.arm(loop.now());
   }
@@ -29,6 +33,7 @@ void Flash::submit(io::DiskOp& op) {
 void Flash::landed(Flight& flight, const Status& status) {
   const Time expected = flight.expected;
   const bool well = status.has_value() || flight.hint;
+  writing_ -= flight.changes ? 1 : 0;
   auto on_done = std::move(flight.on_done);
   flights_.give_back(flight);
   health.completed(expected, well);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "policy/write_budget.h"
 #include "store/flash_health.h"
 #include "store/flash_usage.h"
+#include "store/hidden_hashes.h"
 #include "store/index.h"
 #include "store/namespaces.h"
 #include "store/pool_record.h"
@@ -42,6 +42,7 @@ struct Flash {
         write_budget_(write_budget),
         budget_at_(loop.now()),
         segment_namespaces_(segments.count()),
+        hidden_(index_records_max),
         flights_(kFlightsReserved),
         refused_timer_(loop, [this] { fail_refused(); }) {}
   Flash(const Flash&) = delete;
@@ -54,12 +55,12 @@ struct Flash {
     std::uint32_t pages = 0;
   };
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash) const noexcept {
-    if (!health.on() || hidden(hash)) return std::nullopt;
+    if (!health.on() || hidden_.contains(hash)) return std::nullopt;
     return found(index.find(hash));
   }
   // The same, of which the index has fetched the place.
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash, const FlashIndex::Place& place) const noexcept {
-    if (!health.on() || hidden(hash)) return std::nullopt;
+    if (!health.on() || hidden_.contains(hash)) return std::nullopt;
     return found(index.find(place));
   }
   // Enters a record that was written into the index and counts it. False when the index has no place.
@@ -71,8 +72,9 @@ struct Flash {
     return record.bytes() <= record.tenant->quota.flash_bytes;
   }
   // What is found under this hash is not given out before recovery has ended: a tombstone was seen that may mean it.
-  void hide(std::uint64_t hash) { hidden_.insert(hash); }
-  void unhide_all() { hidden_ = {}; }
+  // Others may be hidden with it (HiddenHashes).
+  void hide(std::uint64_t hash) { hidden_.add(hash); }
+  void unhide_all() { hidden_.clear(); }
   // What an entry of the index comes to.
   [[nodiscard]] std::optional<Found> found(const std::optional<IndexEntry>& entry) const noexcept {
     if (!entry || !segments.readable(entry->segment) || entry->interleave != 0) return std::nullopt;
@@ -105,6 +107,11 @@ struct Flash {
   // Submits `op`; its on_done comes from the loop in every case, also when the disk refuses it. Watches over its time,
   // counts its errors and bytes.
   void submit(io::DiskOp& op);
+  // From now on nothing is written or discarded: such operations fail as kIo, and soon turn the tier off. For an
+  // orderly end, behind which nobody asks for any.
+  void end_writing() noexcept { ended_ = true; }
+  // Something is being written or discarded.
+  [[nodiscard]] bool writing() const noexcept { return writing_ > 0; }
   // Whether with `more` bytes as much has been written as StoreOptions::drive_writes_per_day allows by now.
   [[nodiscard]] bool over_budget(std::uint64_t more = 0);
 
@@ -120,25 +127,28 @@ struct Flash {
   FlashHealth health;
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;
+  bool unlisted = false;  // some segment is not what a table of uses can tell of it
 
  private:
   // An operation that the device has: who it is reported to.
   struct Flight {
     Time expected{};
-    bool hint = false;  // a discard: the device may refuse it without being at fault
+    bool hint = false;     // a discard: the device may refuse it without being at fault
+    bool changes = false;  // a write or a discard
     std::move_only_function<void(Status)> on_done;
     void reset() noexcept { on_done = nullptr; }
   };
   static constexpr std::size_t kFlightsReserved = 256;  // as many as the disk takes at once
 
-  [[nodiscard]] bool hidden(std::uint64_t hash) const noexcept { return !hidden_.empty() && hidden_.contains(hash); }
   void landed(Flight& flight, const Status& status);
   void fail_refused();
 
+  bool ended_ = false;
+  std::uint32_t writing_ = 0;
   policy::WriteBudget write_budget_;
   Time budget_at_;
   std::vector<std::vector<NamespaceHandle>> segment_namespaces_;
-  std::unordered_set<std::uint64_t> hidden_;
+  HiddenHashes hidden_;
   Recycler<Flight> flights_;
   std::vector<std::pair<io::DiskOp*, Status>> refused_;
   io::Timer refused_timer_;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kFrameChecksumAt = offsetof(FrameHead, checksum);
 constexpr std::size_t kFooterChecksumAt = offsetof(FooterTrailer, checksum);
+constexpr std::size_t kUsesChecksumAt = offsetof(UseTableHead, checksum);
 
 // XXH3-64 of `bytes` with the eight at `hole` taken as zero.
 std::uint64_t checksum_around(Bytes bytes, std::size_t hole, std::uint64_t seed) noexcept {
@@ -97,7 +98,8 @@ const std::byte* take_all(const std::byte* at, std::size_t count, std::vector<T>
 FormatSeeds::FormatSeeds(const Uuid& uuid) noexcept
     : segment(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicSegment)),
       frame(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicFrame)),
-      footer(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicFooter)) {}
+      footer(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicFooter)),
+      uses(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicUses)) {}
 
 void encode_superblock(MutableBytes page, const Superblock& block) noexcept {
   KVD_CHECK(page.size() == kPageBytes);
@@ -154,6 +156,31 @@ std::vector<std::uint32_t> parse_recent(Bytes page) {
 }
 
 std::uint64_t parse_unopened(Bytes page) noexcept { return load<std::uint64_t>(page.data() + kUnopenedAt); }
+
+void encode_use_table(MutableBytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch,
+                      std::span<const UseEntry> uses) noexcept {
+  KVD_CHECK(area.size() == use_table_bytes(uses.size()));
+  std::memset(area.data(), 0, area.size());
+  UseTableHead head;
+  head.segments = static_cast<std::uint32_t>(uses.size());
+  head.boot_epoch = boot_epoch;
+  save(area.data(), head);
+  put_all(area.data() + sizeof head, uses);
+  save(area.data() + kUsesChecksumAt, checksum_around(area, kUsesChecksumAt, seeds.uses));
+}
+
+Result<std::vector<UseEntry>> parse_use_table(Bytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch,
+                                              std::uint32_t segments) {
+  if (area.size() != use_table_bytes(segments)) return fail(Code::kCorrupt, "table of uses has the wrong size");
+  const auto head = load<UseTableHead>(area.data());
+  const bool ours = head.magic == kMagicUses && head.version == kFormatVersion && head.segments == segments &&
+                    head.boot_epoch == boot_epoch;
+  if (!ours || head.checksum != checksum_around(area, kUsesChecksumAt, seeds.uses))
+    return fail(Code::kCorrupt, "no table of the last opening's uses");
+  std::vector<UseEntry> uses;
+  take_all(area.data() + sizeof head, segments, uses);
+  return uses;
+}
 
 void SegmentContent::reserve(std::size_t records) {
   constexpr std::size_t kFew = 8;

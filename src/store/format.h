@@ -34,6 +34,7 @@ inline constexpr std::uint64_t kFeaturesKnown = 0;       // of superblocks and o
 inline constexpr std::uint64_t kMagicSuperblock = 0x5245'5055'5344'564B;  // "KVDSUPER"
 inline constexpr std::uint64_t kMagicSegment = 0x544D'4745'5344'564B;     // "KVDSEGMT"
 inline constexpr std::uint64_t kMagicFrame = 0x454D'4152'4644'564B;       // "KVDFRAME"
+inline constexpr std::uint64_t kMagicUses = 0x4553'5553'5344'564B;        // "KVDSUSES"
 inline constexpr std::uint64_t kMagicFooter = 0x5254'4F4F'4644'564B;      // "KVDFOOTR"
 
 using Uuid = std::array<std::byte, 16>;
@@ -160,12 +161,31 @@ struct FooterTrailer {
 };
 static_assert(sizeof(FooterTrailer) == 64 && offsetof(FooterTrailer, checksum) == 56);
 
+// In which use each segment was at an orderly end: a head, then as many entries as there are segments.
+struct UseTableHead {
+  std::uint64_t magic = kMagicUses;
+  std::uint32_t version = kFormatVersion;
+  std::uint32_t segments = 0;
+  std::uint64_t boot_epoch = 0;  // of the opening that ended
+  std::array<std::uint64_t, 4> reserved{};
+  std::uint64_t checksum = 0;
+};
+static_assert(sizeof(UseTableHead) == 64 && offsetof(UseTableHead, checksum) == 56);
+struct UseEntry {
+  std::uint64_t generation = 0;  // 0: no header counts
+  std::uint64_t unopened = 0;    // see kUnopenedAt
+  friend bool operator==(const UseEntry&, const UseEntry&) = default;
+};
+static_assert(sizeof(UseEntry) == 16);
+inline constexpr std::uint64_t kUseTableAt = std::uint64_t{64} << 10;                // behind superblock copy 0
+inline constexpr std::uint64_t kUseTableBytesMax = kSuperblockStride - kUseTableAt;  // 61,436 segments
+
 // ---- Encoding and parsing ----
 
 // Seeds of the checksums of one store.
 struct FormatSeeds {
   explicit FormatSeeds(const Uuid& uuid) noexcept;
-  std::uint64_t segment = 0, frame = 0, footer = 0;
+  std::uint64_t segment = 0, frame = 0, footer = 0, uses = 0;
 };
 
 // `page` is one page; everything after the structure is zeroed, the checksum is filled in.
@@ -183,6 +203,17 @@ Result<SegmentHeader> parse_segment_header(Bytes page, const FormatSeeds& seeds,
 std::vector<std::uint32_t> parse_recent(Bytes page);
 // What is at kUnopenedAt in one.
 std::uint64_t parse_unopened(Bytes page) noexcept;
+
+// Bytes of a table of uses, rounded up to pages.
+constexpr std::size_t use_table_bytes(std::size_t segments) noexcept {
+  return align_up(sizeof(UseTableHead) + segments * sizeof(UseEntry), kPageBytes);
+}
+// Requires `area` to be use_table_bytes() of `uses`.
+void encode_use_table(MutableBytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch,
+                      std::span<const UseEntry> uses) noexcept;
+// The table that this opening has left of so many segments. kCorrupt: there is none, or it is damaged.
+Result<std::vector<UseEntry>> parse_use_table(Bytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch,
+                                              std::uint32_t segments);
 
 // A namespace as named on flash.
 struct NamespaceName {

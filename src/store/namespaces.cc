@@ -35,43 +35,32 @@ Namespaces::~Namespaces() = default;
 NamespaceHandle Namespaces::find_or_add(const NamespaceName& name) {
   const auto hash = block::hash_namespace(name.tenant, as_bytes(name.fingerprint));
   const auto [at, added] = by_hash_.try_emplace(hash, 0);
-  if (added) at->second = add(name, hash);
-  return at->second;
-}
-
-NamespaceHandle Namespaces::add(const NamespaceName& name, const block::NamespaceHash& hash) {
+  if (!added) return at->second;
   if (free_.empty()) {
     free_.push_back(static_cast<NamespaceHandle>(entries_.size()));
     entries_.emplace_back();
   }
-  const NamespaceHandle handle = free_.back();
+  at->second = free_.back();
   free_.pop_back();
-  NamespaceInfo& entry = entries_[handle];
+  NamespaceInfo& entry = entries_[at->second];
   entry.name = name;
   entry.hash = hash;
   entry.tenant = &tenants_->enter(name.tenant);
   entry.known = true;
-  return handle;
+  return at->second;
 }
 
 // Nobody names it any more.
 void Namespaces::forget_unused(NamespaceHandle handle) {
   NamespaceInfo& entry = entries_[handle];
   if (entry.users > 0 || entry.holds > 0) return;
-  const auto at = by_hash_.find(entry.hash);
-  if (at->second == handle && entry.disputed != kNoNamespace) {
-    at->second = entry.disputed;
-  } else if (at->second == handle) {
-    by_hash_.erase(at);
-  } else if (NamespaceInfo& opened = entries_[at->second]; opened.disputed == handle) {
-    opened.disputed = kNoNamespace;
-  }
+  by_hash_.erase(entry.hash);
   tenants_->leave(*entry.tenant);
   entry = NamespaceInfo();
   free_.push_back(handle);
 }
 
-Result<NamespaceHandle> Namespaces::open(const Namespace& ns) {
+Result<NamespaceHandle> Namespaces::open(const Namespace& ns, bool own) {
   if (auto checked = block::check_namespace(ns); !checked) return fail(checked.error());
   std::vector<GroupInfo> groups;
   for (const auto& schema : ns.groups) {
@@ -88,7 +77,7 @@ Result<NamespaceHandle> Namespaces::open(const Namespace& ns) {
   // the segments live.
   const bool equal = before == nullptr || std::ranges::all_of(groups, [&](const GroupInfo& info) {
                        const GroupInfo* known = before->group(info.schema.group);
-                       return known == nullptr ? !open_already : known->schema == info.schema;
+                       return known == nullptr ? reading_ || !open_already : known->schema == info.schema;
                      });
   const bool covers =
       before == nullptr || std::ranges::all_of(before->groups, [&](const GroupInfo& known) {
@@ -96,6 +85,9 @@ Result<NamespaceHandle> Namespaces::open(const Namespace& ns) {
       });
   if (!equal || !covers)
     return fail(Code::kInvalid, "this namespace is stored with another schema: give it another fingerprint");
+  const bool told = before != nullptr && before->groups.size() == groups.size();
+  if (reading_ && !told && !own)
+    return fail(Code::kUnavailable, "the depot is recovering: it has not read yet what it holds of this namespace");
   if (Status may = open_already ? Status{} : may_open(ns.tenant); !may) return fail(may.error());
   const NamespaceHandle handle = find_or_add({ns.tenant, ns.fingerprint});
   NamespaceInfo& entry = entries_[handle];
@@ -124,21 +116,12 @@ void Namespaces::close(NamespaceHandle handle) {
   forget_unused(handle);
 }
 
-NamespaceHandle Namespaces::learn(const NamespaceName& name, const GroupSchema& schema) {
+Namespaces::Told Namespaces::learn(const NamespaceName& name, const GroupSchema& schema) {
   const NamespaceHandle handle = find_or_add(name);
   const GroupInfo* const known = entries_[handle].group(schema.group);
-  if (entries_[handle].users > 0 && (known == nullptr || known->schema != schema)) {
-    if (entries_[handle].disputed == kNoNamespace) {
-      const NamespaceHandle other = add(name, entries_[handle].hash);
-      entries_[handle].disputed = other;
-      disputed_ = true;
-    }
-    NamespaceInfo& other = entries_[entries_[handle].disputed];
-    if (other.group(schema.group) == nullptr) other.groups.push_back(group_info(schema));
-    return entries_[handle].disputed;
-  }
-  if (known == nullptr) entries_[handle].groups.push_back(group_info(schema));
-  return handle;
+  if (known != nullptr) return {handle, known->schema == schema};
+  entries_[handle].groups.push_back(group_info(schema));
+  return {handle, true};
 }
 
 void Namespaces::hold(NamespaceHandle handle) {

@@ -3,8 +3,10 @@
 // An entry stays, with its handle and the addresses of its shapes, while somebody has it open (at most 65,535 are) or
 // holds it: a record in the pool, a segment with something of it or with a tombstone that names it. So those that
 // nobody has open are bounded by what pool and flash hold. Then it is forgotten, and another namespace gets its handle.
-// A namespace may be opened before recovery has found what flash holds of it, and with another schema: then that gets
-// an entry of its own, which counts from when nobody has the namespace open any more. One owner, no locking.
+//
+// While recovery still reads what flash holds, the schema that is told first of a group counts, and recovery tells the
+// newest first. So a namespace can be opened as soon as all groups that it is opened with were told: what is told later
+// cannot change them. What recovery makes known does not depend on who has opened what. One owner, no locking.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +34,6 @@ struct GroupInfo {
   [[nodiscard]] const block::RecordShape* shape_of_pages(std::uint32_t pages) const noexcept;
 };
 
-inline constexpr NamespaceHandle kNoNamespace = UINT32_MAX;
-
 struct TenantSpace;
 class TenantSpaces;
 
@@ -45,7 +45,6 @@ struct NamespaceInfo {
   std::uint32_t users = 0;        // that have it open
   std::uint32_t holds = 0;
   bool known = false;
-  NamespaceHandle disputed = kNoNamespace;  // the entry of what flash holds of it with other schemas
 
   [[nodiscard]] const GroupInfo* group(std::uint16_t number) const noexcept;
 };
@@ -65,7 +64,7 @@ inline std::uint64_t record_hash(const block::NamespaceHash& ns, const block::Re
 class Namespaces {
  public:
   static constexpr std::size_t kOpenedMax = 65'535;
-  static constexpr NamespaceHandle kNone = kNoNamespace;
+  static constexpr NamespaceHandle kNone = UINT32_MAX;
 
   // `record_bytes_max`: the largest record this store can hold.
   explicit Namespaces(std::uint64_t record_bytes_max);
@@ -75,16 +74,20 @@ class Namespaces {
 
   // Opens a namespace, until close(); the same handle for an equal one that is known. kInvalid: bad names or geometry,
   // a record too large for this store, or known here with another schema (also: without a group of which flash holds
-  // something); kNoSpace: too many, of all or of the tenant.
-  Result<NamespaceHandle> open(const Namespace& ns);
+  // something); kNoSpace: too many, of all or of the tenant; kUnavailable: flash may hold a group of it that was not told
+  // yet (set_reading()). `own`: flash holds no other schema under this name, so that it need not have been told.
+  Result<NamespaceHandle> open(const Namespace& ns, bool own = false);
   void close(NamespaceHandle handle);
-  // Notes a namespace found on flash with one of its groups, and returns its handle, which is to be held at once. An
-  // opened one is left as it is; one that has that group otherwise, or not at all, is disputed from then on.
-  NamespaceHandle learn(const NamespaceName& name, const GroupSchema& schema);
+  // What flash holds is being read, or is known.
+  void set_reading(bool is) noexcept { reading_ = is; }
+  // A namespace found on flash with one of its groups.
+  struct Told {
+    NamespaceHandle handle = kNone;  // to be held at once
+    bool agrees = true;              // false: the group is known otherwise, and stays so
+  };
+  Told learn(const NamespaceName& name, const GroupSchema& schema);
   void hold(NamespaceHandle handle);
   void release(NamespaceHandle handle);
-  // Whether some namespace was opened otherwise than flash holds it.
-  [[nodiscard]] bool disputed() const noexcept { return disputed_; }
 
   [[nodiscard]] bool known(NamespaceHandle handle) const noexcept {
     return handle < entries_.size() && entries_[handle].known;
@@ -103,7 +106,6 @@ class Namespaces {
 
  private:
   NamespaceHandle find_or_add(const NamespaceName& name);
-  NamespaceHandle add(const NamespaceName& name, const block::NamespaceHash& hash);
   void forget_unused(NamespaceHandle handle);
   [[nodiscard]] Status may_open(const std::string& tenant) const;
 
@@ -113,7 +115,7 @@ class Namespaces {
   std::vector<NamespaceHandle> free_;  // of entries that are not known
   std::map<block::NamespaceHash, NamespaceHandle> by_hash_;
   std::size_t opened_ = 0;
-  bool disputed_ = false;
+  bool reading_ = false;
 };
 
 }  // namespace kvd::store

@@ -42,42 +42,58 @@ TEST(Namespaces, OneThatIsHeldKeepsHandleAndSchema) {
   EXPECT_TRUE(namespaces.open(namespace_of(5, 5'000, "model 1"))) << "nothing is left of the old schema";
 }
 
-TEST(Namespaces, OneThatFlashHoldsOtherwiseCountsWhenNobodyHasItOpen) {
-  Namespaces namespaces(1 << 20);
-  const Namespace stored = named(1), other = namespace_of(5, 5'000, "model 1");
-  const NamespaceName name{stored.tenant, stored.fingerprint};
-  const NamespaceHandle early = *namespaces.open(other);
-  const NamespaceHandle same = namespaces.learn(name, other.groups[0]);
-  EXPECT_EQ(same, early);
-  EXPECT_FALSE(namespaces.disputed());
-  const NamespaceHandle found = namespaces.learn(name, stored.groups[0]);
-  namespaces.hold(found);
-  EXPECT_NE(found, early);
-  EXPECT_TRUE(namespaces.disputed());
-  EXPECT_EQ(namespaces.learn(name, stored.groups[0]), found);
-  EXPECT_EQ(namespaces.at(found).hash, namespaces.at(early).hash) << "they are one namespace";
-  EXPECT_EQ(namespaces.at(found).group(0)->schema, stored.groups[0]) << "its removals stay writable";
-  EXPECT_EQ(namespaces.at(early).group(0)->schema, other.groups[0]);
-  EXPECT_EQ(*namespaces.open(other), early) << "while it is open";
-  namespaces.close(early);
-  namespaces.close(early);
-  EXPECT_FALSE(namespaces.known(early));
-  EXPECT_EQ(namespaces.open(other).error().code, Code::kInvalid);
-  EXPECT_EQ(*namespaces.open(stored), found);
-  namespaces.close(found);
-  namespaces.release(found);
-  EXPECT_TRUE(namespaces.open(other)) << "nothing is left of what flash held";
+Namespace two_groups(std::uint64_t n) {
+  Namespace ns = named(n);
+  ns.groups.push_back(ns.groups[0]);
+  ns.groups[1].group = 1;
+  return ns;
 }
 
-TEST(Namespaces, OneThatFlashHoldsOtherwiseMayGoFirst) {
+NamespaceName name_of(const Namespace& ns) { return {ns.tenant, ns.fingerprint}; }
+
+TEST(Namespaces, WhileFlashIsReadOneIsOpenedWhenAllItsGroupsWereTold) {
   Namespaces namespaces(1 << 20);
-  const NamespaceHandle early = *namespaces.open(namespace_of(5, 5'000, "model 1"));
-  const NamespaceHandle found = namespaces.learn({named(1).tenant, named(1).fingerprint}, named(1).groups[0]);
+  namespaces.set_reading(true);
+  const Namespace both = two_groups(1);
+  EXPECT_EQ(namespaces.open(both).error().code, Code::kUnavailable);
+  const NamespaceHandle found = namespaces.learn(name_of(both), both.groups[1]).handle;
   namespaces.hold(found);
-  namespaces.release(found);
-  EXPECT_FALSE(namespaces.known(found));
-  namespaces.close(early);
-  EXPECT_TRUE(namespaces.open(named(1)));
+  EXPECT_EQ(namespaces.open(both).error().code, Code::kUnavailable) << "the other group may be stored otherwise";
+  EXPECT_EQ(namespaces.learn(name_of(both), both.groups[0]).handle, found);
+  EXPECT_EQ(*namespaces.open(both), found);
+  EXPECT_EQ(*namespaces.open(both), found) << "the second connection of the same client";
+  EXPECT_EQ(namespaces.open(named(2)).error().code, Code::kUnavailable) << "it may be stored";
+  EXPECT_TRUE(namespaces.open(named(3), true)) << "stored or not, nobody else can name it";
+  namespaces.set_reading(false);
+  EXPECT_TRUE(namespaces.open(named(2)));
+}
+
+TEST(Namespaces, OfTwoSchemasOnFlashTheOneThatIsToldFirstCounts) {
+  Namespaces namespaces(1 << 20);
+  namespaces.set_reading(true);
+  const Namespace stored = named(1), other = namespace_of(5, 5'000, "model 1");
+  EXPECT_TRUE(namespaces.learn(name_of(stored), stored.groups[0]).agrees);
+  const NamespaceHandle found = *namespaces.open(stored);
+  const Namespaces::Told late = namespaces.learn(name_of(other), other.groups[0]);
+  EXPECT_EQ(late.handle, found) << "they are one namespace, whose removals stay writable";
+  EXPECT_FALSE(late.agrees);
+  EXPECT_TRUE(namespaces.learn(name_of(stored), stored.groups[0]).agrees);
+  EXPECT_EQ(namespaces.at(found).group(0)->schema, stored.groups[0]);
+  EXPECT_EQ(namespaces.open(other).error().code, Code::kInvalid) << "at once: it will not be told otherwise";
+}
+
+// What flash holds is known in the end as if nobody had opened anything before.
+TEST(Namespaces, AGroupThatIsToldLaterJoinsWhatIsOpen) {
+  Namespaces namespaces(1 << 20);
+  namespaces.set_reading(true);
+  const Namespace both = two_groups(1);
+  namespaces.learn(name_of(both), both.groups[0]);
+  const NamespaceHandle early = *namespaces.open(named(1));
+  EXPECT_EQ(namespaces.open(both).error().code, Code::kUnavailable) << "not refused: it may be the rightful one";
+  EXPECT_TRUE(namespaces.learn(name_of(both), both.groups[1]).agrees);
+  EXPECT_EQ(*namespaces.open(both), early);
+  EXPECT_NE(namespaces.at(early).group(1), nullptr);
+  EXPECT_EQ(namespaces.open(named(1)).error().code, Code::kInvalid) << "as after a recovery that nobody watched";
 }
 
 TEST(Namespaces, AsManyAsOneLikesOneAfterAnother) {

@@ -14,6 +14,7 @@
 #include "store/aligned_buffer.h"
 #include "store/blocking_disk.h"
 #include "store/footer_reader.h"
+#include "store/use_table.h"
 
 namespace kvd::store {
 namespace {
@@ -21,6 +22,8 @@ namespace {
 constexpr std::uint32_t kHeadersAtOnce = 256;  // as many operations as a disk takes
 constexpr std::size_t kEnteredAtOnce = 32;     // records whose reads of the index overlap
 constexpr std::size_t kTurnRecords = 4096;     // entered in a turn of the loop: a millisecond or less
+constexpr std::size_t kTurnTombstones = 2048;  // applied in one: each is looked up and sorted twice
+constexpr std::size_t kParts = 1024;           // of all tombstones: a few hundred in each where a store keeps the most
 
 // Reads the first page of every segment, many at once: when one is there it is looked at, and the next one is started.
 class FirstPages {
@@ -73,16 +76,26 @@ bool same(const Tombstone& a, const Tombstone& b) {
   return a.segment == b.segment && a.generation == b.generation && a.key.hash == b.key.hash && a.put_seq == b.put_seq;
 }
 
+// Those that say the same behind each other, those in segment `last` behind others.
+void sort_alike(std::vector<Tombstone>& tombstones, std::optional<std::uint32_t> last) {
+  std::ranges::sort(tombstones, {}, [last](const Tombstone& t) {
+    return std::tuple(t.segment, t.generation, t.key.hash, t.put_seq, t.holder == last, t.holder_generation);
+  });
+}
+
 }  // namespace
 
 Recovery::Recovery(Flash& flash, Meanwhile meanwhile)
-    : flash_(flash), meanwhile_(std::move(meanwhile)), seqs_(flash.segments.count(), [this](std::uint32_t segment) {
+    : flash_(flash),
+      meanwhile_(std::move(meanwhile)),
+      tombstones_(kParts),
+      seqs_(flash.segments.count(), [this](std::uint32_t segment) {
         return read_footer({segment, flash_.segments.at(segment).generation, false});
       }) {}
 
 Result<RecoveryReport> Recovery::run() {
   std::vector<Use> uses;
-  if (auto read = read_headers(uses); !read) return fail(read.error());
+  if (auto found = find_uses(uses); !found) return fail(found.error());
   // Newest first: when the index has become smaller, the oldest segments are the ones that go.
   std::ranges::sort(uses, std::greater<>(), &Use::generation);
   number_on(uses);
@@ -93,9 +106,9 @@ Result<RecoveryReport> Recovery::run() {
     if (stopped_ || !go_on()) return fail(Code::kCancelled, "recovery was stopped");
     take(uses[i], footers.next());
     if (meanwhile_ && i + 1 < uses.size()) known_above(uses[i + 1].generation);
-    flash_.stats.recovery_percent.set((i + 1) * 100 / uses.size());
+    flash_.stats.recovery_percent.set((i + 1) * 99 / uses.size());  // the last one is for the tombstones
   }
-  finish();
+  if (stopped_ || !finish()) return fail(Code::kCancelled, "recovery was stopped");
   report_.records = flash_.index.size();
   return report_;
 }
@@ -106,6 +119,8 @@ void Recovery::number_on(const std::vector<Use>& uses) {
     flash_.generation_next = std::max(flash_.generation_next, use.generation + 1);
     flash_.segments.at(use.segment).generation = use.generation;
     flash_.segments.at(use.segment).order = use.generation;
+    flash_.segments.at(use.segment).unopened = use.unopened;
+    flash_.unlisted = flash_.unlisted || use.refused;
     flash_.segments.unread(use.segment);
   }
   // Above all of earlier openings, also of headers that are damaged now: their footers must not count for a new use.
@@ -137,13 +152,13 @@ void Recovery::known_above(std::uint64_t generation) {
   });
 }
 
-void Recovery::finish() {
+bool Recovery::finish() {
   sort_for_eviction(taken_);
   for (const auto& [use, absorbed] : taken_) {
     flash_.segments.seal(use.segment, use.refused);
     if (!absorbed) surplus_.push_back(use.segment);
   }
-  apply_tombstones();
+  return apply_tombstones();
 }
 
 void Recovery::sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const {
@@ -159,6 +174,26 @@ void Recovery::sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) cons
     return std::tuple(place, at != rank.end() ? at->second : s.first.generation);
   };
   std::ranges::sort(sealed, {}, order);
+}
+
+Status Recovery::find_uses(std::vector<Use>& uses) {
+  if (flash_.volume.created() == false && believe_table(uses)) return {};
+  uses.clear();
+  return read_headers(uses);
+}
+
+// The newest header is read all the same: it says in which order segments were used, and whether the table is right.
+bool Recovery::believe_table(std::vector<Use>& uses) {
+  const auto table = UseTable::read(flash_);
+  if (!table) return false;
+  for (std::uint32_t s = 0; s < table->size(); ++s)
+    if ((*table)[s].generation != 0) uses.push_back({s, (*table)[s].generation, false, (*table)[s].unopened});
+  if (uses.empty()) return true;
+  const Use newest = *std::ranges::max_element(uses, {}, &Use::generation);
+  const AlignedBuffer page(kPageBytes);
+  std::vector<Use> read;
+  return reader_of(newest)(0, page.span()) && take_header(newest.segment, page.span(), read) &&
+         read[0].generation == newest.generation && read[0].unopened == newest.unopened;
 }
 
 Status Recovery::read_headers(std::vector<Use>& uses) {
@@ -272,11 +307,13 @@ bool Recovery::write_footer(const Use& use, Footer& footer) {
 
 // ---- Into memory ----
 
-// Enters what a segment holds; false when the index has no room for all of it.
+// Enters what a segment holds; false when a record had to be left out: the index has no room, or its schema is not the
+// one that counts.
 bool Recovery::absorb(const Use& use, const Footer& footer) {
   const SegmentContent& content = footer.content;
-  bool room = true;
-  std::unordered_map<std::uint32_t, NamespaceHandle> handles;  // of a namespace with a schema: few, or one a record
+  bool all = true;
+  std::uint64_t disagreeing = 0;
+  std::unordered_map<std::uint32_t, Namespaces::Told> told;  // of a namespace with a schema: few, or one a record
   std::vector<Entering> entering;
   entering.reserve(kEnteredAtOnce);
   for (std::size_t i = 0; i < content.descriptors.size(); ++i) {
@@ -287,24 +324,33 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
       ++report_.dropped;
       continue;
     }
-    const auto [known, is_new] = handles.try_emplace(std::uint32_t{d.name_space} << 16 | d.schema);
+    const auto [known, is_new] = told.try_emplace(std::uint32_t{d.name_space} << 16 | d.schema);
+    const auto& [ns, agrees] = known->second;
     if (is_new) {
       known->second = flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]);
-      flash_.hold_namespace(use.segment, known->second);
+      flash_.hold_namespace(use.segment, ns);
     }
-    const NamespaceHandle ns = known->second;
     const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
     if (d.tombstone()) {
       if (meanwhile_) flash_.hide(key.hash);
       if (d.offset < flash_.segments.count())
-        tombstones_.push_back({key, d.put_seq, d.offset, d.checksum, use.segment, use.generation});
+        part_of(key).push_back({key, d.put_seq, d.offset, d.checksum, use.segment, use.generation});
+    } else if (!agrees) {
+      ++disagreeing;
     } else if (!use.refused) {
       flash_.index.prefetch(key.hash);
       entering.push_back({&d, key});
-      if (entering.size() == kEnteredAtOnce) room = enter(use, entering) && room;
+      if (entering.size() == kEnteredAtOnce) all = enter(use, entering) && all;
     }
   }
-  return enter(use, entering) && room;
+  all = enter(use, entering) && all;
+  if (disagreeing == 0) return all;
+  report_.dropped += disagreeing;
+  flash_.log.warn(
+      fmt::format("store: {} records of segment {} have another schema than newer ones of their namespace: "
+                  "they are dropped, and the segment is given up",
+                  disagreeing, use.segment));
+  return false;
 }
 
 // False when there was no room for one.
@@ -328,25 +374,69 @@ bool Recovery::insert(const Use& use, const Descriptor& d, const RecordKey& key)
     if (!seqs_.newer(d.put_seq, other->segment, other->offset, false)) {
       const auto seq = seqs_.at(other->segment, other->offset);
       if (seq && *seq > d.put_seq)
-        tombstones_.push_back({key, *seq, use.segment, use.generation, other->segment, generation});
+        part_of(key).push_back({key, *seq, use.segment, use.generation, other->segment, generation});
       return true;
     }
-    tombstones_.push_back({key, d.put_seq, other->segment, generation, use.segment, use.generation});
+    part_of(key).push_back({key, d.put_seq, other->segment, generation, use.segment, use.generation});
   } else if (!other && flash_.index.size() >= flash_.index.records_max()) {
     return false;
   }
   return flash_.enter(key, {use.segment, d.offset, d.length / 4096, 0, static_cast<std::uint32_t>(d.checksum)});
 }
 
-// The youngest segment whose tombstones are all in others, too, or name nothing any more; tombstones_ is sorted.
-std::optional<std::uint32_t> Recovery::segment_of_copies() const {
+// ---- Tombstones, when all segments are known ----
+
+// Does `work` with the parts, as many in a turn of the loop as have some tombstones together.
+bool Recovery::each_part(const std::function<void(Part&)>& work) {
+  std::size_t turn = 0;
+  for (Part& part : tombstones_) {
+    turn += part.size();
+    work(part);
+    if (turn < kTurnTombstones) continue;
+    turn = 0;
+    if (!go_on()) return false;
+  }
+  return true;
+}
+
+bool Recovery::apply_tombstones() {
   std::vector<bool> needed(flash_.segments.count());
-  for (std::size_t i = 0, end = 0; i < tombstones_.size(); i = end) {
-    const Tombstone& t = tombstones_[i];
-    while (end < tombstones_.size() && same(t, tombstones_[end])) ++end;
+  const bool applied = each_part([&](Part& part) {
+    apply(part);
+    sort_alike(part, std::nullopt);
+    note_needed(part, needed);
+  });
+  if (!applied) return false;
+  const auto last = segment_of_copies(needed);
+  return each_part([&](Part& part) { restore(part, last); });
+}
+
+// Takes what they remove out of the index.
+void Recovery::apply(Part& part) {
+  for (std::size_t i = 0, end = part.size(); i < end; ++i) {
+    const Tombstone t = part[i];
+    const auto entry = flash_.index.find(t.key.hash);
+    if (!entry || !seqs_.newer(t.put_seq, entry->segment, entry->offset, true)) continue;
+    // What it hides in another segment than the one that it names may outlive that one.
+    if (entry->segment != t.segment)
+      part.push_back({t.key, t.put_seq, entry->segment, flash_.segments.at(entry->segment).generation, t.holder,
+                      t.holder_generation});
+    flash_.leave(t.key, entry->segment, entry->offset);
+  }
+}
+
+// Which segments hold a tombstone that no other one holds and that names something; `part` is sorted.
+void Recovery::note_needed(const Part& part, std::vector<bool>& needed) const {
+  for (std::size_t i = 0, end = 0; i < part.size(); i = end) {
+    const Tombstone& t = part[i];
+    while (end < part.size() && same(t, part[end])) ++end;
     const bool names_something = t.segment != t.holder && t.generation == flash_.segments.at(t.segment).generation;
     if (end == i + 1 && names_something) needed[t.holder] = true;
   }
+}
+
+// The youngest segment whose tombstones are all in others, too, or name nothing any more.
+std::optional<std::uint32_t> Recovery::segment_of_copies(const std::vector<bool>& needed) const {
   std::optional<std::uint32_t> youngest;
   for (std::uint32_t s = 0; s < needed.size(); ++s)
     if (!needed[s] && flash_.segments.at(s).state == SegmentState::kSealed &&
@@ -355,32 +445,17 @@ std::optional<std::uint32_t> Recovery::segment_of_copies() const {
   return youngest;
 }
 
-void Recovery::apply_tombstones() {
-  for (std::size_t i = 0, end = tombstones_.size(); i < end; ++i) {
-    const Tombstone t = tombstones_[i];
-    const auto entry = flash_.index.find(t.key.hash);
-    if (!entry || !seqs_.newer(t.put_seq, entry->segment, entry->offset, true)) continue;
-    // What it hides in another segment than the one that it names may outlive that one.
-    if (entry->segment != t.segment)
-      tombstones_.push_back({t.key, t.put_seq, entry->segment, flash_.segments.at(entry->segment).generation, t.holder,
-                             t.holder_generation});
-    flash_.leave(t.key, entry->segment, entry->offset);
-  }
-  // A crash while tombstones were carried over leaves two copies. One is enough, and not the one in a segment of which
-  // all are elsewhere, too: that may be all that is free to be given up, so it must have nothing to carry.
-  const auto sort = [&](std::optional<std::uint32_t> last) {
-    std::ranges::sort(tombstones_, {}, [last](const Tombstone& t) {
-      return std::tuple(t.segment, t.generation, t.key.hash, t.put_seq, t.holder == last, t.holder_generation);
-    });
-  };
-  sort({});
-  sort(segment_of_copies());
-  const auto rest = std::ranges::unique(tombstones_, same);
-  tombstones_.erase(rest.begin(), rest.end());
-  for (const Tombstone& tombstone : tombstones_) {
+// A crash while tombstones were carried over leaves two copies. One is enough, and not the one in a segment of which
+// all are elsewhere, too (`last`): that may be all that is free to be given up, so it must have nothing to carry.
+void Recovery::restore(Part& part, std::optional<std::uint32_t> last) {
+  sort_alike(part, last);
+  const auto rest = std::ranges::unique(part, same);
+  part.erase(rest.begin(), rest.end());
+  for (const Tombstone& tombstone : part) {
     flash_.hold_namespace(tombstone.segment, tombstone.key.ns);
     flash_.tombstones.restore(tombstone);
   }
+  part = {};
 }
 
 }  // namespace kvd::store

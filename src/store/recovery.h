@@ -5,7 +5,8 @@
 // so it can be interrupted and repeated at any point. What cannot be read or does not verify is read once more, because
 // a lost segment may hold tombstones; then damage loses the record or segment it hit and is counted.
 // Footers are read ahead, and the index's memory is fetched ahead of insertions. Blocks: runs the loop. Takes less than
-// 12 MiB besides the index, and while it scans as much as the largest record, given back when it is done.
+// 13 MiB besides the index and 90 bytes for each tombstone on flash, and while it scans as much as the largest record,
+// given back when it is done.
 //
 // Records may be got meanwhile, those of which nothing can be learnt any more that is to come. A tombstone of a record
 // and a newer copy lie in the record's segment or in one that was opened later. The header of a segment tells below
@@ -13,6 +14,11 @@
 // as those from there on are known: its state is kRecovered then. What any tombstone may mean is hidden until the end
 // (Flash::hide), where tombstones are applied. Of a segment whose header does not tell nothing is served before the
 // end.
+//
+// Of two schemas of one group of a namespace the one in the segment with the higher generation counts (Namespaces). A
+// store never writes a second one while a segment holds the first; but a segment whose header could not be read counts
+// as free, and may be readable again at a later opening. Records of the other schema are dropped, and their segment is
+// given up as soon as the store writes.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +44,8 @@ struct RecoveryReport {
 
 class Recovery {
  public:
-  // Called between two segments, and in long ones: whoever is served meanwhile has its turn of the loop. False: stop.
+  // Called between two segments, in long ones, and while tombstones are applied: whoever is served meanwhile has its
+  // turn of the loop. False: stop.
   using Meanwhile = std::function<bool()>;
 
   // `flash` is borrowed. Without `meanwhile` nobody asks before the end.
@@ -46,7 +53,7 @@ class Recovery {
 
   // kIo only when the device answers nothing at all; kCancelled when it was stopped: it has written footers only.
   Result<RecoveryReport> run();
-  // Segments whose records had no room in the index: to be given up first.
+  // Segments with records that had no room in the index, or have a schema that does not count: to be given up first.
   [[nodiscard]] const std::vector<std::uint32_t>& surplus() const noexcept { return surplus_; }
 
  private:
@@ -63,6 +70,9 @@ class Recovery {
     RecordKey key{};
   };
 
+  // The uses of all segments: as the last opening's table says, or by all headers.
+  Status find_uses(std::vector<Use>& uses);
+  bool believe_table(std::vector<Use>& uses);
   Status read_headers(std::vector<Use>& uses);
   bool take_header(std::uint32_t segment, Bytes page, std::vector<Use>& uses);
   void number_on(const std::vector<Use>& uses);
@@ -71,7 +81,8 @@ class Recovery {
   // All uses down to this generation, of which there may be more, are known.
   void known_above(std::uint64_t generation);
   [[nodiscard]] bool go_on() { return !meanwhile_ || meanwhile_(); }
-  void finish();
+  // False when it was stopped.
+  bool finish();
   // Sorts segments by when they go: as they were used, as far as the newest header tells, else by age.
   void sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const;
   [[nodiscard]] ReadSegment reader_of(const Use& use);
@@ -86,17 +97,24 @@ class Recovery {
   bool absorb(const Use& use, const Footer& footer);
   bool enter(const Use& use, std::vector<Entering>& entering);
   bool insert(const Use& use, const Descriptor& d, const RecordKey& key);
-  [[nodiscard]] std::optional<std::uint32_t> segment_of_copies() const;
-  void apply_tombstones();
+  // Tombstones of one record are together in a part.
+  using Part = std::vector<Tombstone>;
+  [[nodiscard]] Part& part_of(const RecordKey& key) { return tombstones_[key.hash % tombstones_.size()]; }
+  bool each_part(const std::function<void(Part&)>& work);
+  bool apply_tombstones();
+  void apply(Part& part);
+  void note_needed(const Part& part, std::vector<bool>& needed) const;
+  [[nodiscard]] std::optional<std::uint32_t> segment_of_copies(const std::vector<bool>& needed) const;
+  void restore(Part& part, std::optional<std::uint32_t> last);
 
   Flash& flash_;
   Meanwhile meanwhile_;
   bool stopped_ = false;
   RecoveryReport report_;
-  std::vector<std::pair<Use, bool>> taken_;  // and whether the index had room
+  std::vector<std::pair<Use, bool>> taken_;  // and whether all of its records were entered
   std::vector<Use> unserved_;                // of these, what waits to be kRecovered
   AlignedBuffer image_;                      // of a scanned record
-  std::vector<Tombstone> tombstones_;
+  std::vector<Part> tombstones_;             // so that each turn of the loop has a few
   PutSeqs seqs_;
   std::vector<std::uint32_t> surplus_;
   std::vector<std::uint32_t> recent_;  // from the newest header

@@ -131,7 +131,8 @@ bool Scrubber::sound(const Descriptor& d, std::uint64_t read_from) const {
 
 void Scrubber::drop(const Descriptor& d) {
   const SegmentContent& content = footer_.content;
-  const NamespaceHandle ns = flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]);
+  const NamespaceHandle ns =
+      flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]).handle;  // held: it is live
   const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
   ++dropped_;
   flash_.stats.corrupt.add();

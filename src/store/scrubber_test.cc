@@ -95,7 +95,7 @@ TEST_F(ScrubberTest, WhatIsRightAtTheSecondReadStays) {
   fill(kRate);
   open();
   io::SimFaultRates rates;
-  rates.read_flip = 300'000;
+  rates.read_flip = 500'000;
   kit_.drive().set_fault_rates(rates);
   kit_.loop.run_for(Millis(400));
   kit_.drive().set_fault_rates({});

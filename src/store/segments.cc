@@ -61,9 +61,10 @@ void Segments::flush_failed() {
   for (std::uint32_t i = 0; i < count(); ++i) segments_[i].unflushed = segments_[i].unflushed || readable(i);
 }
 
-void Segments::ready(std::uint32_t segment, std::uint64_t generation) {
+void Segments::ready(std::uint32_t segment, std::uint64_t generation, std::uint64_t unopened) {
   segments_[segment].state = SegmentState::kReady;
   segments_[segment].generation = generation;
+  segments_[segment].unopened = unopened;
   segments_[segment].removed = 0;
   segments_[segment].order = 0;
   segments_[segment].unflushed = false;

@@ -44,6 +44,7 @@ struct LogPosition {
 struct Segment {
   SegmentState state = SegmentState::kFree;
   std::uint64_t generation = 0;  // of its header on flash; 0 = none
+  std::uint64_t unopened = 0;    // the same (format.h: kUnopenedAt)
   std::uint64_t order = 0;       // grows with each segment that is opened; > 0 where there are records
   std::uint32_t readers = 0;     // loads that still have to read from it
   std::uint32_t removed = 0;     // tombstones that name it
@@ -105,7 +106,7 @@ class Segments {
   // A flush has failed: see Segment::unflushed.
   void flush_failed();
   // A segment whose header is durable waits to be opened; ready ones are opened in order.
-  void ready(std::uint32_t segment, std::uint64_t generation);
+  void ready(std::uint32_t segment, std::uint64_t generation, std::uint64_t unopened = 0);
   // The last ready one is opened only with `last_too`: it is what lets tombstones be carried away when all others are
   // occupied, so a store never runs or crashes into a state in which no segment can be given up.
   std::optional<std::uint32_t> open_next(bool last_too);

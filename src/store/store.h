@@ -49,6 +49,7 @@ struct StoreOptions {
   bool share_pool = false;                               // seal the pool's memory for readers: see shared_fd()
   bool verify = true;                                    // verify slabs read from flash; false only in tests
   bool recover_later = false;                            // open() leaves recovery to recover()
+  bool list_uses = true;                                 // false in tests: no table of uses is written at the end
   bool force_threads = false;                            // tests: disk engine without io_uring
   bool small_sizes = false;                              // tests: no lower limits on pool, flash and segments
 };
@@ -188,17 +189,18 @@ class Store {
   // `why`; then the store is to be destroyed.
   virtual Status recover(std::string* why = nullptr) = 0;
   [[nodiscard]] virtual bool recovering() const noexcept = 0;
-  // Whether recovery has found that flash holds a namespace with another schema than somebody gave before who has it
-  // open. Its records are misses to them; who opens it anew, when nobody has it open any more, is told.
-  [[nodiscard]] virtual bool disputed() const noexcept = 0;
 
   // Writes what is dirty to flash and flushes it, at most until `deadline`, then on_done; records that could not
   // be written are a warning in the log. New puts are refused with kBusy from here on.
   virtual void drain(Time deadline, std::move_only_function<void()> on_done) = 0;
 
   // kInvalid when the same tenant and fingerprint are known here with another schema; kNoSpace when 65,535 are open,
-  // or as many of this tenant as it may have.
+  // or as many of this tenant as it may have; kUnavailable while the store recovers and has not yet read records of all
+  // groups of `ns`: ask again.
   virtual Result<NamespaceHandle> open_namespace(const Namespace& ns) = 0;
+  // The same of a namespace that nobody but the caller can name, and always with this schema: what flash holds of it
+  // need not have been read.
+  virtual Result<NamespaceHandle> open_own_namespace(const Namespace& ns) = 0;
   // Once for each open_namespace(). With the last one the handle may come to name another namespace; records stay. Puts
   // and gets that are under way go on, but no call may name the handle any more.
   virtual void close_namespace(NamespaceHandle ns) = 0;

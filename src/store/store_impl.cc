@@ -536,8 +536,11 @@ void StoreImpl::drain(Time deadline, std::move_only_function<void()> on_done) {
 // Looks every few milliseconds, because a drain happens once and must not cost anything before.
 void StoreImpl::check_drain() {
   Drain& drain = *drain_;
-  const bool over = tier_ == nullptr || !tier_->flash.health.on() || drain.synced || loop_.now() >= drain.deadline;
+  // Before recovery has ended nothing was taken that would have to be written.
+  const bool over = tier_ == nullptr || recovering_ || !tier_->flash.health.on() || (drain.synced && list_uses()) ||
+                    loop_.now() >= drain.deadline;
   if (!over) {
+    if (drain.synced) return drain.timer.arm_in(Millis(2));
     if (!drain.rolled && tier_->demoter.settled()) {
       drain.rolled = true;
       tier_->writer.roll();

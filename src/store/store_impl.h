@@ -20,6 +20,7 @@
 #include "store/scrubber.h"
 #include "store/store.h"
 #include "store/sync_queue.h"
+#include "store/use_table.h"
 
 namespace kvd::store {
 
@@ -44,6 +45,7 @@ class StoreImpl final : public Store {
     Demoter demoter;
     Loader loader;
     Scrubber scrubber;
+    UseTable uses;
   };
 
   StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options);
@@ -53,10 +55,10 @@ class StoreImpl final : public Store {
   Status open(io::DiskFactory& disks, std::string& why);
   Status recover(std::string* why) override;
   [[nodiscard]] bool recovering() const noexcept override { return recovering_; }
-  [[nodiscard]] bool disputed() const noexcept override { return namespaces_->disputed(); }
 
   void drain(Time deadline, std::move_only_function<void()> on_done) override;
   Result<NamespaceHandle> open_namespace(const Namespace& ns) override { return namespaces_->open(ns); }
+  Result<NamespaceHandle> open_own_namespace(const Namespace& ns) override { return namespaces_->open(ns, true); }
   void close_namespace(NamespaceHandle ns) override { namespaces_->close(ns); }
   [[nodiscard]] const block::NamespaceHash& namespace_hash(NamespaceHandle ns) const override;
   [[nodiscard]] const GroupSchema* schema(NamespaceHandle ns, std::uint16_t group) const override;
@@ -101,6 +103,8 @@ class StoreImpl final : public Store {
     std::move_only_function<void()> on_done;
     io::Timer timer;
     bool rolled = false, syncing = false, synced = false;
+    Time list_until = kNever;  // once it is synced: segments that are being given up are waited for until then
+    bool listing = false, listed = false;
     std::uint64_t dropped_before = 0;  // StoreStats::writes_dropped
   };
 
@@ -151,6 +155,8 @@ class StoreImpl final : public Store {
   bool trim_some(TenantSpace& tenant);
   void trim();
   void check_drain();
+  // Everything is on flash: writes the table of uses, where that is possible. Whether that is done.
+  bool list_uses();
   void tell_losses();
   void tier_off();
 

@@ -1,4 +1,4 @@
-// Opening and closing a store: sizes, memory, directory, flash file, recovery, shrinking.
+// Opening and closing a store: sizes, memory, directory, flash file, recovery, shrinking, what an end leaves behind.
 #include <errno.h>
 
 #include <bit>
@@ -23,6 +23,8 @@ constexpr double kBudgetShare = 0.8;
 constexpr double kDaySeconds = 86'400;
 constexpr double kBudgetFirstSeconds = 600;
 constexpr Duration kPoolLookDelay = Millis(20);
+constexpr Duration kListWait = Millis(500);                   // at an orderly end, for segments that are being given up
+constexpr Duration kProgressEvery = std::chrono::seconds(5);  // lines of the log about a long recovery
 
 Status invalid(std::string& why, std::string text) {
   why = std::move(text);
@@ -117,7 +119,8 @@ StoreImpl::FlashTier::FlashTier(io::Loop& loop, Log& log, StoreStats& stats, Nam
       writer(flash, evictor, syncs),
       demoter(flash, pool, writer, evictor, syncs, {options.demote_after, options.demote_idle}),
       loader(flash, pool, evictor, options.verify),
-      scrubber(flash, evictor, options.scrub_bytes_per_s) {}
+      scrubber(flash, evictor, options.scrub_bytes_per_s),
+      uses(flash) {}
 
 // The device first: what is in flight uses buffers of the parts.
 StoreImpl::FlashTier::~FlashTier() { flash.volume.close(); }
@@ -131,6 +134,7 @@ Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
     if (options_.prefault) pool_ready_.arm_in(kPoolLookDelay);
   } else {
     namespaces_ = std::make_unique<Namespaces>(std::min<std::uint64_t>(options_.pool_bytes / 4, kRecordBytesMax));
+    stats_.recovery_percent.set(100);
     if (auto opened = open_pool(why); !opened) return opened;
   }
   return {};
@@ -189,6 +193,7 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });
   tier_->loader.on_promotion([this](const RecordKey& key) { return start_promotion(key); });
   recovering_ = true;
+  namespaces_->set_reading(true);
   stats_.recovering.set(1);
   return options_.recover_later ? Status{} : read_flash(why);
 }
@@ -208,8 +213,12 @@ Status StoreImpl::read_flash(std::string& why) {
   if (options_.recover_later) {
     log_.info(fmt::format("store {}: recovering {} segments; what is known of them is served meanwhile", options_.dir,
                           flash.segments.count()));
-    serve = [this] {
+    serve = [this, tell_at = after(start, kProgressEvery)] mutable {
       loop_.run_once(Duration::zero());
+      if (loop_.now() >= tell_at) {
+        log_.info(fmt::format("store {}: recovering, {} %", options_.dir, stats_.recovery_percent.value()));
+        tell_at = after(loop_.now(), kProgressEvery);
+      }
       return drain_ == nullptr;
     };
   }
@@ -242,8 +251,10 @@ Status StoreImpl::begin_writing(std::vector<std::uint32_t> surplus, std::string&
   }
   flash.unhide_all();
   recovering_ = false;
+  namespaces_->set_reading(false);
   fit_flash_quotas();
   stats_.recovering.set(0);
+  stats_.recovery_percent.set(100);
   tier_->scrubber.start([this](const RecordKey& key, const FlashPlace& place) { forget_copy(key, place); });
   return {};
 }
@@ -265,7 +276,7 @@ std::optional<std::uint32_t> StoreImpl::segment_to_lend() const {
 // Gives a segment up for good.
 void StoreImpl::retire(std::uint32_t segment) {
   Flash& flash = tier_->flash;
-  while (flash.health.on() && flash.segments.at(segment).state != SegmentState::kRetired) {
+  while (flash.health.on() && drain_ == nullptr && flash.segments.at(segment).state != SegmentState::kRetired) {
     const SegmentState state = flash.segments.at(segment).state;
     if (state == SegmentState::kSealed) tier_->evictor.evict(segment, true);
     if (state == SegmentState::kReady && flash.segments.ready_count() > 1) {
@@ -278,7 +289,8 @@ void StoreImpl::retire(std::uint32_t segment) {
   }
 }
 
-// The store was opened smaller than it is: segments beyond the new size are given up, as in eviction, then cut off.
+// The store was opened smaller than it is: segments beyond the new size are given up, as in eviction, then cut off. A
+// drain ends it as a crash would: the next start goes on.
 Status StoreImpl::shrink(std::string& why) {
   Flash& flash = tier_->flash;
   log_.warn(fmt::format("store {}: shrinking from {} to {} segments", options_.dir, flash.segments.count(),
@@ -293,12 +305,28 @@ Status StoreImpl::shrink(std::string& why) {
   for (std::uint32_t s = wanted; s < flash.segments.count(); ++s)
     if (s != lent) retire(s);
   if (lent && *lent >= wanted) retire(*lent);
+  if (drain_ != nullptr) return fail(Code::kCancelled, "shrinking was stopped");
   tier_->demoter.flush_always(false);
   const auto shrunk = flash.health.on() ? flash.volume.shrink(loop_, log_) : tier_is_off();
   if (shrunk) return {};
   why = fmt::format("{}: cannot be made smaller: {}: check the drive, or ask for the size that it has", options_.dir,
                     error_text(shrunk.error()));
   return fail(shrunk.error());
+}
+
+// The end of a drain, when everything is on flash.
+bool StoreImpl::list_uses() {
+  Drain& drain = *drain_;
+  if (drain.listing) return drain.listed;
+  if (drain.list_until == kNever) drain.list_until = after(loop_.now(), kListWait);
+  if (!options_.list_uses || !tier_->uses.possible() || loop_.now() >= drain.list_until) return true;
+  if (!tier_->evictor.idle() || !tier_->writer.idle() || !tier_->demoter.settled() || tier_->flash.writing())
+    return false;
+  drain.listing = true;
+  tier_->uses.write([this] {
+    if (drain_ != nullptr) drain_->listed = true;
+  });
+  return false;
 }
 
 std::array<std::byte, 16> StoreImpl::uuid() const noexcept {

@@ -285,7 +285,7 @@ TEST_F(WhileRecoveringTest, NothingIsTakenAndNothingWritten) {
   hold_back_footer(0, std::chrono::seconds(1));
   std::uint64_t asked = 0;
   kit_.meanwhile = [&] {
-    if (!kit_.store->recovering()) return;
+    if (!kit_.store->recovering() || kit_.ns == StoreKit::kNotOpen) return;
     ++asked;
     EXPECT_EQ(kit_.store->begin_put(kit_.ns, id_of(39), foreign_of(39)).error().code, Code::kBusy);
     EXPECT_EQ(kit_.store->begin_replacement(kit_.ns, id_of(99), foreign_of(99)).error().code, Code::kBusy);
@@ -299,6 +299,70 @@ TEST_F(WhileRecoveringTest, NothingIsTakenAndNothingWritten) {
   EXPECT_TRUE(kit_.put(99, 1, AckLevel::kWritten));
   EXPECT_TRUE(kit_.remove(39));
   EXPECT_EQ(kit_.get(39), 0u);
+}
+
+TEST_F(WhileRecoveringTest, ANamespaceIsOpenedOnlyWhenFlashHasToldOfIt) {
+  open();
+  put_all(kit_, 40);
+  kit_.settle();
+  const std::uint32_t oldest = segment_of(0), newest = segment_of(39);
+  kit_.close();
+  Namespace other = kit_.name_space, unheard = kit_.name_space;
+  other.groups[0].slab_bytes *= 2;
+  unheard.fingerprint = "another model";
+  std::uint64_t asked = 0;
+  Time opened = kNever;
+  hold_back_footer(newest, std::chrono::seconds(1));
+  hold_back_footer(oldest, std::chrono::seconds(2));
+  kit_.meanwhile = [&] {
+    if (!kit_.store->recovering()) return;
+    const bool told = kit_.ns != StoreKit::kNotOpen;
+    if (told && opened == kNever) opened = kit_.loop.now();
+    EXPECT_EQ(kit_.store->open_namespace(other).error().code, told ? Code::kInvalid : Code::kUnavailable);
+    EXPECT_EQ(kit_.store->open_namespace(unheard).error().code, Code::kUnavailable);
+    asked += told ? 1 : 0;
+  };
+  began_ = kit_.loop.now();
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  EXPECT_GE(opened, after(began_, std::chrono::seconds(1)));
+  EXPECT_LT(opened, after(began_, Millis(1'100)));
+  EXPECT_GT(asked, 100u);
+  kit_.meanwhile = {};
+  EXPECT_TRUE(kit_.store->open_namespace(unheard));
+  EXPECT_EQ(kit_.get(39), 1u);
+}
+
+// A segment whose header cannot be read counts as free, so its namespace may be stored with another schema. When it can
+// be read again there are two.
+TEST_F(WhileRecoveringTest, OfTwoSchemasTheNewerCountsAndTheOlderSegmentGoes) {
+  open();
+  put_all(kit_, 40);
+  kit_.settle();
+  const std::uint32_t old = segment_of(39);
+  ASSERT_GT(old, 4u);
+  kit_.close();
+  std::vector<std::byte> kept(kSegmentBytes), nothing(kPageBytes);
+  kit_.drive().peek(at(old), kept);
+  for (std::uint32_t s = 0; s < 32; ++s) kit_.drive().poke(at(s), nothing);
+  const Namespace before = kit_.name_space;
+  kit_.name_space.groups[0].slab_bytes *= 2;  // records are as large as before
+  open();
+  for (std::uint64_t n = 0; n < 3; ++n) ASSERT_TRUE(kit_.put(n, 2, AckLevel::kWritten));
+  kit_.close();
+  kit_.drive().poke(at(old), kept);
+  hold_back_footer(old, std::chrono::seconds(1));
+  reopen_asking({0, 39});
+  EXPECT_EQ(found_[0].version, 2u);
+  EXPECT_LT(found_[0].at, after(began_, Millis(100))) << "nothing that is told later can change it";
+  EXPECT_FALSE(gets_.contains(39));
+  EXPECT_EQ(kit_.store->open_namespace(before).error().code, Code::kInvalid);
+  EXPECT_EQ(kit_.lookup(39), Tier::kNone);
+  ASSERT_TRUE(kit_.put(39, 3, AckLevel::kWritten));
+  kit_.loop.run_for(Millis(100));
+  EXPECT_EQ(kit_.stats().segments_evicted.value(), 1u);
+  ASSERT_TRUE(kit_.reopen()) << kit_.why;
+  EXPECT_EQ(kit_.get(39), 3u);
+  EXPECT_EQ(kit_.get(1), 2u);
 }
 
 TEST_F(WhileRecoveringTest, ADrainEndsIt) {
@@ -317,6 +381,78 @@ TEST_F(WhileRecoveringTest, ADrainEndsIt) {
   hold_back_footer(0, Duration::zero());
   open();
   for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
+TEST_F(WhileRecoveringTest, ADrainEndsShrinkingToo) {
+  open();
+  put_all(kit_, 40);
+  kit_.settle();
+  ASSERT_GT(segment_of(39), 7u);
+  kit_.close();
+  kit_.options.flash_bytes = kHeadBytes + 6 * kSegmentBytes;
+  const auto hold_back_headers = [&](Duration extra) {
+    for (std::uint32_t s = 6; s < 32; ++s) kit_.drive().hold_back(at(s), kPageBytes, extra);
+  };
+  hold_back_headers(std::chrono::seconds(3));
+  Time asked = kNever, last = kNever;
+  kit_.meanwhile = [&] {
+    last = kit_.loop.now();
+    if (kit_.stats().recovery_percent.value() < 99 || asked != kNever) return;
+    asked = last;
+    kit_.store->drain(after(asked, std::chrono::seconds(20)), [] {});
+  };
+  EXPECT_EQ(kit_.open().error().code, Code::kCancelled);
+  EXPECT_NE(asked, kNever);
+  EXPECT_LT(last, after(asked, Millis(100)));
+  kit_.meanwhile = {};
+  hold_back_headers(Duration::zero());
+  open();
+  EXPECT_EQ(kit_.log.count("shrinking"), 2u) << "the next start has gone on with it";
+  EXPECT_TRUE(kit_.put(99, 1, AckLevel::kWritten));
+}
+
+// Is ready as long as everything is read and tombstones are applied, so it counts the loop's turns in that time.
+class TurnsAtTheEnd final : public io::Polled {
+ public:
+  explicit TurnsAtTheEnd(StoreKit& kit) : kit_(kit) { kit_.loop.add(*this); }
+  ~TurnsAtTheEnd() override { kit_.loop.remove(*this); }
+  [[nodiscard]] bool ready() override {
+    return kit_.store != nullptr && kit_.stats().recovering.value() > 0 && kit_.stats().recovery_percent.value() == 99;
+  }
+  void before_sleep() override {}
+  void after_sleep() override {}
+  void run() override { ++count; }
+  std::uint64_t count = 0;
+
+ private:
+  StoreKit& kit_;
+};
+
+TEST(StoreRecovery, TombstonesAreAppliedInManyTurnsOfTheLoop) {
+  StoreKit kit;
+  use_small_records(kit, 8 << 20, 12);
+  constexpr std::uint64_t kRecords = 5'000;
+  ASSERT_TRUE(kit.open()) << kit.why;
+  put_all(kit, kRecords);
+  for (std::uint64_t n = 1; n < kRecords; ++n) EXPECT_TRUE(kit.remove(n)) << n;
+  kit.settle();
+  kit.close();
+  kit.options.recover_later = true;
+  TurnsAtTheEnd turns(kit);
+  ASSERT_TRUE(kit.open()) << kit.why;
+  EXPECT_GE(turns.count, 4u);
+  EXPECT_EQ(kit.stats().recovered_records.value(), 1u);
+  EXPECT_EQ(kit.get(0), 1u);
+  for (std::uint64_t n = 1; n < kRecords; ++n) ASSERT_EQ(kit.lookup(n), Tier::kNone) << n;
+}
+
+TEST_F(WhileRecoveringTest, OfAnEmptyStoreAllIsRead) {
+  open();
+  EXPECT_EQ(kit_.stats().recovery_percent.value(), 100u);
+  kit_.close();
+  kit_.options.flash_bytes = 0;
+  open();
+  EXPECT_EQ(kit_.stats().recovery_percent.value(), 100u);
 }
 
 TEST_F(WhileRecoveringTest, WhatIsDamagedIsAMissAndIsDroppedAfterIt) {

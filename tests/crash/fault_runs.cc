@@ -79,6 +79,7 @@ class FaultRun {
     if (seed % 3 == 1) kit_.options.drive_writes_per_day = 10;  // ten records at each opening, hardly more later
     if (random_.chance(1, 3)) kit_.options.index_records_max = 30;
     kit_.options.recover_later = random_.chance(1, 2);
+    kit_.options.list_uses = true;
     kit_.meanwhile = [this] { ask_early(); };
     open();
   }

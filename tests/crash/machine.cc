@@ -19,7 +19,8 @@ namespace {
 
 constexpr Duration kAskEvery = std::chrono::microseconds(20);
 constexpr Duration kAnswerMax = std::chrono::seconds(20);  // a device that works answers within milliseconds
-constexpr std::uint64_t kIndexRecords = 64;                // at which the twins meet
+constexpr store::NamespaceHandle kNotOpen = store::StoreKit::kNotOpen;
+constexpr std::uint64_t kIndexRecords = 64;  // at which the twins meet
 constexpr std::uint64_t kDriveBytes = store::kHeadBytes + kSegments * kSegmentBytes;
 
 Namespace name_space() {
@@ -77,18 +78,26 @@ class Session {
       return false;
     }
     opened = std::move(*result);
-    const auto handle = opened->open_namespace(name_space());
-    KVD_CHECK(handle.has_value());
-    ns = *handle;
-    if (!meanwhile) return true;
     io::Timer ask(loop, [&] {
+      static_cast<void>(name());  // not before flash has told of both groups
       meanwhile();
       ask.arm_in(kAskEvery);
     });
-    ask.arm(loop.now());
-    if (opened->recover(&why)) return true;
-    wrong.push_back("the store does not recover: " + why);
-    return false;
+    if (meanwhile) ask.arm(loop.now());
+    if (!opened->recover(&why)) {
+      wrong.push_back("the store does not recover: " + why);
+      return false;
+    }
+    KVD_CHECK(name());
+    return true;
+  }
+
+  // Opens the namespace, unless it is open.
+  bool name() {
+    if (ns != kNotOpen) return true;
+    const auto handle = opened->open_namespace(name_space());
+    if (handle) ns = *handle;
+    return handle.has_value();
   }
 
   // The version of `record` that a get yields, 0 for a miss; adds to `wrong` what nobody put.
@@ -162,7 +171,7 @@ class Session {
   io::SimClock clock;
   io::SimLoop loop{clock};
   std::unique_ptr<store::Store> opened;
-  store::NamespaceHandle ns = 0;
+  store::NamespaceHandle ns = kNotOpen;
 
  private:
   NullLog log_;

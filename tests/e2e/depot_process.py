@@ -36,6 +36,7 @@ class DepotProcess:
         self._listen, self._prefix = listen, list(prefix)
         self._process = None
         self._output = []
+        self.starts = 0         # processes so far; `output` is of the last one
         self.address = None
         self.http = None
 
@@ -69,6 +70,7 @@ class DepotProcess:
         self._output = []
         self.address = self.http = None     # what a process before this one printed says nothing about this one
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.starts += 1
         ready = threading.Event()
         threading.Thread(target=self._read, args=(self._process, self._output, ready), daemon=True).start()
         if not ready.wait(START_SECONDS_MAX) or not (self.address and self.http):

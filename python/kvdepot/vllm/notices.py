@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 log = logging.getLogger("vllm.kvdepot")   # below vLLM's logger, so that its format and level apply
 
 _REASONS = {
-    "unavailable": "it cannot be reached",
+    "unavailable": "it cannot be reached, or has not read yet what it holds",
     "timeout": "it did not answer in time",
     "busy": "it is overloaded, or has room for part of a store only",
     "no_space": "it is full",

@@ -79,6 +79,7 @@ StoreKit::StoreKit(std::uint64_t seed, const io::SimDiskModel& model)
   options.flash_bytes = (4 << 20) + 8 * options.segment_bytes;
   options.prefault = false;
   options.small_sizes = true;
+  options.list_uses = false;  // tests damage headers behind an orderly end
 }
 
 StoreKit::~StoreKit() { store.reset(); }
@@ -87,19 +88,27 @@ Status StoreKit::open() {
   auto opened = Store::open(loop, log, options, &why, &disks);
   if (!opened) return fail(opened.error());
   store = std::move(*opened);
-  const auto handle = store->open_namespace(name_space);
-  if (!handle) return fail(handle.error());
-  ns = *handle;
+  ns = kNotOpen;
   if (auto recovered = recover(); !recovered) {
     store.reset();
     return recovered;
   }
+  if (auto named = open_namespace(); !named) return named;
   loop.run_for(Millis(10));  // segments become ready
+  return {};
+}
+
+Status StoreKit::open_namespace() {
+  if (ns != kNotOpen) return {};
+  const auto handle = store->open_namespace(name_space);
+  if (!handle) return fail(handle.error());
+  ns = *handle;
   return {};
 }
 
 Status StoreKit::recover() {
   io::Timer ask(loop, [&] {
+    static_cast<void>(open_namespace());  // not before flash has told of it
     meanwhile();
     ask.arm_in(std::chrono::microseconds(20));
   });

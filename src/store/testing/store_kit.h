@@ -46,12 +46,14 @@ inline bool mentions(const std::string& text, const std::string& part) { return 
 
 class StoreKit {
  public:
+  static constexpr NamespaceHandle kNotOpen = UINT32_MAX;  // that no namespace has
+
   // Small sizes: segments of 256 KiB, 8 of them, a pool of 1 MiB, records of 4 layers of 5,000 bytes (36 KiB images).
   explicit StoreKit(std::uint64_t seed = 1, const io::SimDiskModel& model = {});
   ~StoreKit();
 
-  // Opens the store and its namespace. On failure `why` has the reason. With options.recover_later it recovers then,
-  // and `meanwhile`, if given, is called every 20 us of that.
+  // Opens the store and its namespace. On failure `why` has the reason. With options.recover_later the namespace is
+  // opened as soon as that is possible, and `meanwhile`, if given, is called every 20 us of the recovery.
   Status open();
   // Ends the store as SIGTERM does: everything is written first.
   void close();
@@ -88,7 +90,7 @@ class StoreKit {
   StoreOptions options;
   Namespace name_space;
   std::unique_ptr<Store> store;
-  NamespaceHandle ns = 0;
+  NamespaceHandle ns = kNotOpen;
   std::string why;
   std::optional<Code> why_missed;
   bool passing = false;  // of the gets that get() makes
@@ -98,6 +100,7 @@ class StoreKit {
 
  private:
   Status recover();
+  Status open_namespace();
   Status finish(Result<PutHandle> put, std::uint64_t number, std::uint64_t version, AckLevel level);
   void complete(PutHandle put, std::uint64_t number, std::uint64_t version, AckLevel level,
                 std::move_only_function<void(Status)> on_ack);

@@ -1,0 +1,49 @@
+#include "store/use_table.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "store/blocking_disk.h"
+
+namespace kvd::store {
+
+bool UseTable::possible() const noexcept {
+  return !flash_.unlisted && use_table_bytes(flash_.segments.count()) <= kUseTableBytesMax;
+}
+
+void UseTable::write(std::function<void()> on_done) {
+  KVD_CHECK(possible() && !flash_.writing());
+  flash_.end_writing();
+  on_done_ = std::move(on_done);
+  std::vector<UseEntry> uses;
+  for (std::uint32_t s = 0; s < flash_.segments.count(); ++s)
+    uses.push_back({flash_.segments.at(s).generation, flash_.segments.at(s).unopened});
+  area_ = AlignedBuffer(use_table_bytes(flash_.segments.count()));
+  encode_use_table(area_.span(), flash_.volume.seeds(), flash_.volume.boot_epoch(), uses);
+  buffer_ = {area_.data(), area_.size()};
+  submit(io::DiskOp::Kind::kWrite, [this](const Status& written) {
+    if (!written) return on_done_();
+    submit(io::DiskOp::Kind::kSync, [this](const Status&) { on_done_(); });
+  });
+}
+
+// Past Flash, which writes nothing any more.
+void UseTable::submit(io::DiskOp::Kind kind, std::move_only_function<void(Status)> on_done) {
+  op_.kind = kind;
+  op_.offset = kUseTableAt;
+  op_.buffers = kind == io::DiskOp::Kind::kWrite ? std::span<const iovec>(&buffer_, 1) : std::span<const iovec>();
+  op_.on_done = std::move(on_done);
+  if (flash_.volume.disk().submit(op_)) return;
+  flash_.loop.post([this] { std::exchange(op_.on_done, {})(fail(Code::kIo, "the disk takes no operations")); });
+}
+
+std::optional<std::vector<UseEntry>> UseTable::read(Flash& flash) {
+  const std::size_t bytes = use_table_bytes(flash.segments.count());
+  if (bytes > kUseTableBytesMax) return std::nullopt;
+  const AlignedBuffer area(bytes);
+  if (!BlockingDisk(flash.loop, flash.volume.disk()).read(kUseTableAt, area.span())) return std::nullopt;
+  auto uses = parse_use_table(area.span(), flash.volume.seeds(), flash.volume.boot_epoch() - 1, flash.segments.count());
+  return uses ? std::optional(std::move(*uses)) : std::nullopt;
+}
+
+}  // namespace kvd::store

@@ -1,0 +1,140 @@
+// What an orderly end leaves for the next start: which segment is in which use, so that it need not read all headers.
+#include "store/use_table.h"
+
+#include <array>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "store/testing/store_kit.h"
+
+namespace kvd::store {
+namespace {
+
+Uuid uuid_of(int n) {
+  Uuid uuid{};
+  uuid[0] = static_cast<std::byte>(n);
+  return uuid;
+}
+
+TEST(UseTableFormat, IsOfOneStoreOneOpeningAndOneSize) {
+  const FormatSeeds seeds(uuid_of(1));
+  const std::vector<UseEntry> uses{{7, 5}, {0, 0}, {9, 9}};
+  std::vector<std::byte> area(use_table_bytes(3));
+  encode_use_table(area, seeds, 4, uses);
+  EXPECT_EQ(*parse_use_table(area, seeds, 4, 3), uses);
+  EXPECT_FALSE(parse_use_table(area, seeds, 3, 3));
+  EXPECT_FALSE(parse_use_table(area, seeds, 5, 3));
+  EXPECT_FALSE(parse_use_table(area, seeds, 4, 2));
+  EXPECT_FALSE(parse_use_table(area, FormatSeeds(uuid_of(2)), 4, 3));
+  for (const std::size_t at : {std::size_t{8}, std::size_t{30}, std::size_t{64}, area.size() - 1}) {
+    area[at] ^= std::byte{4};
+    EXPECT_FALSE(parse_use_table(area, seeds, 4, 3)) << at;
+    area[at] ^= std::byte{4};
+  }
+}
+
+class UseTableTest : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kSegmentBytes = 64 << 10;
+  static constexpr std::uint64_t kSegments = 256;
+
+  UseTableTest() {
+    kit_.name_space = namespace_of(1, 64);
+    kit_.options.segment_bytes = kSegmentBytes;
+    kit_.options.flash_bytes = kHeadBytes + kSegments * kSegmentBytes;
+    kit_.options.list_uses = true;
+  }
+  void put(std::uint64_t first, std::uint64_t end) {
+    for (std::uint64_t n = first; n < end; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten)) << n;
+  }
+  // Opens the store; how many reads that took.
+  std::uint64_t open() {
+    const std::uint64_t before = kit_.drive().counters().reads;
+    EXPECT_TRUE(kit_.open()) << kit_.why;
+    return kit_.drive().counters().reads - before;
+  }
+
+  StoreKit kit_;
+};
+
+TEST_F(UseTableTest, BehindAnOrderlyEndTheHeadersAreNotRead) {
+  open();
+  put(0, 40);
+  kit_.close();
+  EXPECT_LT(open(), kSegments / 2);
+  for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+  kit_.kill();
+  EXPECT_GE(open(), kSegments) << "it did not end in order";
+  for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
+TEST_F(UseTableTest, IsBelievedOnce) {
+  open();
+  put(0, 10);
+  kit_.close();
+  open();
+  put(10, 20);
+  EXPECT_TRUE(kit_.remove(3));
+  kit_.settle();
+  kit_.kill();
+  for (int again = 0; again < 2; ++again) {
+    open();
+    for (std::uint64_t n = 0; n < 20; ++n) EXPECT_EQ(kit_.get(n), n == 3 ? 0u : 1u) << n;
+    kit_.kill();
+  }
+}
+
+TEST_F(UseTableTest, NothingIsWrittenBehindIt) {
+  open();
+  put(0, 10);
+  bool drained = false;
+  kit_.store->drain(after(kit_.loop.now(), std::chrono::seconds(10)), [&] { drained = true; });
+  ASSERT_TRUE(kit_.loop.run_until([&] { return drained; }, std::chrono::seconds(20)));
+  const std::uint64_t writes = kit_.drive().counters().writes;
+  EXPECT_TRUE(kit_.remove(3));
+  std::optional<Status> removed;
+  kit_.store->await_removals([&](Status status) { removed = status; });
+  kit_.loop.run_for(std::chrono::seconds(30));
+  EXPECT_TRUE(!removed || !*removed) << "it is not on flash";
+  EXPECT_EQ(kit_.drive().counters().writes, writes);
+  kit_.store.reset();
+  EXPECT_LT(open(), kSegments / 2);
+  EXPECT_EQ(kit_.get(3), 1u);
+}
+
+TEST_F(UseTableTest, OneThatIsDamagedOrOfAnotherSizeIsPassedOver) {
+  open();
+  put(0, 10);
+  kit_.close();
+  kit_.drive().flip_bit(kUseTableAt + 100, 2);
+  EXPECT_GE(open(), kSegments);
+  EXPECT_EQ(kit_.get(3), 1u);
+  kit_.close();
+  kit_.options.flash_bytes += 8 * kSegmentBytes;
+  EXPECT_GE(open(), kSegments);
+  EXPECT_EQ(kit_.get(3), 1u);
+  kit_.close();
+  EXPECT_LT(open(), kSegments / 2);
+}
+
+// Segments are given up all the time; whichever are on their way when it ends, the next start finds what is there.
+TEST_F(UseTableTest, TellsOfSegmentsThatAreGivenUpTowardsTheEnd) {
+  kit_.options.flash_bytes = kHeadBytes + 8 * kSegmentBytes;
+  kit_.options.index_records_max = 1'024;
+  open();
+  std::uint64_t last = 0;
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 5 + round; ++i) ASSERT_TRUE(kit_.put(++last, 1, AckLevel::kWritten));
+    kit_.close();
+    kit_.options.list_uses = round % 3 != 2;
+    open();
+    EXPECT_EQ(kit_.get(last), 1u) << "round " << round;
+    EXPECT_EQ(kit_.get(last - 4), 1u) << "round " << round;
+    EXPECT_EQ(kit_.stats().corrupt.value(), 0u);
+  }
+  EXPECT_GT(last, 8u * 8u);
+}
+
+}  // namespace
+}  // namespace kvd::store
