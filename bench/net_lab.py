@@ -75,7 +75,7 @@ class Side:
         if self._size == size:
             return
         self.client.records(size.bytes, size.count)
-        if self.name not in ("raw", "memcpy"):
+        if self.name not in ("raw", "memcpy", "xxh3"):
             self.run("put", size.batch, size.depth, 0)
         self._size = size
 
@@ -135,7 +135,7 @@ class NetLab:
         self._mooncake: Mooncake | None = None
 
     def side(self, name: str) -> Side:
-        """"ours", "tls", "shm", "raw", "memcpy", "redis", "hiredis", "memcached" or "mooncake". Raises Unavailable."""
+        """The server and client of one of the _start_ methods, e.g. "ours" or "redis". Raises Unavailable."""
         side = self._sides.get(name)
         if side is None or not side.client.alive():
             side = self._sides[name] = getattr(self, f"_start_{name}")()
@@ -235,6 +235,26 @@ class NetLab:
     def _start_shm(self) -> Side:
         depot = self.depot()
         return Side("shm", "kvdepot, shared memory", self.client("shm", "depot-shm", depot.address), (depot.pid,))
+
+    def _start_borrow(self) -> Side:
+        depot = self.depot()
+        return Side("borrow", "kvdepot, borrowed", self.client("borrow", "borrow", depot.address), (depot.pid,))
+
+    def _start_xxh3(self) -> Side:
+        return Side("xxh3", "xxh3", self.client("xxh3", "xxh3"), ())
+
+    def ring_trips(self) -> dict[str, int]:
+        """Nanoseconds of round trips through the depot's rings, without a client's threads (kvd_ring_driver)."""
+        self.depot()
+        program = self.programs / "kvd_ring_driver"
+        try:
+            done = subprocess.run([str(program), self.unix_address(), "--trips", "20000", "--idle-trips", "200"],
+                                  capture_output=True, text=True, timeout=PROGRAM_S_MAX)
+        except FileNotFoundError:
+            raise BenchError(f"{program} is not there: make build PRESET=release TARGETS=kvd_net_bench") from None
+        if done.returncode:
+            raise BenchError(f"kvd_ring_driver: {done.stderr.strip()}")
+        return json.loads(done.stdout)
 
     # -- peers ----------------------------------------------------------------------------------------------------
 

@@ -120,6 +120,8 @@ class Rows(Folder):
         for name, fake in (("depot", lambda *_: depot), ("drop_depot", lambda *_: None),
                            ("iperf_version", lambda: "iperf 3"),
                            ("iperf", lambda congestion=None: (8.0 if congestion else 4.0, 0.1, 0.2)),
+                           ("ring_trips", lambda: {f"{what}_{q}_ns": 1500 for q in ("p50", "p99")
+                                                   for what in ("get", "ping", "get_idle", "ping_idle")}),
                            ("_redis_server", lambda: (1, 0)), ("_start_memcached", lambda: self.fake("memcached")),
                            ("_start_mooncake", lambda: self.fake("mooncake"))):
             setattr(lab, name, fake)
@@ -150,6 +152,8 @@ class Rows(Folder):
         self.assertAlmostEqual(results["tcp_get_1MiB_over_rawloop"]["value"], 2.0)
         self.assertAlmostEqual(results["tcp_put_4MiB_over_redis"]["value"], 2.0)
         self.assertAlmostEqual(results["tcp_get_64KiB_server_cpu_over_memcached"]["value"], 0.5)
+        self.assertAlmostEqual(results["shm_borrow_1MiB_over_xxh3"]["value"], 1.0)
+        self.assertAlmostEqual(results["shm_get_ns"]["value"], 1500.0)
         self.assertAlmostEqual(results["match_prefix_512_rtt_us"]["value"], 20.0)
         self.assertAlmostEqual(results["match_residence_at_full_rate_p99_us"]["value"], 256.0)
 

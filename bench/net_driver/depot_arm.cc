@@ -19,7 +19,7 @@ T must(Result<T> result) {
   return std::move(*result);
 }
 
-class DepotArm final : public Arm {
+class DepotArm : public Arm {
  public:
   DepotArm(const std::string& address, bool shared_memory, const std::string& ca)
       : client_(must(Client::open(address, {.connect_timeout = std::chrono::seconds(5),
@@ -53,9 +53,7 @@ class DepotArm final : public Arm {
     if (what == What::kPut) {
       for (std::uint32_t i = request.first; i < request.first + request.count; ++i) keys_[i] = {random_(), random_()};
     }
-    const KeyList keys{.bytes = std::as_bytes(std::span(keys_).subspan(request.first, request.count)),
-                       .key_bytes = sizeof(Key),
-                       .native = true};
+    const KeyList keys = keys_of(request);
     const Placement place{.region = what == What::kPut ? source_ : target_,
                           .layer_offset = layer_offset_,
                           .block_offset = std::span(block_offset_).subspan(request.first, request.count)};
@@ -80,11 +78,28 @@ class DepotArm final : public Arm {
     if (collect(op).prefix_blocks != count) throw Error("a lookup did not find all records");
   }
 
- private:
-  Completion collect(OpId op) {
+ protected:
+  [[nodiscard]] KeyList keys_of(const Request& request) const {
+    return {.bytes = std::as_bytes(std::span(keys_).subspan(request.first, request.count)),
+            .key_bytes = sizeof(Key),
+            .native = true};
+  }
+  [[nodiscard]] std::size_t layers() const noexcept { return layer_offset_.size(); }
+  Completion wait_for(OpId op) {
     const Completion done = must(client_->wait(op, kWholeOp, std::chrono::seconds(30)));
     if (done.code != Code::kOk) throw Error(std::string("an operation failed: ") + done.why);
     if (done.failed_keys > 0) throw Error("records are missing or damaged: is the pool large enough?");
+    return done;
+  }
+
+  Records* records_ = nullptr;
+  std::unique_ptr<Client> client_;
+  NamespaceId ns_ = 0;
+  std::deque<OpId> running_;
+
+ private:
+  Completion collect(OpId op) {
+    const Completion done = wait_for(op);
     client_->release(op);
     return done;
   }
@@ -98,17 +113,49 @@ class DepotArm final : public Arm {
     block_offset_.clear();
   }
 
-  Records* records_ = nullptr;
-  std::unique_ptr<Client> client_;
   std::mt19937_64 random_;
-  NamespaceId ns_ = 0;
   RegionId source_{}, target_{};
   std::vector<Key> keys_;
   std::vector<std::uint64_t> layer_offset_, block_offset_;
-  std::deque<OpId> running_;
+};
+
+class BorrowArm final : public DepotArm {
+ public:
+  explicit BorrowArm(const std::string& address) : DepotArm(address, true, {}) {}
+
+  void send(What what, const Request& request) override {
+    if (what == What::kPut) return DepotArm::send(what, request);
+    running_.push_back(
+        must(client_->borrow({.ns = ns_, .keys = keys_of(request), .verify = false, .deadline = kDeadline})));
+  }
+
+  // Verifies all of it, and that it is this record and lies in the depot's memory.
+  void finish(What what, const Request& request) override {
+    if (what == What::kPut) return DepotArm::finish(what, request);
+    const OpId op = running_.front();
+    running_.pop_front();
+    wait_for(op);
+    const auto view = must(client_->take_view(op));
+    client_->release(op);
+    if (!view->borrowed()) throw Error("records were copied: is the pool large enough?");
+    for (std::uint32_t i = 0; i < request.count; ++i) {
+      for (std::uint16_t layer = 0; layer < layers(); ++layer)
+        if (!view->verify(i, layer)) throw Error("a view is damaged");
+      const auto slab = view->slab(i, 0);
+      const auto put = records_->source(request.first + i);
+      if (!std::ranges::equal(slab.first(kLooked), put.first(kLooked))) throw Error("a view shows another record");
+    }
+  }
+
+  [[nodiscard]] bool fills_targets() const noexcept override { return false; }
+
+ private:
+  static constexpr std::size_t kLooked = 16;  // bytes of each record
 };
 
 }  // namespace
+
+std::unique_ptr<Arm> open_borrower(const std::string& address) { return std::make_unique<BorrowArm>(address); }
 
 std::unique_ptr<Arm> open_depot(const std::string& address, bool shared_memory, const std::string& ca) {
   return std::make_unique<DepotArm>(address, shared_memory, ca);

@@ -65,6 +65,22 @@ class MemcpyArm final : public Arm {
   Records* records_ = nullptr;
 };
 
+class Xxh3Arm final : public Arm {
+ public:
+  void use(Records& records) override { records_ = &records; }
+  void send(What what, const Request&) override {
+    if (what != What::kGet) throw Error("xxh3 has no puts");
+  }
+  void finish(What, const Request& request) override {
+    for (std::uint32_t i = request.first; i < request.first + request.count; ++i)
+      if (!records_->matches(i, records_->source(i))) throw Error("memory is damaged");
+  }
+  [[nodiscard]] bool fills_targets() const noexcept override { return false; }
+
+ private:
+  Records* records_ = nullptr;
+};
+
 void serve_one(const Socket& socket, std::span<const std::byte> cold) {
   std::size_t at = 0;
   RawRequest request{};
@@ -98,6 +114,7 @@ int serve_raw() {
 }
 
 std::unique_ptr<Arm> open_raw(std::uint16_t port) { return std::make_unique<RawArm>(port); }
+std::unique_ptr<Arm> open_xxh3() { return std::make_unique<Xxh3Arm>(); }
 std::unique_ptr<Arm> open_memcpy() { return std::make_unique<MemcpyArm>(); }
 
 }  // namespace kvd::bench

@@ -1,4 +1,5 @@
-// What bounds all clients: a loop of send and receive without a protocol, and memcpy. Neither verifies anything.
+// What bounds all clients: a loop of send and receive without a protocol, memcpy, which verify nothing, and xxh3, which
+// moves nothing.
 #pragma once
 
 #include <cstdint>
@@ -14,5 +15,7 @@ int serve_raw();
 std::unique_ptr<Arm> open_raw(std::uint16_t port);
 // "Got" by memcpy from the source.
 std::unique_ptr<Arm> open_memcpy();
+// "Got" by hashing the source and comparing the hash.
+std::unique_ptr<Arm> open_xxh3();
 
 }  // namespace kvd::bench

@@ -4,6 +4,7 @@
 //   net_driver depot tls://localhost:7070 CA-FILE
 //   net_driver redis 6379                     net_driver memcached 11211
 //   net_driver raw 5000                       net_driver memcpy
+//   net_driver borrow tcp://127.0.0.1:7070    net_driver xxh3
 //   net_driver raw-server                     the other half of raw: says its port and serves
 #include <cstdlib>
 #include <string>
@@ -24,6 +25,8 @@ std::uint16_t port(const std::string& text) {
 
 std::unique_ptr<Arm> open(const std::string& kind, const std::string& where, const std::string& ca) {
   if (kind == "depot" || kind == "depot-shm") return open_depot(where, kind == "depot-shm", ca);
+  if (kind == "borrow") return open_borrower(where);
+  if (kind == "xxh3") return open_xxh3();
   if (kind == "redis") return open_redis(port(where));
   if (kind == "memcached") return open_memcached(port(where));
   if (kind == "raw") return open_raw(port(where));

@@ -27,6 +27,7 @@
 
 #include "kvdepot/result.h"
 #include "kvdepot/types.h"
+#include "kvdepot/view.h"
 
 namespace kvd {
 
@@ -91,6 +92,23 @@ struct GetRequest {
   Deadline deadline{};
 };
 
+inline constexpr std::chrono::milliseconds kHoldMax{600'000};
+
+struct BorrowRequest {
+  NamespaceId ns = 0;
+  std::uint16_t shard = 0;
+  std::uint16_t group = 0;
+  std::uint16_t layer_first = 0;
+  std::uint16_t layer_count = 0;  // 0 = all
+  KeyList keys{};
+  bool verify = true;  // read each slab once, on the I/O thread, and compare its checksum; false: who uses a slab that
+                       // stays where it lies asks View::verify()
+  std::chrono::milliseconds hold{10'000};  // from submission, at most kHoldMax: for so long the depot's memory may stay
+                                           // lent; the view lasts for as long as it is wanted
+  bool stop_at_first_failure = true;
+  Deadline deadline{};  // until the view is there
+};
+
 struct PutRequest {
   NamespaceId ns = 0;
   std::uint16_t shard = 0;
@@ -135,9 +153,11 @@ struct OwnedCompletion {
 
 struct ClientStats {
   std::uint64_t requests = 0, completed = 0, failed = 0, timeouts = 0, cancelled = 0, busy = 0;
-  std::uint64_t corrupt_slabs = 0;  // slabs that failed verification at this client
+  std::uint64_t corrupt_slabs = 0;  // slabs that failed verification at this client, or in a view of it
   std::uint64_t bytes_loaded = 0, bytes_stored = 0;
-  std::uint64_t bytes_shared = 0;  // of bytes_loaded: copied from the depot's memory
+  std::uint64_t bytes_shared = 0;    // of bytes_loaded: copied from the depot's memory
+  std::uint64_t bytes_borrowed = 0;  // of bytes_loaded: left there for a view
+  std::uint64_t views_copied = 0;    // views, or parts, that turned into copies as their time was over
   std::uint64_t messages_sent = 0, messages_received = 0, send_calls = 0, recv_calls = 0;
   std::uint64_t reconnects = 0;  // times that a lost connection, whichever of the two, was there again
   std::uint64_t breaker_opened = 0;
@@ -172,6 +192,13 @@ class Client {
   // (breaker open or not connected: nothing was sent and nothing is owed).
   virtual Result<OpId> match_prefix(const MatchRequest& request) = 0;
   virtual Result<OpId> multiget(const GetRequest& request) = 0;
+  // As multiget, but what it finds stays where it is: when it has ended with kOk, take_view() gives it. A depot on this
+  // host lends its memory for it where it can; otherwise, and beyond what it lends (docs/client.md), the slabs are
+  // copied into memory of the view's own. kNoSpace: there is none for that.
+  virtual Result<OpId> borrow(const BorrowRequest& request) = 0;
+  // Once for each. kBusy: the borrow has not ended. kNotFound: it has no view, or it was taken. What is not taken is
+  // given back by release(), which views that were taken do not mind.
+  virtual Result<std::unique_ptr<View>> take_view(OpId op) = 0;
   virtual Result<OpId> multiput(const PutRequest& request) = 0;
   // Releases layer `layer` of a layer-by-layer multiput: its slabs are final and may be read from now on.
   virtual Status put_layer(OpId op, std::uint16_t layer) = 0;

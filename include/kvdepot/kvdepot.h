@@ -42,6 +42,7 @@ typedef struct kvd_error {
 } kvd_error;
 
 typedef struct kvd_client kvd_client;
+typedef struct kvd_view kvd_view;
 typedef uint64_t kvd_op; /* 0 is never an operation */
 
 #define KVD_WHOLE_OP 0xFFFFu /* kvd_completion.layer of an operation's last completion */
@@ -157,6 +158,24 @@ kvd_code kvd_match(kvd_client* client, uint32_t ns, const uint16_t* shards, size
 kvd_code kvd_multiget(kvd_client* client, uint32_t ns, uint16_t shard, uint16_t group, uint16_t layer_first,
                       uint16_t layer_count, kvd_keys keys, const kvd_placement* dest, int stop_at_first_failure,
                       kvd_deadline deadline, kvd_op* op, kvd_error* error);
+/* As kvd_multiget(), but what it finds is read where it lies: kvd_take_view() when the operation has ended with KVD_OK.
+ * hold_ms: 1 to 600,000; see BorrowRequest in kvdepot/client.h. */
+kvd_code kvd_borrow(kvd_client* client, uint32_t ns, uint16_t shard, uint16_t group, uint16_t layer_first,
+                    uint16_t layer_count, kvd_keys keys, int verify, uint32_t hold_ms, int stop_at_first_failure,
+                    kvd_deadline deadline, kvd_op* op, kvd_error* error);
+/* Once for each borrow. It lasts until kvd_view_close(), also beyond kvd_release() and kvd_close(). KVD_BUSY: not yet.
+ */
+kvd_code kvd_take_view(kvd_client* client, kvd_op op, kvd_view** view, kvd_error* error);
+/* Where the slab of key `key` (from 0, as asked for) in layer `layer` lies, read-only, until kvd_view_close(); its size
+ * in `bytes`, which may be NULL. NULL: the key has failed, or was not asked for. */
+const void* kvd_view_slab(const kvd_view* view, size_t key, uint16_t layer, size_t* bytes);
+/* 1: that slab is what was put. For borrows with verify = 0: reads it once, on the calling thread. 0: it is damaged, or
+ * there is none. */
+int kvd_view_verify(const kvd_view* view, size_t key, uint16_t layer);
+/* 1: some of it lies in the depot's memory now; 0: it is a copy. */
+int kvd_view_borrowed(const kvd_view* view);
+/* Gives it back. NULL is ignored. */
+void kvd_view_close(kvd_view* view);
 /* whole = 0: layers are released one by one with kvd_put_layer(). */
 kvd_code kvd_multiput(kvd_client* client, uint32_t ns, uint16_t shard, uint16_t group, kvd_keys keys,
                       const kvd_placement* src, kvd_ack ack, int whole, kvd_deadline deadline, kvd_op* op,

@@ -4,6 +4,6 @@ The client: open it, register memory, declare a namespace, then match, load and 
 `kvdepot.vllm` holds the connector for vLLM, `python -m kvdepot.demo` shows the whole.
 """
 
-from kvdepot._kvdepot import Client, Completion, KvdepotError, __version__
+from kvdepot._kvdepot import Client, Completion, KvdepotError, View, __version__
 
-__all__ = ["Client", "Completion", "KvdepotError", "__version__"]
+__all__ = ["Client", "Completion", "KvdepotError", "View", "__version__"]

@@ -11,6 +11,8 @@ namespace nb = nanobind;
 using namespace nb::literals;
 using kvd::python::PyClient;
 using kvd::python::PyCompletion;
+using kvd::python::PySlab;
+using kvd::python::PyView;
 
 namespace {
 
@@ -54,6 +56,23 @@ void add_completion(nb::module_& module) {
       });
 }
 
+void add_view(nb::module_& module) {
+  static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(PySlab::get_buffer)},
+                                {Py_bf_releasebuffer, reinterpret_cast<void*>(PySlab::release_buffer)},
+                                {0, nullptr}};
+  nb::class_<PySlab>(module, "_Slab", nb::type_slots(slots), "What a memoryview of a slab keeps alive.");
+  nb::class_<PyView>(module, "View", "What a borrow has brought: slabs to be read where they lie.")
+      .def("slab", &PyView::slab, "key"_a, "layer"_a,
+           "A read-only memoryview of the slab of key `key` (from 0, as asked for) in layer `layer`; None: it failed.")
+      .def("verify", &PyView::verify, "key"_a, "layer"_a,
+           "Whether that slab is what was put: for borrows with verify=False, which read nothing.")
+      .def_prop_ro("borrowed", &PyView::borrowed, "Some of it lies in the depot's memory now; False: it is a copy.")
+      .def("close", &PyView::close,
+           "Gives it back, as its end does, also beyond the client's. BufferError: memoryviews of it are in use.")
+      .def("__enter__", [](nb::object self) { return self; })
+      .def("__exit__", [](PyView& self, const nb::args&) { self.close(); });
+}
+
 void add_memory(nb::class_<PyClient>& client) {
   client
       .def("register", &PyClient::register_buffer, "buffer"_a,
@@ -78,6 +97,12 @@ void add_operations(nb::class_<PyClient>& client) {
            "block_offsets"_a, nb::kw_only(), "runs"_a = nb::tuple(), "native"_a = false, "shard"_a = 0, "group"_a = 0,
            "layer_first"_a = 0, "layer_count"_a = 0, "stop_at_first_failure"_a = true, "total_ms"_a = 0,
            "progress_ms"_a = 100, "Loads slabs into a region, layer by layer. Returns the operation's id.")
+      .def("borrow", &PyClient::borrow, "ns"_a, "keys"_a, "key_bytes"_a, nb::kw_only(), "native"_a = false,
+           "shard"_a = 0, "group"_a = 0, "layer_first"_a = 0, "layer_count"_a = 0, "verify"_a = true,
+           "hold_ms"_a = 10'000, "stop_at_first_failure"_a = true, "total_ms"_a = 0, "progress_ms"_a = 100,
+           "Finds slabs and leaves them where they are, for take_view(). Returns the operation's id.")
+      .def("take_view", &PyClient::take_view, "op"_a,
+           "The View of a borrow that has ended ok, once. The operation is to be released all the same.")
       .def("multiput", &PyClient::multiput, "ns"_a, "keys"_a, "key_bytes"_a, "region"_a, "layer_offsets"_a,
            "block_offsets"_a, nb::kw_only(), "runs"_a = nb::tuple(), "native"_a = false, "shard"_a = 0, "group"_a = 0,
            "ack"_a = "pooled", "whole"_a = true, "total_ms"_a = 0, "progress_ms"_a = 0,
@@ -125,6 +150,7 @@ NB_MODULE(_kvdepot, module) {
   module.attr("__version__") = KVD_VERSION;
 
   add_completion(module);
+  add_view(module);
   nb::class_<PyClient> client(module, "Client", "A connection to a depot: submit, then wait or poll. Thread-safe.");
   client.def(
       "__init__",

@@ -25,6 +25,57 @@ std::uint32_t PyCompletion::first_failed() const {
   return done.keys;
 }
 
+nb::object PyView::slab(std::int64_t key, std::int64_t layer) const {
+  if (open_->view == nullptr) raise_invalid("the view is closed");
+  const auto bytes = key < 0
+                         ? std::span<const std::byte>()
+                         : open_->view->slab(static_cast<std::size_t>(key), u16_of(layer, "there is no such layer"));
+  if (bytes.empty()) return nb::none();
+  const nb::object exporter = nb::cast(PySlab{.open = open_, .bytes = bytes});
+  return nb::steal(PyMemoryView_FromObject(exporter.ptr()));
+}
+
+bool PyView::verify(std::int64_t key, std::int64_t layer) const {
+  if (open_->view == nullptr) raise_invalid("the view is closed");
+  const std::uint16_t number = u16_of(layer, "there is no such layer");
+  if (key < 0) return false;
+  const std::shared_ptr<Open> open = open_;  // whoever closes or drops the view meanwhile
+  ++open->exported;
+  bool right = false;
+  {
+    const nb::gil_scoped_release others;
+    right = open->view->verify(static_cast<std::size_t>(key), number);
+  }
+  --open->exported;
+  return right;
+}
+
+void PyView::close() {
+  if (open_->exported > 0) {
+    PyErr_SetString(PyExc_BufferError, "memoryviews of its slabs exist: release them first");
+    throw nb::python_error();
+  }
+  open_->view.reset();  // whoever still has an exporter, which memoryview.obj gives away, gets nothing more from it
+}
+
+int PySlab::get_buffer(PyObject* self, Py_buffer* buffer, int flags) noexcept {
+  const PySlab& slab = *nb::inst_ptr<PySlab>(nb::handle(self));
+  if (slab.open->view == nullptr) {
+    buffer->obj = nullptr;
+    PyErr_SetString(PyExc_BufferError, "the view is closed");
+    return -1;
+  }
+  // Refuses PyBUF_WRITABLE. It only writes to memory that is not read-only.
+  const int filled = PyBuffer_FillInfo(buffer, self, const_cast<std::byte*>(slab.bytes.data()),
+                                       static_cast<Py_ssize_t>(slab.bytes.size()), 1, flags);
+  if (filled == 0) ++slab.open->exported;
+  return filled;
+}
+
+void PySlab::release_buffer(PyObject* self, Py_buffer*) noexcept {
+  --nb::inst_ptr<PySlab>(nb::handle(self))->open->exported;
+}
+
 PyClient::PyClient(const std::string& depot, bool attach_only, bool require_connection, std::int64_t connect_timeout_ms,
                    std::int64_t ops_max, std::int64_t breaker_failures, std::int64_t breaker_probe_ms, bool verify,
                    const std::string& name, bool shared_memory, const std::string& token_file, const PyTlsFiles& tls) {
@@ -162,6 +213,26 @@ OpId PyClient::multiget(std::uint32_t ns, const nb::bytes& keys, std::int64_t ke
        .deadline = deadline_of(total_ms, progress_ms)}));
 }
 
+OpId PyClient::borrow(std::uint32_t ns, const nb::bytes& keys, std::int64_t key_bytes, bool native, std::int64_t shard,
+                      std::int64_t group, std::int64_t layer_first, std::int64_t layer_count, bool verify,
+                      std::int64_t hold_ms, bool stop_at_first_failure, std::int64_t total_ms,
+                      std::int64_t progress_ms) {
+  constexpr char kLayer[] = "layer_first and layer_count are numbers from 0 to 65535";
+  return take(
+      open()->client->borrow({.ns = ns,
+                              .shard = u16_of(shard, "a shard is a number from 0 to 65535"),
+                              .group = u16_of(group, "a group is a number from 0 to 65535"),
+                              .layer_first = u16_of(layer_first, kLayer),
+                              .layer_count = u16_of(layer_count, kLayer),
+                              .keys = keys_of(keys, key_bytes, native),
+                              .verify = verify,
+                              .hold = std::chrono::milliseconds(u32_of(hold_ms, "hold must be 1 ms to 10 minutes")),
+                              .stop_at_first_failure = stop_at_first_failure,
+                              .deadline = deadline_of(total_ms, progress_ms)}));
+}
+
+PyView PyClient::take_view(OpId op) { return PyView(take(open()->client->take_view(op))); }
+
 OpId PyClient::multiput(std::uint32_t ns, const nb::bytes& keys, std::int64_t key_bytes, std::uint32_t region,
                         nb::handle layer_offsets, nb::handle block_offsets, nb::handle runs, bool native,
                         std::int64_t shard, std::int64_t group, const std::string& ack, bool whole,
@@ -254,6 +325,8 @@ nb::dict PyClient::stats() const {
   out["corrupt_slabs"] = stats.corrupt_slabs;
   out["bytes_loaded"] = stats.bytes_loaded;
   out["bytes_shared"] = stats.bytes_shared;
+  out["bytes_borrowed"] = stats.bytes_borrowed;
+  out["views_copied"] = stats.views_copied;
   out["bytes_stored"] = stats.bytes_stored;
   out["messages_sent"] = stats.messages_sent;
   out["messages_received"] = stats.messages_received;

@@ -28,6 +28,35 @@ struct PyCompletion {
   [[nodiscard]] std::uint32_t first_failed() const;
 };
 
+// What a borrow has brought. close() gives it back; memoryviews of its slabs keep it from that, as those of a bytearray
+// keep it from being resized.
+class PyView {
+ public:
+  explicit PyView(std::unique_ptr<View> view) : open_(std::make_shared<Open>(Open{.view = std::move(view)})) {}
+
+  nb::object slab(std::int64_t key, std::int64_t layer) const;
+  // Reads it without the GIL.
+  [[nodiscard]] bool verify(std::int64_t key, std::int64_t layer) const;
+  [[nodiscard]] bool borrowed() const { return open_->view != nullptr && open_->view->borrowed(); }
+  void close();
+
+  struct Open {
+    std::unique_ptr<View> view;  // null: closed
+    std::size_t exported = 0;    // buffers of its slabs, and verifications under way; under the GIL
+  };
+
+ private:
+  std::shared_ptr<Open> open_;  // never null; owners: this, and exporters of its slabs
+};
+
+// The exporter behind a memoryview of one slab.
+struct PySlab {
+  std::shared_ptr<PyView::Open> open;
+  std::span<const std::byte> bytes;
+  static int get_buffer(PyObject* self, Py_buffer* buffer, int flags) noexcept;
+  static void release_buffer(PyObject* self, Py_buffer* buffer) noexcept;
+};
+
 // As ClientOptions has them.
 struct PyTlsFiles {
   std::string ca, cert, key, server_name;
@@ -53,6 +82,10 @@ class PyClient {
                 nb::handle layer_offsets, nb::handle block_offsets, nb::handle runs, bool native, std::int64_t shard,
                 std::int64_t group, std::int64_t layer_first, std::int64_t layer_count, bool stop_at_first_failure,
                 std::int64_t total_ms, std::int64_t progress_ms);
+  OpId borrow(std::uint32_t ns, const nb::bytes& keys, std::int64_t key_bytes, bool native, std::int64_t shard,
+              std::int64_t group, std::int64_t layer_first, std::int64_t layer_count, bool verify, std::int64_t hold_ms,
+              bool stop_at_first_failure, std::int64_t total_ms, std::int64_t progress_ms);
+  PyView take_view(OpId op);
   OpId multiput(std::uint32_t ns, const nb::bytes& keys, std::int64_t key_bytes, std::uint32_t region,
                 nb::handle layer_offsets, nb::handle block_offsets, nb::handle runs, bool native, std::int64_t shard,
                 std::int64_t group, const std::string& ack, bool whole, std::int64_t total_ms,

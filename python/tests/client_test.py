@@ -1,6 +1,7 @@
 """The bindings as their users see them, over an embedded depot (no other process)."""
 
 import array
+import ctypes
 import gc
 import os
 import select
@@ -61,6 +62,132 @@ class EmbeddedTest(unittest.TestCase):
     def get(self, keys=KEYS, blocks=BLOCK_OFFSETS, **options):
         return self.client.multiget(self.ns, keys, 8, self.region, options.pop("layer_offsets", LAYER_OFFSETS),
                                     blocks, **PATIENT, **options)
+
+
+class ViewTest(EmbeddedTest):
+    def borrow(self, client=None, **options):
+        client = client or self.client
+        op = client.borrow(self.ns, KEYS, 8, **PATIENT, **options)
+        done = client.wait(op, timeout_ms=30_000)
+        self.assertEqual((done.ok, done.failed_keys), (True, 0))
+        view = client.take_view(op)
+        client.release(op)
+        return view
+
+    def kept(self):
+        return self.owner.depot_stats()["node"]["kept_bytes"]
+
+    def assert_nothing_kept(self):
+        end = time.monotonic() + 20
+        while self.kept() and time.monotonic() < end:
+            time.sleep(0.005)
+        self.assertEqual(self.kept(), 0)
+
+    def test_slabs_are_read_only_memoryviews(self):
+        stored = self.fill()
+        self.finish(self.put())
+        with self.borrow() as view:
+            self.assertTrue(view.borrowed)
+            for layer in range(LAYERS):
+                for block in range(BLOCKS):
+                    at = LAYER_OFFSETS[layer] + BLOCK_OFFSETS[block]
+                    self.assertEqual(view.slab(block, layer), stored[at:at + SLAB])
+            slab = view.slab(0, 0)
+            self.assertTrue(slab.readonly)
+            with self.assertRaises(TypeError):
+                slab[0] = 1
+            with self.assertRaises(TypeError):
+                (ctypes.c_char * SLAB).from_buffer(slab)
+            self.assertIsNone(view.slab(BLOCKS, 0))
+            self.assertIsNone(view.slab(-1, 0))
+            self.assertGreater(self.kept(), 0)
+            slab.release()
+        self.assert_nothing_kept()
+        self.assertEqual(self.client.stats()["bytes_borrowed"], len(stored))
+
+    def test_memoryviews_keep_a_view_open_and_alive(self):
+        stored = self.fill()
+        self.finish(self.put())
+        view = self.borrow()
+        slab = view.slab(1, 2)
+        with self.assertRaises(BufferError):
+            view.close()
+        self.client.close()
+        del view
+        gc.collect()
+        at = LAYER_OFFSETS[2] + BLOCK_OFFSETS[1]
+        self.assertEqual(slab, stored[at:at + SLAB])
+        self.assertGreater(self.kept(), 0)
+        slab.release()
+        gc.collect()
+        self.assert_nothing_kept()
+
+    def test_who_reads_a_slab_verifies_it(self):
+        self.fill()
+        self.finish(self.put())
+        for verify in (True, False):
+            with self.borrow(verify=verify) as view:
+                self.assertTrue(all(view.verify(block, layer) for block in range(BLOCKS) for layer in range(LAYERS)))
+                self.assertFalse(view.verify(BLOCKS, 0))
+                self.assertFalse(view.verify(-1, 0))
+
+    def test_a_closed_view_is_given_back_whoever_has_its_exporters(self):
+        self.fill()
+        self.finish(self.put())
+        view = self.borrow()
+        slab = view.slab(0, 0)
+        exporter = slab.obj
+        slab.release()
+        view.close()
+        self.assert_nothing_kept()
+        with self.assertRaises(BufferError):
+            memoryview(exporter)
+
+    def test_parts_and_copies_of_a_memoryview_keep_the_view_too(self):
+        stored = self.fill()
+        self.finish(self.put())
+        view = self.borrow()
+        slab = view.slab(0, 0)
+        part = slab[100:200]
+        slab.release()
+        with self.assertRaises(BufferError):
+            view.close()
+        del view, slab
+        gc.collect()
+        self.assertEqual(part, stored[100:200])
+        self.assertEqual(bytes(part), bytes(stored[100:200]))
+        del part
+        gc.collect()
+        self.assert_nothing_kept()
+
+    def test_a_closed_view_says_so(self):
+        self.fill()
+        self.finish(self.put())
+        view = self.borrow()
+        view.close()
+        view.close()
+        self.assertFalse(view.borrowed)
+        with self.assertRaises(kvdepot.KvdepotError) as error:
+            view.slab(0, 0)
+        self.assertEqual(error.exception.code, "invalid")
+
+    def test_a_view_whose_time_is_over_is_a_copy(self):
+        stored = self.fill()
+        self.finish(self.put())
+        view = self.borrow(hold_ms=50)
+        self.assert_nothing_kept()
+        self.assertFalse(view.borrowed)
+        self.assertEqual(view.slab(0, 0), stored[:SLAB])
+        self.assertEqual(self.client.stats()["views_copied"], 1)
+
+    def test_without_shared_memory_it_is_a_copy(self):
+        stored = self.fill()
+        self.finish(self.put())
+        with kvdepot.Client(self.address, attach_only=True, require_connection=True, shared_memory=False) as other:
+            self.assertEqual(other.open_namespace("default", self.id().encode(), GROUPS), self.ns)
+            view = self.borrow(other, verify=False)
+            self.assertFalse(view.borrowed)
+        self.assertEqual(view.slab(0, 0), stored[:SLAB])
 
 
 class OperationsTest(EmbeddedTest):

@@ -1,9 +1,14 @@
 // Tests of keys, schemas and checksums: what must differ differs, what must be refused is refused.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <new>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -167,6 +172,57 @@ TEST(VerifiedCopy, CopiesAndHashesAsASlabIsHashed) {
     EXPECT_EQ(copy_and_hash(7, 3, from, to), slab_checksum(7, 3, from)) << bytes;
     EXPECT_EQ(from, to) << bytes;
   }
+}
+
+TEST(VerifiedCopy, PiecesOfAnyPlaceAndSizeAreOneSlab) {
+  std::vector<std::byte> from(300'000), room(from.size() + 256);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 31 + i / 251);
+  for (const bool past_cache : {false, true}) {
+    for (const std::size_t shift : {0u, 1u, 16u, 63u, 64u}) {
+      for (const std::size_t piece : {1'000u, 4'096u, 10'001u, 300'000u}) {
+        std::ranges::fill(room, std::byte{0xA5});
+        SlabHasher hasher(7, 3, from.size());
+        for (std::size_t at = 0; at < from.size(); at += piece) {
+          const std::size_t bytes = std::min(piece, from.size() - at);
+          copy_and_hash(hasher, Bytes(from).subspan(at, bytes), std::span(room).subspan(shift + at, bytes), past_cache);
+        }
+        EXPECT_EQ(hasher.finish(), slab_checksum(7, 3, from));
+        EXPECT_TRUE(std::ranges::equal(std::span(room).subspan(shift, from.size()), from));
+        EXPECT_TRUE(std::ranges::all_of(std::span(room).first(shift), [](auto b) { return b == std::byte{0xA5}; }));
+        EXPECT_EQ(room[shift + from.size()], std::byte{0xA5});
+      }
+    }
+  }
+}
+
+// Whoever changes the source while it is copied: the checksum is of what has landed. It is changed through another
+// mapping, as a depot does.
+TEST(VerifiedCopy, TheChecksumIsOfWhatHasLanded) {
+  std::vector<std::byte> to(std::size_t{1} << 20);
+  const int file = ::memfd_create("block-test", MFD_CLOEXEC);
+  ASSERT_EQ(::ftruncate(file, static_cast<off_t>(to.size())), 0);
+  const auto map = [&](int protection) {
+    void* const base = ::mmap(nullptr, to.size(), protection, MAP_SHARED, file, 0);
+    EXPECT_NE(base, MAP_FAILED);
+    return MutableBytes(static_cast<std::byte*>(base), to.size());
+  };
+  const Bytes from = map(PROT_READ);
+  const MutableBytes scribbled = map(PROT_READ | PROT_WRITE);
+  std::atomic<bool> stop{false};
+  {
+    const std::jthread scribbler([&] {
+      for (unsigned n = 0; !stop; ++n) {
+        for (std::size_t i = 0; i < scribbled.size(); i += 64) scribbled[i] = static_cast<std::byte>(n);
+      }
+    });
+    for (int round = 0; round < 100; ++round) {
+      const std::uint64_t sum = copy_and_hash(7, 3, from, to);
+      EXPECT_EQ(sum, slab_checksum(7, 3, to));
+    }
+    stop = true;
+  }
+  for (const Bytes mapped : {from, Bytes(scribbled)}) ::munmap(const_cast<std::byte*>(mapped.data()), mapped.size());
+  ::close(file);
 }
 
 }  // namespace

@@ -59,6 +59,7 @@ void Channel::stop() {
   reopen_timer_.disarm();
   connection_.reset();
   memory_.reset();
+  keeper_.reset();
 }
 
 void Channel::reset(const Error& why) {
@@ -122,7 +123,8 @@ void Channel::on_closed(const Error& why) { lost(named(why)); }
 // The present attempt or connection is over. Called from the loop, never from inside on_message().
 void Channel::lost(const Error& why) {
   // Unmapping what was read of a large pool takes long: whoever waits is told before.
-  const std::unique_ptr<net::SharedMemory> memory = std::move(memory_);
+  const SharedMapping memory = std::move(memory_);
+  keeper_.reset();
   const bool was_ready = state_ == State::kReady;
   if (was_ready && loop_.now() - ready_since_ >= kStable) backoff_.reset();
   resolver_.cancel();
@@ -146,6 +148,7 @@ Status Channel::on_message(const wire::Header& header, Bytes meta) {
   if (state_ == State::kHello) return on_hello(header, meta);
   if (state_ == State::kAuth) return on_auth_reply(header, meta);
   if (state_ == State::kMemory) return on_memory(header, meta);
+  if (state_ == State::kKeeper) return on_keeper(header);
   if (state_ == State::kRings) return on_rings(header, meta);
   if (header.opcode == wire::Opcode::kOpenReply) return on_open_reply(header, meta);
   return user_.on_message(*this, header, meta);
@@ -167,6 +170,7 @@ Status Channel::on_hello(const wire::Header& header, Bytes meta) {
   credits_ = reply->ops_max;
   if ((reply->features & ~features()) != 0) return fail(Code::kCorrupt, "the depot does what it was not asked for");
   gives_memory_ = (reply->features & wire::kFeatureSharedMemory) != 0;
+  gives_keeper_ = (reply->features & wire::kFeatureKeep) != 0;
   gives_rings_ = (reply->features & wire::kFeatureRings) != 0;
   if ((reply->features & wire::kFeatureToken) == 0) return let_in();
   state_ = State::kAuth;
@@ -188,6 +192,8 @@ Status Channel::on_auth_reply(const wire::Header& header, Bytes meta) {
 Status Channel::let_in() {
   if (gives_memory_ && memory_ == nullptr) {
     state_ = State::kMemory;
+  } else if (gives_keeper_ && keeper_ == nullptr) {
+    state_ = State::kKeeper;
   } else if (gives_rings_ && !stream_->uses_rings()) {
     state_ = State::kRings;
   } else {
@@ -211,6 +217,23 @@ Status Channel::on_memory(const wire::Header& header, Bytes meta) {
   return {};
 }
 
+// A descriptor that is held is all that it is for.
+Status Channel::on_keeper(const wire::Header& header) {
+  io::PrivateFd descriptor = connection_->take_descriptor();
+  if (header.opcode != wire::Opcode::kKeeper || !descriptor.ok()) {
+    return fail(Code::kCorrupt, "the depot did not give a keeper first");
+  }
+  keeper_ = std::make_shared<const io::PrivateFd>(std::move(descriptor));
+  return let_in();
+}
+
+Status Channel::renew_memory() {
+  auto memory = memory_->again();
+  if (!memory) return fail(memory.error());
+  memory_ = std::move(*memory);
+  return {};
+}
+
 // From here on both sides send through the rings.
 Status Channel::on_rings(const wire::Header& header, Bytes meta) {
   if (header.opcode != wire::Opcode::kRings) return fail(Code::kCorrupt, "the depot did not give its rings first");
@@ -228,8 +251,8 @@ Status Channel::on_rings(const wire::Header& header, Bytes meta) {
 
 // What this client asks for, of which the depot may agree to some.
 std::uint64_t Channel::features() const noexcept {
-  return (options_.shared_memory ? wire::kFeatureSharedMemory : 0) | (options_.rings ? wire::kFeatureRings : 0) |
-         (token_.empty() ? 0 : wire::kFeatureToken);
+  return (options_.shared_memory ? wire::kFeatureSharedMemory | wire::kFeatureKeep : 0) |
+         (options_.rings ? wire::kFeatureRings : 0) | (token_.empty() ? 0 : wire::kFeatureToken);
 }
 
 Status Channel::become_ready() {

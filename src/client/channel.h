@@ -1,7 +1,8 @@
 // Channel: one of a client's two connections to its depot (control or data), from the first attempt to connect over
 // HELLO and OPEN to loss and the next attempt, for ever. What it carries is its user's.
 //
-//   kIdle -> kDialing -> kHello (-> kAuth) (-> kMemory) (-> kRings) -> kReady -> (loss) kBackoff -> kDialing ...
+//   kIdle -> kDialing -> kHello (-> kAuth) (-> kMemory) (-> kKeeper) (-> kRings) -> kReady -> (loss) kBackoff ->
+//   kDialing ...
 // A handshake that takes longer than kHandshakeLimit is a loss. Attempts back off from 10 ms to 1 s; a connection that
 // stayed ready for a second starts from 10 ms again. A depot that offers its memory and whose memory cannot be mapped
 // (no address space, a proxy between) is not asked for it again. To get at memory a channel that wants it tries the
@@ -17,6 +18,7 @@
 #include <unordered_map>
 
 #include "client/backoff.h"
+#include "client/loan.h"
 #include "client/namespace_table.h"
 #include "client/op_deadline.h"
 #include "client/resolver.h"
@@ -99,7 +101,12 @@ class Channel final : private net::MessageHandler {
   };
   [[nodiscard]] const Handle& handle(NamespaceId ns) const;
   // The depot's memory that GET view messages tell of; null unless the depot gave it. Ends with the connection.
-  [[nodiscard]] const net::SharedMemory* memory() const noexcept { return memory_.get(); }
+  [[nodiscard]] const SharedMapping& memory() const noexcept { return memory_; }
+  // Maps it anew; the former mapping stays for as long as somebody has it. kNoSpace.
+  Status renew_memory();
+  // What makes the depot keep what it lends to GETs that ask for that; null unless the depot gave it. Ends with the
+  // connection, or later.
+  [[nodiscard]] const SharedKeeper& keeper() const noexcept { return keeper_; }
   // The distant past without a connection.
   [[nodiscard]] Signs signs() const;
   // The depot has said that it is there, on the other channel.
@@ -108,7 +115,7 @@ class Channel final : private net::MessageHandler {
   void note_body() { body_at_ = loop_.now(); }
 
  private:
-  enum class State : std::uint8_t { kIdle, kDialing, kHello, kAuth, kMemory, kRings, kReady, kBackoff };
+  enum class State : std::uint8_t { kIdle, kDialing, kHello, kAuth, kMemory, kKeeper, kRings, kReady, kBackoff };
 
   void dial();
   void dial_port(const net::Endpoint& endpoint);
@@ -121,6 +128,7 @@ class Channel final : private net::MessageHandler {
   Status on_hello(const wire::Header& header, Bytes meta);
   Status on_auth_reply(const wire::Header& header, Bytes meta);
   Status on_memory(const wire::Header& header, Bytes meta);
+  Status on_keeper(const wire::Header& header);
   Status on_rings(const wire::Header& header, Bytes meta);
   [[nodiscard]] std::uint64_t features() const noexcept;
   [[nodiscard]] bool takes_memory() const noexcept { return options_.shared_memory || options_.rings; }
@@ -153,10 +161,12 @@ class Channel final : private net::MessageHandler {
   bool avoid_local_socket_ = false;    // the last attempt there was not greeted
   std::string token_;                  // shown on this connection when it is asked for
   bool gives_memory_ = false;          // the depot has agreed to
+  bool gives_keeper_ = false;          // the same
   bool gives_rings_ = false;           // the same
   net::RingStream* stream_ = nullptr;  // the connection's
   std::uint32_t credits_ = 0;
-  std::unique_ptr<net::SharedMemory> memory_;
+  SharedMapping memory_;
+  SharedKeeper keeper_;
   Time body_at_ = Time::min();
   Time word_at_ = Time::min();
   std::unordered_map<NamespaceId, Handle> handles_;
@@ -167,5 +177,6 @@ inline constexpr std::uint64_t kOpenIds = std::uint64_t{1} << 63;              /
 inline constexpr std::uint64_t kPingIds = kOpenIds | std::uint64_t{1} << 62;   // | counter
 inline constexpr std::uint64_t kUnpinIds = kOpenIds | std::uint64_t{1} << 61;  // | counter
 inline constexpr std::uint64_t kReleaseIds = kOpenIds | std::uint64_t{1} << 60;
+inline constexpr std::uint64_t kCheckIds = kOpenIds | std::uint64_t{1} << 59;
 
 }  // namespace kvd::client

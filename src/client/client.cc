@@ -130,6 +130,8 @@ class ThreadedClient final : public Client {
   Status close_namespace(NamespaceId ns) override;
   Result<OpId> match_prefix(const MatchRequest& request) override;
   Result<OpId> multiget(const GetRequest& request) override;
+  Result<OpId> borrow(const BorrowRequest& request) override;
+  Result<std::unique_ptr<View>> take_view(OpId op) override;
   Result<OpId> multiput(const PutRequest& request) override;
   Status put_layer(OpId op, std::uint16_t layer) override;
   Result<OpId> remove(NamespaceId ns, std::span<const std::uint16_t> shards, std::span<const std::uint16_t> groups,
@@ -261,6 +263,17 @@ Result<OpId> ThreadedClient::multiget(const GetRequest& request) {
   return submit(make_get(parts_->namespaces, parts_->regions, request));
 }
 
+Result<OpId> ThreadedClient::borrow(const BorrowRequest& request) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  if (const Status ok = accepts(); !ok) return fail(ok.error());
+  return submit(make_borrow(parts_->namespaces, request));
+}
+
+Result<std::unique_ptr<View>> ThreadedClient::take_view(OpId op) {
+  if (forked()) return fail(Code::kInvalid, kForked);
+  return parts_->ops.take_view(op);
+}
+
 Result<OpId> ThreadedClient::multiput(const PutRequest& request) {
   if (forked()) return fail(Code::kInvalid, kForked);
   if (const Status ok = accepts(); !ok) return fail(ok.error());
@@ -367,9 +380,11 @@ ClientStats ThreadedClient::stats() const {
   stats.timeouts = state.timeouts.value();
   stats.cancelled = state.cancelled.value();
   stats.busy = state.busy.value();
-  stats.corrupt_slabs = state.get.corrupt_slabs.value();
+  stats.corrupt_slabs = state.get.corrupt_slabs.value() + parts_->core.damaged_in_views();
   stats.bytes_loaded = state.get.bytes_loaded.value();
   stats.bytes_shared = state.get.bytes_shared.value();
+  stats.bytes_borrowed = state.get.bytes_borrowed.value();
+  stats.views_copied = state.get.loans_ended.value();
   stats.bytes_stored = state.bytes_stored.value();
   stats.messages_sent = state.net.messages_out.value();
   stats.messages_received = state.net.messages_in.value();

@@ -41,7 +41,10 @@ Core::Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, Clien
       breaker_(options_.breaker_failures, options_.breaker_probe),
       probe_timer_(loop, [this] { on_probe_timer(); }),
       copy_timer_(loop, [this] { copy_view(); }),
-      release_timer_(loop, [this] { send_releases(); }) {
+      release_timer_(loop, [this] { send_releases(); }),
+      desk_(std::make_shared<LoanDesk>(loop, [this] { take_back(); })),
+      returns_timer_(loop, [this] { look_for_returns(); }),
+      loan_timer_(loop, [this] { end_loans(); }) {
   for (std::uint32_t slot = 0; slot < running_.size(); ++slot) {
     running_[slot].timer = std::make_unique<io::Timer>(loop, [this, slot] { on_deadline(slot); });
   }
@@ -68,6 +71,9 @@ void Core::stop() {
   for (Running& running : running_) {
     if (running.id != 0) end(running, Code::kCancelled, "the client was closed");
   }
+  desk_->close();
+  returns_timer_.disarm();
+  loan_timer_.disarm();
 }
 
 void Core::open_namespaces() {
@@ -104,6 +110,7 @@ void Core::submit_here(Op& op, Op::Command command) {
 
 void Core::run_commands() {
   if (stopped_) return;
+  if (desk_->has_returned()) take_back();  // goes out with the requests
   submits_.take_all([this](Op& op, std::uint32_t commands) { run_command(op, commands); });
   pump_puts();
 }
@@ -164,8 +171,10 @@ void Core::send_request(Op& op, Running& running) {
   const Channel::Handle& handle = op.request.kind == OpKind::kStats ? none : running.channel->handle(op.request.ns);
   if (!handle.answered()) return;  // on_namespace() comes back
   if (handle.code != Code::kOk) return end(running, handle.code, handle.why);
+  if (op.request.borrow) running.get->lend(desk_, running.channel->keeper());
   net::Connection& connection = running.channel->connection();
   wire::Buffer frame = request_frame(op, handle.number, running.deadline.left_ms(loop_.now()));
+  if (is_data(*running.channel)) queue_releases();
   connection.send({.head = std::move(frame), .body = {}, .on_done = {}});
   running.sent = true;
   if (running.put != nullptr) on_layers(running);
@@ -193,6 +202,7 @@ wire::Buffer Core::request_frame(const Op& op, std::uint32_t handle, std::uint32
                                            .shard = request.shards[0],
                                            .group = request.groups[0],
                                            .stop_at_first_failure = request.stop_at_first_failure,
+                                           .keep = request.borrow && data_.channel.keeper() != nullptr,
                                            .keys = request.keys});
     case OpKind::kPut:
       return wire::frame(header, wire::Put{.ns = handle,
@@ -219,6 +229,10 @@ void Core::end(Running& running, Code code, std::string_view why) {
   if (running.get != nullptr) {
     running.get->fill_whole(op.results.whole);
     report_damage(op, running);
+    if (code == Code::kOk && op.request.borrow) {
+      note_loans(running);
+      op.results.view = running.get->make_view();
+    }
   }
   running.get.reset();
   running.put.reset();
@@ -240,23 +254,27 @@ void Core::end(Running& running, Code code, std::string_view why) {
   ops_.announce_end(op);
 }
 
-// Tells the depot which records arrived damaged: a bad image in its pool would else be a miss until it is evicted.
 void Core::report_damage(const Op& op, const Running& running) {
   const auto damaged = running.get->damaged();
-  if (damaged.empty() || !running.channel->ready()) return;
+  if (damaged.empty()) return;
   const KeyList& keys = op.request.keys;
   std::vector<std::byte> bytes;
   for (const std::uint32_t key : damaged) {
     const auto one = keys.bytes.subspan(std::size_t{key} * keys.key_bytes, keys.key_bytes);
     bytes.insert(bytes.end(), one.begin(), one.end());
   }
-  const wire::Check check{.ns = running.channel->handle(op.request.ns).number,
-                          .shard = op.request.shards[0],
-                          .group = op.request.groups[0],
-                          .keys = {.bytes = bytes, .key_bytes = keys.key_bytes, .native = keys.native}};
-  running.channel->connection().send(
-      {.head = wire::frame({.request_id = running.id}, check), .body = {}, .on_done = {}});
-  running.channel->connection().flush();
+  report_damage(op.request.ns, op.request.shards[0], op.request.groups[0],
+                {.bytes = bytes, .key_bytes = keys.key_bytes, .native = keys.native});
+}
+
+// Tells the depot which records arrived damaged: a bad image in its pool would else be a miss until it is evicted.
+void Core::report_damage(NamespaceId ns, std::uint16_t shard, std::uint16_t group, const KeyList& keys) {
+  if (!data_.channel.ready()) return;
+  const Channel::Handle& handle = data_.channel.handle(ns);
+  if (!handle.answered() || handle.code != Code::kOk) return;  // closed here since, or not open again yet
+  const wire::Check check{.ns = handle.number, .shard = shard, .group = group, .keys = keys};
+  data_.channel.connection().send({.head = wire::frame({.request_id = kCheckIds}, check), .body = {}, .on_done = {}});
+  data_.channel.connection().flush();
 }
 
 // The depot has answered with a status: the end, with its reason.

@@ -68,6 +68,8 @@ class Core final : private ChannelUser {
   void suspect();
   // Connects now where an attempt waits for its time: somebody else has seen the depot.
   void hurry();
+  // Slabs that readers of views have found damaged. Any thread.
+  [[nodiscard]] std::uint64_t damaged_in_views() const noexcept { return desk_->damaged_slabs(); }
   // Ends every op with kCancelled and both channels. Nothing lands after it.
   void stop();
 
@@ -103,6 +105,7 @@ class Core final : private ChannelUser {
   void end_early(Running& running, Code code, std::string_view why);
   void close_unused();
   void report_damage(const Op& op, const Running& running);
+  void report_damage(NamespaceId ns, std::uint16_t shard, std::uint16_t group, const KeyList& keys);
   void on_deadline(std::uint32_t slot);
   void arm_deadline(Running& running);
   [[nodiscard]] Signs signs_of(const Channel& channel) const;
@@ -133,6 +136,7 @@ class Core final : private ChannelUser {
   Status on_match_reply(Running& running, const wire::Header& header, Bytes meta);
   Status on_remove_reply(Running& running, const wire::Header& header, Bytes meta);
   Status on_stats_reply(Running& running, const wire::Header& header, Bytes meta);
+  Status end_unless_corrupt(Running& running, const wire::Header& header, const Status& why);
   void finish_get(Running& running, bool last);
 
   // core_views.cc: slabs in the depot's memory
@@ -140,8 +144,14 @@ class Core final : private ChannelUser {
   Status on_stray_view(Side& side, const wire::Header& header, Bytes meta);
   void copy_view();
   void release_view(std::uint64_t view);
+  void queue_releases();
   void send_releases();
   void forget_views();
+  void note_loans(const Running& running);
+  void take_back();
+  void look_for_returns();
+  void end_loans();
+  Time end_loan(Loan& loan, std::size_t& bytes_left);
 
   // core_puts.cc: what goes out
   void on_layers(Running& running);
@@ -171,8 +181,20 @@ class Core final : private ChannelUser {
   bool receiving_last_ = false;
   std::uint64_t view_ = 0;               // that is being copied for receiving_, or was, until it ended; 0 = none
   io::Timer copy_timer_;                 // the next turn of copying
+  SharedMapping view_mapping_;           // that it lies in
   std::vector<std::uint64_t> releases_;  // views that the depot is told of at the end of the turn
   io::Timer release_timer_;
+  // Of borrows, with the time at which they end under who still has them. Some have ended.
+  struct TimedLoan {
+    Time until{};
+    std::weak_ptr<Loan> loan;
+  };
+  const std::shared_ptr<LoanDesk> desk_;  // owners: this, and all loans
+  std::vector<TimedLoan> loans_;
+  Time lent_at_{};  // the last of them
+  io::Timer returns_timer_;
+  io::Timer loan_timer_;
+  Time loan_timer_at_ = kNever;
   std::deque<std::uint32_t> puts_;  // slots with layers to send, in turn
   bool pump_posted_ = false;
   bool pumping_ = false;

@@ -65,13 +65,22 @@ Status Core::on_get_data(Running& running, const wire::Header& header, Bytes met
   if (header.status != Code::kOk) return end_refused(running, header, meta);
   const auto data = wire::decode<wire::GetData>(header, meta);
   if (!data) return fail(data.error());
-  if (Status begun = running.get->begin(header, *data); !begun) return begun;
+  if (Status begun = running.get->begin(header, *data); !begun) return end_unless_corrupt(running, header, begun);
   if (header.payload_bytes() > 0) {
     receiving_ = &running;
     receiving_last_ = header.last();
   } else {
     finish_get(running, header.last());
   }
+  return {};
+}
+
+// A borrow for whose copies there is no memory ends; anything else is the depot's fault and ends the connection.
+Status Core::end_unless_corrupt(Running& running, const wire::Header& header, const Status& why) {
+  if (why.error().code != Code::kNoSpace) return why;
+  receiving_ = &running;  // nothing more is to be asked of the depot when this is its last message
+  receiving_last_ = header.last();
+  end_early(running, Code::kNoSpace, why.error().what);
   return {};
 }
 

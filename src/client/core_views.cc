@@ -6,13 +6,28 @@
 #include "client/core.h"
 
 namespace kvd::client {
+namespace {
+
+constexpr Duration kLoanAgain = std::chrono::seconds(1);
+// Of views whose time is over, in one turn of the loop: a copied page takes up to a microsecond.
+constexpr std::size_t kLoanBytesPerTurn = std::size_t{2} << 20;
+// Views are told of together with the next request of that time: a message of their own costs both sides a system call
+// and wakes the depot. So many are not kept back, of the 4,096 that a connection may have.
+constexpr Duration kReleaseDelay = std::chrono::microseconds(200);
+constexpr std::size_t kReleasesMax = 256;
+
+}  // namespace
 
 Status Core::on_get_view(Running& running, const wire::Header& header, Bytes meta) {
-  const net::SharedMemory* const memory = running.channel->memory();
+  const SharedMapping& memory = running.channel->memory();
   if (memory == nullptr || header.status != Code::kOk) return fail(Code::kCorrupt, "a view of memory nobody has");
   const auto view = wire::decode<wire::GetView>(header, meta);
   if (!view) return fail(view.error());
-  if (Status begun = running.get->begin_view(header, *view, memory->bytes()); !begun) return begun;
+  if (Status begun = running.get->begin_view(header, *view, memory->bytes()); !begun) {
+    if (begun.error().code == Code::kNoSpace) release_view(view->view);
+    return end_unless_corrupt(running, header, begun);
+  }
+  view_mapping_ = memory;
   receiving_ = &running;
   receiving_last_ = header.last();
   view_ = view->view;
@@ -43,30 +58,106 @@ void Core::copy_view() {
     return copy_timer_.arm(loop_.now());
   }
   connection.resume();
-  release_view(std::exchange(view_, 0));
-  if (Running* const running = std::exchange(receiving_, nullptr)) finish_get(*running, receiving_last_);
+  Running* const running = std::exchange(receiving_, nullptr);
+  const std::uint64_t view = std::exchange(view_, 0);
+  const SharedMapping mapping = std::move(view_mapping_);
+  if (running != nullptr && running->get->keeps()) {
+    lent_at_ = loop_.now();
+    running->get->keep(view, mapping, lent_at_);
+    if (!returns_timer_.armed()) returns_timer_.arm(after(lent_at_, LoanDesk::kSoon));
+  } else {
+    release_view(view);
+  }
+  if (running != nullptr) finish_get(*running, receiving_last_);
 }
 
-// Told at the end of the turn, so that several go in one message and nobody waits for it.
 void Core::release_view(std::uint64_t view) {
   releases_.push_back(view);
-  if (!release_timer_.armed()) release_timer_.arm(loop_.now());
+  if (releases_.size() >= kReleasesMax) return release_timer_.arm(loop_.now());
+  if (!release_timer_.armed()) release_timer_.arm_in(kReleaseDelay);
 }
 
-void Core::send_releases() {
+// In front of what is flushed next.
+void Core::queue_releases() {
+  release_timer_.disarm();
   const std::vector<std::uint64_t> views = std::exchange(releases_, {});
-  if (!data_.channel.ready()) return;  // with its connection the depot has taken them all back
+  if (views.empty() || !data_.channel.ready()) return;  // with its connection the depot has taken them all back
   for (std::size_t at = 0; at < views.size(); at += wire::kViewsPerReleaseMax) {
     const std::span some = std::span(views).subspan(at, std::min(wire::kViewsPerReleaseMax, views.size() - at));
     const wire::Header header{.request_id = kReleaseIds};
     data_.channel.connection().send(
         {.head = wire::frame(header, wire::Release{wire::U64View(some)}), .body = {}, .on_done = {}});
   }
-  data_.channel.connection().flush();
+}
+
+void Core::send_releases() {
+  queue_releases();
+  if (data_.channel.ready()) data_.channel.connection().flush();
+}
+
+// What a borrow has is given back when its time is over, at the latest.
+void Core::note_loans(const Running& running) {
+  const OpRequest& request = op_of(running).request;
+  const Time until = after(request.submitted, request.hold);
+  for (const auto& loan : running.get->loans()) loans_.push_back({.until = until, .loan = loan});
+  if (!running.get->loans().empty() && (!loan_timer_.armed() || until < loan_timer_at_)) {
+    loan_timer_at_ = until;
+    loan_timer_.arm(until);
+  }
+}
+
+// What views have given back, on whichever thread, and what readers have found damaged. Views of a former connection
+// went with their keeper.
+void Core::take_back() {
+  for (const LoanDesk::Damaged& damaged : desk_->take_damaged()) {
+    report_damage(
+        damaged.ns, damaged.shard, damaged.group,
+        {.bytes = damaged.key, .key_bytes = static_cast<std::uint16_t>(damaged.key.size()), .native = damaged.native});
+  }
+  for (const LoanDesk::Returned& returned : desk_->take()) {
+    if (returned.keeper != data_.channel.keeper()) continue;
+    for (const std::uint64_t view : returned.views) release_view(view);
+  }
+  std::erase_if(loans_, [](const TimedLoan& timed) { return timed.loan.expired(); });
+}
+
+// What came back soon woke nobody.
+void Core::look_for_returns() {
+  take_back();
+  const Time next = after(lent_at_, LoanDesk::kSoon);
+  if (next > loop_.now()) returns_timer_.arm(next);
+}
+
+// Views whose time is over turn into copies, some bytes in a turn.
+void Core::end_loans() {
+  Time next = kNever;
+  std::size_t bytes_left = kLoanBytesPerTurn;
+  for (TimedLoan& timed : loans_) {
+    const std::shared_ptr<Loan> loan = timed.loan.lock();
+    if (loan == nullptr || !loan->held()) continue;
+    if (timed.until <= loop_.now()) timed.until = end_loan(*loan, bytes_left);
+    next = std::min(next, timed.until);
+  }
+  std::erase_if(loans_, [](const TimedLoan& timed) { return timed.loan.expired(); });
+  loan_timer_at_ = next;
+  if (next != kNever) loan_timer_.arm(next);
+}
+
+// When it is to go on; kNever: it has ended. Its mapping is no more good for what comes: that is made anew before.
+Time Core::end_loan(Loan& loan, std::size_t& bytes_left) {
+  if (bytes_left == 0) return loop_.now();
+  const Time later = after(loop_.now(), kLoanAgain);  // there is no memory now: the depot waits
+  if (loan.mapping() == data_.channel.memory() && !data_.channel.renew_memory()) return later;
+  const Result<bool> ended = loan.end_some(bytes_left);
+  if (!ended) return later;
+  if (!*ended) return loop_.now();
+  state_.get.loans_ended.add();
+  return kNever;
 }
 
 void Core::forget_views() {
   view_ = 0;
+  view_mapping_.reset();
   releases_.clear();
   copy_timer_.disarm();
   release_timer_.disarm();

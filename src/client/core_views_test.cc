@@ -40,6 +40,7 @@ class CoreViews : public testing::Test {
   // Every view was given back, once.
   [[nodiscard]] bool all_given_back() const {
     rig->loop.settle();
+    rig->loop.run_until([] { return false; }, Millis(5));
     return rig->depot->lent.empty() && rig->depot->releases_bad == 0;
   }
   // Several turns of copying, in one message.
@@ -75,18 +76,34 @@ TEST_F(CoreViews, LayersAreAnnouncedInOrderAndThenTheWhole) {
   EXPECT_TRUE(all_landed());
 }
 
-TEST_F(CoreViews, ViewsOfATurnAreGivenBackInOneMessage) {
+TEST_F(CoreViews, ViewsAreGivenBackInOneMessageWithTheNextRequestOrAMomentLater) {
   start();
   rig->finish(rig->get());
   rig->loop.settle();
   EXPECT_EQ(rig->depot->views, 4U);
+  EXPECT_EQ(rig->depot->seen[Opcode::kRelease], 0U);
+  const std::uint64_t sends = rig->state.net.send_calls.value();
+  rig->finish(rig->get());
   EXPECT_EQ(rig->depot->seen[Opcode::kRelease], 1U);
+  EXPECT_EQ(rig->depot->lent.size(), 4U) << "of the second";
+  EXPECT_EQ(rig->state.net.send_calls.value() - sends, 1U) << "with the request";
+  EXPECT_TRUE(all_given_back());
+  EXPECT_EQ(rig->depot->seen[Opcode::kRelease], 2U);
+}
+
+TEST_F(CoreViews, ManyViewsAreNotKeptBack) {
+  start({.layers = 300, .slab_bytes = 64});
+  rig->finish(rig->get());
+  rig->loop.settle();
+  EXPECT_LT(rig->depot->lent.size(), 256U);
+  EXPECT_TRUE(all_given_back());
 }
 
 TEST_F(CoreViews, TheDataConnectionAsksForMemoryAndTheOtherForRings) {
   start();
   std::ranges::sort(rig->depot->features_asked);
-  EXPECT_EQ(rig->depot->features_asked, (std::vector<std::uint64_t>{wire::kFeatureSharedMemory, wire::kFeatureRings}));
+  EXPECT_EQ(rig->depot->features_asked,
+            (std::vector<std::uint64_t>{wire::kFeatureRings, wire::kFeatureSharedMemory | wire::kFeatureKeep}));
   CoreRig without;
   EXPECT_EQ(without.depot->features_asked, (std::vector<std::uint64_t>{0, 0}));
   start({.verify = false});  // only verification tells of a view that has ended

@@ -1,9 +1,12 @@
 #include "client/get_flow.h"
 
 #include <algorithm>
+#include <limits>
+#include <new>
 #include <numeric>
 
 #include "base/check.h"
+#include "block/verified_copy.h"
 
 namespace kvd::client {
 
@@ -15,21 +18,77 @@ GetFlow::GetFlow(Op& op, OpTable& table, GetCounters& counters, bool verify)
       failed_(op.request.keys.count()),
       live_(op.request.keys.count()) {
   std::iota(live_.begin(), live_.end(), 0U);
+  const std::uint64_t slabs = std::uint64_t{op.request.layer_count} * op.request.keys.count();
+  past_cache_ = slabs * op.request.layout.slab_bytes() >= block::kPastCacheBytes;
+  if (!borrows()) return;
+  const OpRequest& request = op.request;
+  slabs_ = {.places = std::vector<const std::byte*>(std::size_t{request.layer_count} * request.keys.count()),
+            .keys = request.keys.count(),
+            .layer_first = request.layer_first,
+            .slab_bytes = request.layout.slab_bytes(),
+            .checksums = {},
+            .seeds = {},
+            .ns = request.ns,
+            .shard = request.shards[0],
+            .group = request.groups[0],
+            .key_bytes = {},
+            .native = request.keys.native};
+  if (request.verify || !verify) return;
+  slabs_.checksums.resize(slabs_.places.size());
+  slabs_.seeds = request.seeds;
+  slabs_.key_bytes = request.key_bytes;
+}
+
+void GetFlow::lend(std::shared_ptr<LoanDesk> desk, SharedKeeper keeper) {
+  desk_ = std::move(desk);
+  keeper_ = std::move(keeper);
+}
+
+// Memory that a view has when the depot does not keep its slabs. kNoSpace.
+Status GetFlow::make_copies() {
+  if (!borrows() || copies_ != nullptr) return {};
+  const std::size_t bytes = slabs_.places.size() * slabs_.slab_bytes;
+  copies_.reset(new (std::nothrow) std::byte[bytes]);
+  if (copies_ == nullptr) return fail(Code::kNoSpace, "there is no memory for a copy of the slabs");
+  own_layout_ = Layout::packed(copies_.get(), op_.request.layer_count, slabs_.keys, slabs_.slab_bytes);
+  return {};
+}
+
+void GetFlow::keep(std::uint64_t view, const SharedMapping& mapping, Time now) {
+  if (loans_.empty() || loans_.back()->mapping() != mapping) {
+    loans_.push_back(std::make_shared<Loan>(desk_, mapping, keeper_, now));
+  }
+  std::vector<Bytes> parts;
+  const std::size_t bytes = (source_layers_ - 1) * source_stride_ + slabs_.slab_bytes;
+  for (const std::byte* const source : sources_) parts.emplace_back(source, bytes);
+  loans_.back()->add(view, parts);
+}
+
+std::unique_ptr<View> GetFlow::make_view() {
+  for (std::size_t at = 0; at < slabs_.places.size(); ++at) {
+    if (failed_.test(at % slabs_.keys)) slabs_.places[at] = nullptr;
+  }
+  return std::make_unique<LentView>(std::move(slabs_), std::move(copies_), std::move(loans_));
 }
 
 Status GetFlow::begin(const wire::Header& header, const wire::GetData& data) {
   if (Status sized = wire::check_get_payload(header, data, op_.request.layout.slab_bytes()); !sized) return sized;
+  if (Status made = make_copies(); !made) return made;
+  stays_ = false;
   return begin_layers(header, data.failed, data.checksums);
 }
 
 Status GetFlow::begin_view(const wire::Header& header, const wire::GetView& view, Bytes memory) {
   const std::uint32_t slab_bytes = op_.request.layout.slab_bytes();
   if (Status placed = wire::check_view_places(header, view, slab_bytes, memory.size()); !placed) return placed;
+  if (Status made = keeps() ? Status() : make_copies(); !made) return made;
+  stays_ = keeps();
   if (Status begun = begin_layers(header, view.failed, view.checksums); !begun) return begun;
   sources_.resize(view.offsets.size());
   for (std::size_t i = 0; i < sources_.size(); ++i) sources_[i] = memory.data() + view.offsets[i];
   source_stride_ = view.slab_stride;
   source_layer_ = announced_;
+  source_layers_ = header.layer_count;
   return {};
 }
 
@@ -56,7 +115,7 @@ Status GetFlow::begin_layers(const wire::Header& header, Bytes failed, const wir
   checksums_.resize(checksums.size());
   for (std::size_t i = 0; i < checksums_.size(); ++i) checksums_[i] = checksums[i];
   checksum_at_ = 0;
-  walk_ = SlabWalk(request.layout, announced_, header.layer_count, live_);
+  walk_ = SlabWalk(layout(), announced_, header.layer_count, live_);
   if (live_.empty()) {
     while (announced_ < message_end_) announce_layer();
   }
@@ -98,17 +157,24 @@ void GetFlow::landed(std::size_t bytes) {
 void GetFlow::copy(std::size_t bytes_max) {
   const OpRequest& request = op_.request;
   const std::uint32_t slab_bytes = request.layout.slab_bytes();
+  if (stays_ && !verifies()) bytes_max = std::numeric_limits<std::size_t>::max();  // nothing is read
   for (std::size_t done = 0; done < bytes_max && walk_.left() > 0;) {
     const SlabWalk::Place at = walk_.place();
     const Bytes slab(sources_[at.key_at] + (at.layer - source_layer_) * source_stride_, slab_bytes);
     const Bytes step = slab.subspan(at.in_slab, std::min<std::size_t>(kCopyStepBytes, slab_bytes - at.in_slab));
     if (!failed_.test(at.key)) {
-      if (verify_ && at.in_slab == 0 && step.size() < slab_bytes) {
+      // One that is hashed where it lies is hashed at once, if it is not too long for that.
+      if (verifies() && at.in_slab == 0 && (!stays_ || step.size() < slab_bytes)) {
         hasher_.emplace(request.seeds[at.key], static_cast<std::uint32_t>(request.layer_first + at.layer), slab_bytes);
       }
-      request.layout.write(at.layer, at.key, at.in_slab, step, hasher_ ? &*hasher_ : nullptr);
+      if (stays_) {
+        slabs_.places[place_of(at.layer, at.key)] = slab.data();
+        if (hasher_) hasher_->add(step);
+      } else {
+        layout().write(at.layer, at.key, at.in_slab, step, hasher_ ? &*hasher_ : nullptr, past_cache_);
+      }
     }
-    counters_.bytes_shared.add(step.size());
+    (stays_ ? counters_.bytes_borrowed : counters_.bytes_shared).add(step.size());
     landed(step.size());
     done += step.size();
   }
@@ -119,12 +185,21 @@ std::uint64_t GetFlow::checksum(std::size_t layer, std::uint32_t key) const {
   if (hasher_) return hasher_->finish();
   const OpRequest& request = op_.request;
   const auto schema_layer = static_cast<std::uint32_t>(request.layer_first + layer);
-  return request.layout.checksum(layer, key, request.seeds[key], schema_layer);
+  if (borrows()) {
+    const Bytes slab(slabs_.places[place_of(layer, key)], slabs_.slab_bytes);
+    return block::slab_checksum(request.seeds[key], schema_layer, slab);
+  }
+  return layout().checksum(layer, key, request.seeds[key], schema_layer);
 }
 
 void GetFlow::on_slab(std::size_t layer, std::uint32_t key) {
+  std::byte* const copy = copies_.get();
+  if (copy != nullptr && slabs_.places[place_of(layer, key)] == nullptr) {
+    slabs_.places[place_of(layer, key)] = copy + place_of(layer, key) * slabs_.slab_bytes;
+  }
   const std::uint64_t expected = checksums_[checksum_at_++];
-  if (verify_ && !failed_.test(key) && checksum(layer, key) != expected) {
+  if (!slabs_.checksums.empty()) slabs_.checksums[place_of(layer, key)] = expected;
+  if (verifies() && !failed_.test(key) && checksum(layer, key) != expected) {
     counters_.corrupt_slabs.add();
     damaged_.push_back(key);
     fail_key(key);

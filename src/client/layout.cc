@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "block/checksum.h"
+#include "block/verified_copy.h"
 
 namespace kvd::client {
 namespace {
@@ -37,6 +37,16 @@ Result<Layout> Layout::make(MutableBytes region, const Placement& placement, std
   if (!fits(region.size(), layer_max, block_max) || !fits(region.size(), layer_max + block_max, layout.slab_extent_)) {
     return fail(Code::kInvalid, "a slab lies outside its region");
   }
+  return layout;
+}
+
+Layout Layout::packed(std::byte* base, std::size_t layers, std::size_t keys, std::uint32_t slab_bytes) {
+  Layout layout;
+  layout.base_ = base;
+  layout.slab_bytes_ = slab_bytes;
+  layout.slab_extent_ = slab_bytes;
+  for (std::size_t l = 0; l < layers; ++l) layout.layer_offset_.push_back(std::uint64_t{l} * keys * slab_bytes);
+  for (std::size_t k = 0; k < keys; ++k) layout.block_offset_.push_back(std::uint64_t{k} * slab_bytes);
   return layout;
 }
 
@@ -108,12 +118,15 @@ std::uint64_t Layout::checksum(std::size_t layer, std::size_t key, std::uint64_t
   return hasher.finish();
 }
 
-void Layout::write(std::size_t layer, std::size_t key, std::uint32_t from, Bytes bytes,
-                   block::SlabHasher* hasher) const {
+void Layout::write(std::size_t layer, std::size_t key, std::uint32_t from, Bytes bytes, block::SlabHasher* hasher,
+                   bool past_cache) const {
   each_piece(slab(layer, key), from, [&](std::byte* piece, std::uint32_t length) {
     const Bytes step = bytes.first(std::min<std::size_t>(length, bytes.size()));
-    std::memcpy(piece, step.data(), step.size());
-    if (hasher != nullptr) hasher->add(Bytes(piece, step.size()));
+    if (hasher != nullptr) {
+      block::copy_and_hash(*hasher, step, MutableBytes(piece, step.size()), past_cache);
+    } else {
+      std::memcpy(piece, step.data(), step.size());
+    }
     bytes = bytes.subspan(step.size());
     return !bytes.empty();
   });

@@ -31,6 +31,10 @@ class Layout {
   static Result<Layout> make(MutableBytes region, const Placement& placement, std::size_t layers, std::size_t keys,
                              std::uint32_t slab_bytes);
 
+  // Slabs without gaps in layer order, at `base`, which has room for them; null: only their number and size is asked
+  // for.
+  static Layout packed(std::byte* base, std::size_t layers, std::size_t keys, std::uint32_t slab_bytes);
+
   [[nodiscard]] std::uint32_t slab_bytes() const noexcept { return slab_bytes_; }
   [[nodiscard]] std::size_t layers() const noexcept { return layer_offset_.size(); }
   [[nodiscard]] std::size_t keys() const noexcept { return block_offset_.size(); }
@@ -40,9 +44,10 @@ class Layout {
   // `schema_layer` is its number in the schema. Reads slab_bytes().
   [[nodiscard]] std::uint64_t checksum(std::size_t layer, std::size_t key, std::uint64_t record_seed,
                                        std::uint32_t schema_layer) const noexcept;
-  // Copies `bytes` to the slab of `key` in layer `layer`, from its byte `from` on, and hashes what it has written.
-  // `hasher` may be null. Requires that they fit.
-  void write(std::size_t layer, std::size_t key, std::uint32_t from, Bytes bytes, block::SlabHasher* hasher) const;
+  // Copies `bytes` to the slab of `key` in layer `layer`, from its byte `from` on, and hashes what it has written
+  // (block/verified_copy.h). `hasher` may be null. Requires that they fit.
+  void write(std::size_t layer, std::size_t key, std::uint32_t from, Bytes bytes, block::SlabHasher* hasher,
+             bool past_cache) const;
 
  private:
   friend class SlabWalk;

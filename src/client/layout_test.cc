@@ -139,7 +139,7 @@ TEST(Layout, WritesASlabInStepsOfAnySizeAndHashesWhatItWrote) {
     block::SlabHasher hasher(77, 9, 50);
     for (std::uint32_t at = 0; at < 50;) {
       const auto step = static_cast<std::uint32_t>(1 + random.below(50 - at));
-      layout->write(1, 1, at, Bytes(slab).subspan(at, step), seed % 2 == 0 ? &hasher : nullptr);
+      layout->write(1, 1, at, Bytes(slab).subspan(at, step), seed % 2 == 0 ? &hasher : nullptr, seed % 3 == 0);
       at += step;
     }
     EXPECT_EQ(walk_all(SlabWalk(*layout, 1, 1, keys), seed, 5), slab);

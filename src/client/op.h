@@ -46,6 +46,10 @@ struct OpRequest {
   bool stop_at_first_failure = false;
   AckLevel ack = AckLevel::kPooled;
   bool whole = false;  // put: every layer may be read from the start
+  // a get that ends with a view instead of bytes in a region
+  bool borrow = false;
+  bool verify = true;
+  Duration hold{};
 };
 
 // What was found, as far as it is known.
@@ -57,8 +61,9 @@ struct OpResults {
   std::vector<Layer> layers;                             // one per layer of a get, else empty
   std::vector<std::unique_ptr<std::uint8_t[]>> bitmaps;  // what `failed` points to; [0] is all zeros
   Completion whole;
-  std::string text;  // STATS
-  std::string why;   // what whole.why points to
+  std::string text;            // STATS
+  std::string why;             // what whole.why points to
+  std::unique_ptr<View> view;  // of a borrow that has ended with kOk, until it is taken
 };
 
 struct Op {

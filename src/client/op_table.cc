@@ -151,18 +151,30 @@ Status OpTable::release_layer(OpId id, std::uint16_t layer) {
 Status OpTable::release(OpId id) {
   Op* const op = find(id);
   if (op == nullptr) return fail(Code::kNotFound, "no such operation");
+  std::unique_ptr<View> view;
   {
     const std::lock_guard lock(op->mutex);
     if (op->id.load(std::memory_order_relaxed) != id) return fail(Code::kNotFound, "no such operation");
     if (!op->ended()) return fail(Code::kBusy, "the operation has not ended");
     op->id.store(0, std::memory_order_release);
     op->request = {};
+    view = std::move(op->results.view);  // is given back outside of the lock
     op->results = {};
     op->events.raise(Op::kReleased, EventCount::kAllChannels);
   }
   const std::lock_guard lock(free_mutex_);
   free_.push_back(op->slot);
   return {};
+}
+
+Result<std::unique_ptr<View>> OpTable::take_view(OpId id) {
+  Op* const op = find(id);
+  if (op == nullptr) return fail(Code::kNotFound, "no such operation");
+  const std::lock_guard lock(op->mutex);
+  if (op->id.load(std::memory_order_relaxed) != id) return fail(Code::kNotFound, "no such operation");
+  if (!op->ended()) return fail(Code::kBusy, "the operation has not ended");
+  if (op->results.view == nullptr) return fail(Code::kNotFound, "the operation has no view, or it was taken");
+  return std::move(op->results.view);
 }
 
 Result<std::string> OpTable::take_text(OpId id) {

@@ -40,6 +40,8 @@ class OpTable {
   std::size_t poll(std::span<Completion> out, std::vector<OwnedCompletion>* copies = nullptr);
   // From now on the eventfd is written when completions wait.
   void signal();
+  // Takes the view of an ended borrow. kBusy: it has not ended; kNotFound: there is none (any more).
+  Result<std::unique_ptr<View>> take_view(OpId id);
   // Takes the text of an ended STATS op.
   Result<std::string> take_text(OpId id);
 

@@ -46,27 +46,35 @@ Status set_parts(OpRequest& op, const NamespaceTable::Entry& entry, Numbers shar
   return {};
 }
 
-// What get and put have: one shard and group, a stretch of layers, and a place in memory for every slab.
-Status set_body(OpRequest& op, const NamespaceTable::Entry& entry, RegionTable& regions, std::uint16_t shard,
-                std::uint16_t group, const Placement& placement) {
-  if (Status set = set_parts(op, entry, Numbers(&shard, 1), Numbers(&group, 1)); !set) return set;
+// What get, borrow and put have: one shard and group, and a stretch of layers, whose schema is returned.
+Result<const GroupSchema*> set_slabs(OpRequest& op, const NamespaceTable::Entry& entry, std::uint16_t shard,
+                                     std::uint16_t group) {
+  if (Status set = set_parts(op, entry, Numbers(&shard, 1), Numbers(&group, 1)); !set) return fail(set.error());
   const GroupSchema& schema = *entry.schema(group);
   if (op.layer_first >= schema.layers) return fail(Code::kInvalid, "the schema has no such layer");
   const auto layers_left = static_cast<std::uint16_t>(schema.layers - op.layer_first);
   if (op.layer_count == 0) op.layer_count = layers_left;
   if (op.layer_count > layers_left) return fail(Code::kInvalid, "the schema has no such layer");
-  auto use = regions.use(placement.region);
-  if (!use) return fail(use.error());
-  op.region = std::move(*use);
-  auto layout = Layout::make(op.region.bytes(), placement, op.layer_count, op.keys.count(), schema.slab_bytes);
-  if (!layout) return fail(layout.error());
-  op.layout = std::move(*layout);
   const block::RecordShape shape = block::shape_of(schema, !op.keys.native);
   op.seeds.reserve(op.keys.count());
   for (std::size_t i = 0; i < op.keys.count(); ++i) {
     const block::RecordId id{.key = block::key_at(entry.hash, op.keys, i), .shard = shard, .group = group};
     op.seeds.push_back(block::record_seed(id, shape));
   }
+  return &schema;
+}
+
+// The same with a place in the caller's memory for every slab.
+Status set_body(OpRequest& op, const NamespaceTable::Entry& entry, RegionTable& regions, std::uint16_t shard,
+                std::uint16_t group, const Placement& placement) {
+  const auto schema = set_slabs(op, entry, shard, group);
+  if (!schema) return fail(schema.error());
+  auto use = regions.use(placement.region);
+  if (!use) return fail(use.error());
+  op.region = std::move(*use);
+  auto layout = Layout::make(op.region.bytes(), placement, op.layer_count, op.keys.count(), (*schema)->slab_bytes);
+  if (!layout) return fail(layout.error());
+  op.layout = std::move(*layout);
   return {};
 }
 
@@ -91,6 +99,25 @@ Result<OpRequest> make_get(const NamespaceTable& namespaces, RegionTable& region
   op->stop_at_first_failure = request.stop_at_first_failure;
   Status set = set_body(*op, *entry, regions, request.shard, request.group, request.dest);
   if (!set) return fail(set.error());
+  return op;
+}
+
+Result<OpRequest> make_borrow(const NamespaceTable& namespaces, const BorrowRequest& request) {
+  const Entry entry = namespaces.find(request.ns);
+  auto op = start(OpKind::kGet, entry, request.keys, request.deadline);
+  if (!op) return op;
+  if (request.hold <= std::chrono::milliseconds(0) || request.hold > kHoldMax) {
+    return fail(Code::kInvalid, "hold must be 1 ms to 10 minutes");
+  }
+  op->borrow = true;
+  op->verify = request.verify;
+  op->hold = request.hold;
+  op->layer_first = request.layer_first;
+  op->layer_count = request.layer_count;
+  op->stop_at_first_failure = request.stop_at_first_failure;
+  const auto schema = set_slabs(*op, *entry, request.shard, request.group);
+  if (!schema) return fail(schema.error());
+  op->layout = Layout::packed(nullptr, op->layer_count, op->keys.count(), (*schema)->slab_bytes);
   return op;
 }
 

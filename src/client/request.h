@@ -10,6 +10,7 @@ namespace kvd::client {
 
 Result<OpRequest> make_match(const NamespaceTable& namespaces, const MatchRequest& request);
 Result<OpRequest> make_get(const NamespaceTable& namespaces, RegionTable& regions, const GetRequest& request);
+Result<OpRequest> make_borrow(const NamespaceTable& namespaces, const BorrowRequest& request);
 Result<OpRequest> make_put(const NamespaceTable& namespaces, RegionTable& regions, const PutRequest& request);
 Result<OpRequest> make_remove(const NamespaceTable& namespaces, NamespaceId ns, std::span<const std::uint16_t> shards,
                               std::span<const std::uint16_t> groups, const KeyList& keys, Deadline deadline);

@@ -12,6 +12,10 @@ struct kvd_client {
   std::unique_ptr<kvd::Client> client;
 };
 
+struct kvd_view {
+  std::unique_ptr<kvd::View> view;
+};
+
 namespace {
 
 using kvd::Code;
@@ -225,6 +229,45 @@ kvd_code kvd_multiget(kvd_client* client, uint32_t ns, uint16_t shard, uint16_t 
                                      .deadline = deadline_of(deadline)});
   });
 }
+
+kvd_code kvd_borrow(kvd_client* client, uint32_t ns, uint16_t shard, uint16_t group, uint16_t layer_first,
+                    uint16_t layer_count, kvd_keys keys, int verify, uint32_t hold_ms, int stop_at_first_failure,
+                    kvd_deadline deadline, kvd_op* op, kvd_error* error) {
+  if (client == nullptr) return refuse(kNoClient, error);
+  return run_into(op, error, [&] {
+    return client->client->borrow({.ns = ns,
+                                   .shard = shard,
+                                   .group = group,
+                                   .layer_first = layer_first,
+                                   .layer_count = layer_count,
+                                   .keys = key_list(keys),
+                                   .verify = verify != 0,
+                                   .hold = milliseconds(hold_ms),
+                                   .stop_at_first_failure = stop_at_first_failure != 0,
+                                   .deadline = deadline_of(deadline)});
+  });
+}
+
+kvd_code kvd_take_view(kvd_client* client, kvd_op op, kvd_view** view, kvd_error* error) {
+  if (client == nullptr || view == nullptr) return refuse(kNoClient, error);
+  return run(
+      error, [&] { return client->client->take_view(op); },
+      [&](auto& taken) { *view = new kvd_view{std::move(*taken)}; });
+}
+
+const void* kvd_view_slab(const kvd_view* view, size_t key, uint16_t layer, size_t* bytes) {
+  const auto slab = view == nullptr ? std::span<const std::byte>() : view->view->slab(key, layer);
+  if (bytes != nullptr) *bytes = slab.size();
+  return slab.empty() ? nullptr : slab.data();
+}
+
+int kvd_view_verify(const kvd_view* view, size_t key, uint16_t layer) {
+  return view != nullptr && view->view->verify(key, layer) ? 1 : 0;
+}
+
+int kvd_view_borrowed(const kvd_view* view) { return view != nullptr && view->view->borrowed() ? 1 : 0; }
+
+void kvd_view_close(kvd_view* view) { delete view; }
 
 kvd_code kvd_multiput(kvd_client* client, uint32_t ns, uint16_t shard, uint16_t group, kvd_keys keys,
                       const kvd_placement* src, kvd_ack ack, int whole, kvd_deadline deadline, kvd_op* op,

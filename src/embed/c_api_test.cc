@@ -2,6 +2,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -23,8 +24,55 @@ TEST(CApi, RefusesWhatIsMissing) {
   EXPECT_EQ(kvd_event_fd(nullptr), -1);
   EXPECT_EQ(kvd_open_breaker(nullptr, nullptr), KVD_INVALID);
   EXPECT_EQ(kvd_reconnect(nullptr, 1, nullptr), KVD_INVALID);
+  EXPECT_EQ(kvd_borrow(nullptr, 1, 0, 0, 0, 0, {nullptr, 0, 8, 0}, 1, 1000, 1, {0, 0}, nullptr, nullptr), KVD_INVALID);
+  EXPECT_EQ(kvd_take_view(nullptr, 1, nullptr, nullptr), KVD_INVALID);
+  std::size_t bytes = 1;
+  EXPECT_EQ(kvd_view_slab(nullptr, 0, 0, &bytes), nullptr);
+  EXPECT_EQ(bytes, 0U);
+  EXPECT_EQ(kvd_view_verify(nullptr, 0, 0), 0);
+  EXPECT_EQ(kvd_view_borrowed(nullptr), 0);
+  kvd_view_close(nullptr);
   kvd_release(nullptr, 1);
   kvd_close(nullptr);
+}
+
+TEST(CApi, AViewShowsWhatWasPutAndOutlastsItsClient) {
+  char name[] = "/tmp/kvd-capi-XXXXXX";
+  const std::string dir = ::mkdtemp(name);
+  kvd_client* client = nullptr;
+  ASSERT_EQ(kvd_open(("file://" + dir + "/kv?pool=64MiB&flash=0").c_str(), nullptr, &client, nullptr), KVD_OK);
+  const kvd_group group{0, 1, 4096, 2, 16, "LBHNC", KVD_HIT_ALL, 0};
+  std::uint32_t ns = 0;
+  ASSERT_EQ(kvd_open_namespace(client, "t", "view", 4, &group, 1, &ns, nullptr), KVD_OK);
+  std::string memory(4096, 'k');
+  std::uint32_t region = 0;
+  ASSERT_EQ(kvd_register(client, memory.data(), memory.size(), &region, nullptr), KVD_OK);
+  const kvd_keys keys{"12345678", 8, 8, 0};
+  const std::uint64_t zero = 0;
+  const kvd_placement place{region, &zero, 1, &zero, 1, nullptr, 0};
+  kvd_completion done{};
+  kvd_op op = 0;
+  ASSERT_EQ(kvd_multiput(client, ns, 0, 0, keys, &place, KVD_POOLED, 1, {20000, 0}, &op, nullptr), KVD_OK);
+  ASSERT_EQ(kvd_wait(client, op, KVD_WHOLE_OP, 30000, &done, nullptr), KVD_OK);
+  kvd_release(client, op);
+  ASSERT_EQ(kvd_borrow(client, ns, 0, 0, 0, 0, keys, 1, 60000, 1, {20000, 0}, &op, nullptr), KVD_OK);
+  ASSERT_EQ(kvd_wait(client, op, KVD_WHOLE_OP, 30000, &done, nullptr), KVD_OK);
+  kvd_view* view = nullptr;
+  ASSERT_EQ(kvd_take_view(client, op, &view, nullptr), KVD_OK);
+  kvd_view* twice = nullptr;
+  EXPECT_EQ(kvd_take_view(client, op, &twice, nullptr), KVD_NOT_FOUND);
+  kvd_release(client, op);
+  EXPECT_EQ(kvd_view_borrowed(view), 1);
+  kvd_close(client);
+  std::size_t bytes = 0;
+  const void* const slab = kvd_view_slab(view, 0, 0, &bytes);
+  ASSERT_TRUE(slab != nullptr && bytes == memory.size());
+  EXPECT_EQ(std::memcmp(slab, memory.data(), bytes), 0);
+  EXPECT_EQ(kvd_view_slab(view, 0, 1, nullptr), nullptr);
+  EXPECT_EQ(kvd_view_verify(view, 0, 0), 1);
+  EXPECT_EQ(kvd_view_verify(view, 0, 1), 0);
+  kvd_view_close(view);
+  std::filesystem::remove_all(dir);
 }
 
 TEST(CApi, TellsWhatWentWrong) {

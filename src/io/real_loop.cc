@@ -26,7 +26,7 @@ namespace {
 constexpr std::size_t kEventsPerTurn = 128;
 
 // Spinning sees rings and posted work; descriptors and timers are looked at this often meanwhile.
-constexpr Duration kSpinStep = std::chrono::microseconds(5);
+constexpr Duration kSpinStep = std::chrono::microseconds(10);
 
 // Whether a peer can run while this process spins.
 bool has_other_cores() noexcept {
@@ -104,9 +104,7 @@ class RealLoop final : public Loop {
 
   bool run_once(Duration max_wait) override;
   [[nodiscard]] Time ready_since() const override { return ready_since_; }
-  void expect() override {
-    if (spin_ > Duration::zero()) spin_until_ = after(now(), spin_);
-  }
+  void expect() override { expects_ = true; }
   bool help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done) override;
   void set_spin(Duration spin) override { spin_ = can_spin_ ? spin : Duration::zero(); }
 
@@ -160,7 +158,9 @@ class RealLoop final : public Loop {
   Time ready_since_ = looked_at_;
   const bool can_spin_ = has_other_cores();
   Duration spin_ = Duration::zero();
-  Time spin_until_ = Time::min();  // something is expected until then
+  bool expects_ = false;           // something, from the next look at the clock on
+  Time spin_until_ = Time::min();  // and until then
+  Time spun_until_ = Time::min();  // when the last spin ended
   int vain_spins_ = 0;             // in a row
   Time spin_rests_until_{};
   bool asleep_ = false;      // the loop's thread is
@@ -176,7 +176,8 @@ bool RealLoop::run_once(Duration max_wait) {
   KVD_CHECK(!running_);
   running_ = true;
   const bool spins = spin(max_wait);
-  if (spins && now() - looked_at_ < kSpinStep && polled_ready()) {  // descriptors were looked at a moment ago
+  // Descriptors were looked at a moment ago.
+  if (spins && spun_until_ - looked_at_ < kSpinStep && polled_ready()) {
     ready_since_ = looked_at_;
     const std::size_t ran = run_memory();
     running_ = false;
@@ -233,14 +234,17 @@ void RealLoop::leave() {
 // Looks at what descriptors do not tell of, for a step at most. True: this turn must not sleep.
 bool RealLoop::spin(Duration max_wait) {
   if (!has_polled() || max_wait <= Duration::zero()) return false;
-  if (polled_ready()) return true;
   Time current = now();
+  spun_until_ = current;
+  if (std::exchange(expects_, false)) spin_until_ = after(current, spin_);
+  if (polled_ready()) return true;
   if (current >= spin_until_ || !may_spin(current)) return false;
   const Time end = std::min({spin_until_, current + kSpinStep, after(current, max_wait), timers_.next()});
   while (current < end && !polled_ready() && !has_posted_.load(std::memory_order_acquire)) {
     pause_core();
     current = now();
   }
+  spun_until_ = current;
   if (polled_ready()) {
     note_spin(false, current);
   } else if (current >= spin_until_) {
@@ -341,6 +345,7 @@ std::size_t RealLoop::run_events() {
 }
 
 std::size_t RealLoop::run_posted() {
+  if (!has_posted_.load(std::memory_order_acquire)) return 0;
   {
     const std::lock_guard lock(mutex_);
     batch_.swap(posted_);

@@ -206,7 +206,7 @@ class Connection final : private ShaperUser {
   std::size_t receive();
   std::size_t gather_places(std::span<iovec> out, std::size_t& wanted);
   void landed(std::size_t bytes);
-  Status consume();
+  Status consume(Time now);
   Status take_header(bool& more);
   Status take_meta(bool& more);
   Status take_payload(bool& more);

@@ -46,9 +46,10 @@ void Connection::read_some() {
   paused_ = yielded_ = false;
   resume_timer_.disarm();
   if (held_) return update_interest();
-  turn_end_ = after(loop_.now(), kReadTurnMax);
-  for (bool more = true; more && state_ == State::kOpen;) {
-    if (const Status consumed = consume(); !consumed) {
+  Time now = loop_.now();
+  turn_end_ = after(now, kReadTurnMax);
+  for (bool more = true; more && state_ == State::kOpen; now = last_received_) {
+    if (const Status consumed = consume(now); !consumed) {
       violate(consumed.error());
       break;
     }
@@ -116,7 +117,7 @@ std::size_t Connection::receive() {
   if (part_ == Part::kPayload) landed(in_place);
   if (got == wanted) return got;
   // Less than asked for: the stream is empty. What came is consumed now, the loop calls again when there is more.
-  if (const Status consumed = consume(); !consumed) violate(consumed.error());
+  if (const Status consumed = consume(last_received_); !consumed) violate(consumed.error());
   return 0;
 }
 
@@ -144,9 +145,9 @@ void Connection::landed(std::size_t bytes) {
 }
 
 // Works through the read-ahead, message by message, until it holds no complete part any more, until the replies of what
-// it held are too many, or until others have their turn.
-Status Connection::consume() {
-  const Time turn_end = std::min(turn_end_, after(loop_.now(), kMessagesTurnMax));
+// it held are too many, or until others have their turn. `now` was a moment ago.
+Status Connection::consume(Time now) {
+  const Time turn_end = std::min(turn_end_, after(now, kMessagesTurnMax));
   for (bool more = true; more && state_ == State::kOpen;) {
     paused_ = part_ == Part::kHeader && owned_bytes_ > owned_bytes_allowed();
     if (paused_ || held_) break;

@@ -42,10 +42,11 @@ void Connection::flush() {
   if (flushing_ || state_ == State::kClosed) return;
   flushing_ = true;
   std::size_t budget = kFlushBytesMax;
-  const Time turn_end = after(loop_.now(), kSendTurnMax);
+  Time turn_end = kNever;  // counts from the first call's end
   do {
     while (flush_some(budget)) {
-      if (loop_.now() >= turn_end) budget = 0;
+      if (turn_end == kNever) turn_end = after(last_sent_, kSendTurnMax);
+      if (last_sent_ >= turn_end) budget = 0;
     }
   } while (tell_drained());
   flushing_ = false;

@@ -37,8 +37,7 @@ static_assert(sizeof(RingControl) == 256 && std::atomic<std::uint64_t>::is_alway
 class RingMemory {
  public:
   static constexpr std::size_t kControlBytes = 4096;
-  static constexpr std::size_t kRingBytes = std::size_t{1024}
-                                            << 10;  // of a direction: what the second cache holds of two
+  static constexpr std::size_t kRingBytes = std::size_t{128} << 10;  // of a direction: many lookups
   static constexpr std::size_t kRingBytesMin = 4096;
   static constexpr std::size_t kRingBytesMax = std::size_t{16} << 20;
 

@@ -5,12 +5,25 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "io/aligned_map.h"
 
 namespace kvd::net {
+namespace {
+
+// A write to each of the pages that changes nothing, for kernels that cannot do it for us (before 5.14).
+void write_pages(MutableBytes pages) {
+  for (std::size_t at = 0; at < pages.size(); at += kPageBytes) {
+    auto* const byte = static_cast<volatile std::byte*>(pages.data() + at);
+    *byte = *byte;
+  }
+}
+
+}  // namespace
 
 Result<std::unique_ptr<SharedMemory>> SharedMemory::map(io::PrivateFd file, std::uint64_t bytes) {
   const int seals = file.ok() ? ::fcntl(file.get(), F_GET_SEALS) : -1;
@@ -25,11 +38,41 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::map(io::PrivateFd file, std:
   if (::fstat(file.get(), &status) != 0 || bytes == 0 || static_cast<std::uint64_t>(status.st_size) != bytes) {
     return fail(Code::kInvalid, "the peer's memory has another size than it says");
   }
-  void* const base = io::map_aligned(file.get(), bytes, PROT_READ);
+  return map_checked(std::move(file), bytes);
+}
+
+Result<std::unique_ptr<SharedMemory>> SharedMemory::map_checked(io::PrivateFd file, std::uint64_t bytes) {
+  void* const base = io::map_aligned(file.get(), bytes, PROT_READ, io::Mapping::kPrivate);
   if (base == MAP_FAILED) return fail(Code::kNoSpace, "map the peer's memory", errno);
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
-  return std::unique_ptr<SharedMemory>(new SharedMemory(Bytes(static_cast<const std::byte*>(base), bytes)));
+  return std::unique_ptr<SharedMemory>(
+      new SharedMemory(std::move(file), Bytes(static_cast<const std::byte*>(base), bytes)));
+}
+
+Result<std::unique_ptr<SharedMemory>> SharedMemory::again() const {
+  io::PrivateFd file(io::UniqueFd(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)));
+  if (!file.ok()) return fail(Code::kNoSpace, "map the peer's memory once more", errno);
+  return map_checked(std::move(file), bytes_.size());
+}
+
+// As a write to each page does. Asked for as a range the kernel answers when it has no memory, where a write would end
+// the process.
+Status SharedMemory::cut_loose(Bytes part) const {
+  const auto at = static_cast<std::uint64_t>(part.data() - bytes_.data());
+  const std::uint64_t first = at / kPageBytes * kPageBytes;
+  const std::uint64_t bytes = align_up(at + part.size(), kPageBytes) - first;
+  auto* const place = const_cast<std::byte*>(bytes_.data() + first);
+  if (::mprotect(place, bytes, PROT_READ | PROT_WRITE) != 0) return fail(Code::kNoSpace, "copy what is lent", errno);
+  int copied = 0;
+  do {
+    copied = ::madvise(place, bytes, MADV_POPULATE_WRITE);
+  } while (copied != 0 && errno == EINTR);
+  const int why = errno;
+  if (copied != 0 && why == EINVAL) write_pages({place, bytes});
+  ::mprotect(place, bytes, PROT_READ);  // where it fails the copies can be written to: no harm to anybody else
+  if (copied == 0 || why == EINVAL) return {};
+  return fail(Code::kNoSpace, "copy what is lent", why);
 }
 
 SharedMemory::~SharedMemory() { ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size()); }

@@ -2,16 +2,22 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "io/aligned_map.h"
+#include "io/testing/deny_syscall.h"
 
 namespace kvd::net {
 namespace {
@@ -56,6 +62,98 @@ TEST(SharedMemory, ShowsTheFileOnABoundaryOfHugePages) {
   EXPECT_EQ(bytes.size(), 10'000U);
   EXPECT_EQ(as_text(bytes.first(5)), "first");
   EXPECT_TRUE(is_aligned(reinterpret_cast<std::uintptr_t>(bytes.data()), io::kHugePageBytes));
+}
+
+TEST(SharedMemory, APartThatIsCutLooseKeepsItsBytesAndTheRestAndANewMappingShowTheFile) {
+  constexpr std::size_t kPages = 4 * 4096;
+  io::PrivateFd file = make_file(kPages, F_SEAL_SHRINK);
+  const int writes = ::dup(file.get());
+  const auto memory = SharedMemory::map(std::move(file), kPages);
+  ASSERT_TRUE(memory.has_value());
+  const Bytes bytes = (*memory)->bytes();
+  const Bytes part = bytes.subspan(4096 + 100, 4096);  // of two pages
+  for (int again = 0; again < 2; ++again) ASSERT_TRUE((*memory)->cut_loose(part).has_value());
+  const std::vector<std::byte> noise(kPages, std::byte{0x5C});
+  ASSERT_EQ(::pwrite(writes, noise.data(), noise.size(), 0), static_cast<ssize_t>(noise.size()));
+  ::close(writes);
+  EXPECT_TRUE(std::ranges::all_of(bytes.subspan(4096, 8192), [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_EQ(bytes[0], std::byte{0x5C});
+  EXPECT_EQ(bytes[3 * 4096], std::byte{0x5C});
+  const auto fresh = (*memory)->again();
+  ASSERT_TRUE(fresh.has_value());
+  EXPECT_TRUE(std::ranges::equal((*fresh)->bytes(), noise));
+}
+
+// Cuts all of the mapping loose on a thread that the kernel answers so when it asks for copies; kOk also where nothing
+// can be denied, with `denied` false.
+Code cut_where_copies_fail(const SharedMemory& memory, int error, bool& denied) {
+  Code code = Code::kOk;
+  std::thread([&] {
+    denied = io::deny_syscall(SYS_madvise, error, 2, 16);  // MADV_POPULATE_WRITE = 23
+    if (!denied) return;
+    const Status cut = memory.cut_loose(memory.bytes());
+    if (!cut) code = cut.error().code;
+  }).join();
+  return code;
+}
+
+TEST(SharedMemory, WithoutMemoryForACopyItGoesOnShowingTheFile) {
+  constexpr std::size_t kBytes = 4 * kPageBytes;
+  const auto memory = SharedMemory::map(make_file(kBytes, F_SEAL_SHRINK), kBytes);
+  ASSERT_TRUE(memory.has_value());
+  bool denied = false;
+  const Code code = cut_where_copies_fail(**memory, ENOMEM, denied);
+  if (!denied) GTEST_SKIP() << "system calls cannot be denied here";
+  EXPECT_EQ(code, Code::kNoSpace);
+  EXPECT_EQ(as_text((*memory)->bytes().first(5)), "first");
+  EXPECT_TRUE((*memory)->cut_loose((*memory)->bytes()).has_value()) << "later";
+  EXPECT_EQ(as_text((*memory)->bytes().first(5)), "first");
+}
+
+TEST(SharedMemory, AKernelThatCannotCopyARangeIsMadeToByWriting) {
+  constexpr std::size_t kBytes = 4 * kPageBytes;
+  io::PrivateFd file = make_file(kBytes, F_SEAL_SHRINK);
+  const io::UniqueFd writes(::dup(file.get()));
+  const auto memory = SharedMemory::map(std::move(file), kBytes);
+  ASSERT_TRUE(memory.has_value());
+  bool denied = false;
+  const Code code = cut_where_copies_fail(**memory, EINVAL, denied);
+  if (!denied) GTEST_SKIP() << "system calls cannot be denied here";
+  EXPECT_EQ(code, Code::kOk);
+  const std::vector<std::byte> noise(kBytes, std::byte{0x5C});
+  ASSERT_EQ(::pwrite(writes.get(), noise.data(), noise.size(), 0), static_cast<ssize_t>(noise.size()));
+  EXPECT_EQ(as_text((*memory)->bytes().first(5)), "first");
+  EXPECT_TRUE(std::ranges::all_of((*memory)->bytes().subspan(5), [](std::byte b) { return b == std::byte{0}; }));
+}
+
+// While a part is cut loose again and again, in another mapping each time, and the file is written over behind it, a
+// reader finds its bytes there at every moment.
+TEST(SharedMemory, AReaderFindsItsBytesWhileAPartIsCutLoose) {
+  constexpr std::size_t kBytes = 64 * kPageBytes;
+  const std::vector<std::byte> noise(kBytes, std::byte{0x5C});
+  for (int round = 0; round < 50; ++round) {
+    io::PrivateFd file = make_file(kBytes, F_SEAL_SHRINK);
+    const io::UniqueFd writes(::dup(file.get()));
+    const auto memory = SharedMemory::map(std::move(file), kBytes);
+    ASSERT_TRUE(memory.has_value());
+    const Bytes bytes = (*memory)->bytes();
+    std::atomic<bool> stop{false};
+    std::atomic<std::size_t> wrong{0}, reads{0};
+    {
+      const std::jthread reader([&] {
+        while (!stop || reads == 0) {
+          const bool right = as_text(bytes.first(5)) == "first" && bytes[kBytes - 1] == std::byte{0};
+          if (!right) ++wrong;
+          ++reads;
+        }
+      });
+      while (reads == 0) std::this_thread::yield();
+      EXPECT_TRUE((*memory)->cut_loose(bytes).has_value());
+      EXPECT_EQ(::pwrite(writes.get(), noise.data(), noise.size(), 0), static_cast<ssize_t>(noise.size()));
+      stop = true;
+    }
+    ASSERT_EQ(wrong, 0U);
+  }
 }
 
 TEST(SharedMemory, TakesOnlyFilesWhoseBytesStay) {

@@ -18,6 +18,8 @@
 
 namespace kvd::node {
 
+class Leavers;
+
 struct NodeContext {
   io::Loop& loop;
   Log& log;
@@ -30,13 +32,15 @@ struct NodeContext {
   Leases& leases;
   Checker& checker;
   SliceLine& slices;
-  Budget& pinned;              // bytes of the pool that GETs may pin: all records of a GET, from its start to its end
-  Budget& lent;                // of these, by GETs whose clients read the pool through shared memory
-  Budget& unfinished;          // records being put
-  Budget& op_keys;             // keys of unfinished operations, each some 300 bytes of bookkeeping
-  Budget& rings;               // connections that have rings; none where they may not be used
-  int shared_fd;               // the pool's, for clients on unix sockets; -1 = they get bytes
-  std::uint64_t refusals = 0;  // GETs that had to wait for pins, so far: the order in which they are told of room
+  Budget& pinned;  // bytes of the pool that GETs may pin: all records of a GET, from its start to its end
+  Budget& lent;    // of these, by GETs whose clients read the pool through shared memory
+  Budget& kept;    // of these, by GETs whose clients keep what they are lent
+  Leavers& leavers;
+  Budget& unfinished;                // records being put
+  Budget& op_keys;                   // keys of unfinished operations, each some 300 bytes of bookkeeping
+  Budget& rings;                     // connections that have rings; none where they may not be used
+  int shared_fd;                     // the pool's, for clients on unix sockets; -1 = they get bytes
+  std::uint64_t refusals = 0;        // GETs that had to wait for pins, so far: the order in which they are told of room
   std::function<void()> on_refused;  // called at each of them, and when a Redis client's GET found no room
   bool draining = false;
   std::function<std::string()> stats_json;

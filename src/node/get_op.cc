@@ -223,23 +223,26 @@ bool GetOp::ready() const {
 }
 
 // Where the next message ends: enough whole layers for a good size. When nothing has to be read, the first message is
-// one layer, so that a consumer that works layer by layer starts at once.
-std::uint16_t GetOp::message_end() const {
+// one layer, so that a consumer that works layer by layer starts at once. A view that is kept is used with the others
+// of its GET, and brings no bytes that others would wait behind: it has all that there is.
+std::uint16_t GetOp::message_end(bool kept) const {
   const std::uint16_t limit = streaming() ? groups_.front()->end : request_.layer_end;
-  if (flash_keys_.empty() && next_layer_ == request_.layer_first) return static_cast<std::uint16_t>(next_layer_ + 1);
+  if (flash_keys_.empty() && next_layer_ == request_.layer_first && !kept)
+    return static_cast<std::uint16_t>(next_layer_ + 1);
   std::uint64_t layers = layers_for(kMessageBytes, std::uint64_t{failed_.left()} * request_.slab_bytes);
+  if (kept) layers = kLayersMax;
   layers = std::clamp<std::uint64_t>(kPiecesMax / failed_.left(), 1, layers);
   return static_cast<std::uint16_t>(std::min<std::uint64_t>(next_layer_ + layers, limit));
 }
 
 // The header of the next message, behind which the op is.
-wire::Header GetOp::take_layers(std::shared_ptr<Group>& carried) {
+wire::Header GetOp::take_layers(std::shared_ptr<Group>& carried, bool kept) {
   wire::Header header{
       .request_id = request_.id, .items = static_cast<std::uint32_t>(keys_->count()), .layer_first = next_layer_};
   if (failed_.left() == 0) {
     next_layer_ = request_.layer_end;  // nothing is left to send: this covers all layers
   } else {
-    next_layer_ = message_end();
+    next_layer_ = message_end(kept);
     // Otherwise nothing of a group is sent, and the store may still owe its fetches: it stays here to be cancelled.
     if (streaming()) carried = groups_.front();
   }
@@ -265,7 +268,7 @@ net::Outgoing GetOp::next() {
   std::vector<Stretch> records;
   if (failed_.left() > 0) records = living();
   std::shared_ptr<Group> carried;
-  const wire::Header header = take_layers(carried);
+  const wire::Header header = take_layers(carried, false);
   std::vector<std::uint64_t> checksums;
   net::Outgoing message;
   message.body.reserve(header.layer_count * records.size());
@@ -288,7 +291,9 @@ net::Outgoing GetOp::next_view(std::uint64_t view) {
   KVD_CHECK(ready() && failed_.left() > 0);
   const std::vector<Stretch> records = living();
   std::shared_ptr<Group> carried;
-  const wire::Header header = take_layers(carried);
+  const wire::Header header = take_layers(carried, request_.keep);
+  // The window is of what is on its way; what is kept may stay for as long as the client likes, and is bounded as that.
+  if (request_.keep && carried != nullptr) window_bytes_ -= std::exchange(carried->bytes, 0);
   std::vector<std::uint64_t> offsets;
   std::vector<std::uint64_t> checksums;
   offsets.reserve(records.size());

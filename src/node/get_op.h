@@ -38,6 +38,7 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
     std::uint16_t layer_first = 0;
     std::uint16_t layer_end = 0;  // > layer_first
     bool stop_at_first_failure = false;
+    bool keep = false;  // its views are kept until the client gives them back, and used when all are there
     Time deadline = kNever;
   };
 
@@ -61,6 +62,10 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   // The same as GET view number `view`: it says where the slabs lie, and its on_done is to be called when nobody reads
   // them any more. Requires that some key has not failed.
   net::Outgoing next_view(std::uint64_t view);
+  // It asks for more of flash than it may have in the pool at a time: what it reads is given up when it is sent.
+  [[nodiscard]] bool streams() const noexcept { return streams_; }
+  // What it has pinned counts as its client's no more, who keeps it and may go on getting other records.
+  void leave_connection() { connection_share_.release(); }
   // All messages have been made.
   [[nodiscard]] bool finished() const noexcept { return next_layer_ == request_.layer_end; }
   // Asks the store for nothing more and ignores what comes; on_progress does not come any more.
@@ -110,14 +115,14 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   void stop(Fetch& fetch);
   void fail_key(std::size_t key);
   [[nodiscard]] bool streaming() const;
-  [[nodiscard]] std::uint16_t message_end() const;
+  [[nodiscard]] std::uint16_t message_end(bool kept) const;
   // A record that is alive: what is pinned of it, and the layer that this begins with.
   struct Stretch {
     const store::RecordView* view = nullptr;
     std::uint16_t first = 0;
   };
   [[nodiscard]] std::vector<Stretch> living() const;
-  wire::Header take_layers(std::shared_ptr<Group>& carried);
+  wire::Header take_layers(std::shared_ptr<Group>& carried, bool kept);
   [[nodiscard]] io::Callback done_with(std::shared_ptr<Group> carried);
   void message_done(Group& group);
 

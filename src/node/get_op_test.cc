@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "block/checksum.h"
+#include "node/leavers.h"
 #include "store/testing/store_kit.h"
 
 namespace kvd::node {
@@ -20,6 +21,7 @@ class HalfOnFlash final : public store::Store {
   explicit HalfOnFlash(store::Store& pool) : pool_(pool) {}
 
   std::vector<block::RecordId> on_flash;
+  bool answers = false;                  // gets of these are answered at once, from the pool, where they are, too
   std::uint16_t busy_from = UINT16_MAX;  // gets of layers from this one on find no room
   std::vector<store::Get*> waiting;
   int cancelled = 0;
@@ -28,7 +30,7 @@ class HalfOnFlash final : public store::Store {
     return std::ranges::find(on_flash, id) != on_flash.end() ? Tier::kFlash : pool_.lookup(ns, id);
   }
   void start_get(store::Get& get) override {
-    if (std::ranges::find(on_flash, get.id) == on_flash.end()) return pool_.start_get(get);
+    if (answers || std::ranges::find(on_flash, get.id) == on_flash.end()) return pool_.start_get(get);
     if (get.layer_first < busy_from) return waiting.push_back(&get);
     get.on_done(fail(Code::kBusy, "no room in the pool"));
   }
@@ -100,7 +102,11 @@ class HalfOnFlash final : public store::Store {
 // What a node lends to its operations, without the node.
 struct Lender {
   explicit Lender(io::Loop& loop, store::Store& store)
-      : leases(loop, store, counters, limits), checker(loop, store), slices(loop), gate(loop, log, counters, options) {}
+      : leases(loop, store, counters, limits),
+        checker(loop, store),
+        slices(loop),
+        leavers(counters),
+        gate(loop, log, counters, options) {}
   NullLog log;
   Limits limits;
   NodeCounters counters;
@@ -108,10 +114,42 @@ struct Lender {
   Leases leases;
   Checker checker;
   SliceLine slices;
+  Leavers leavers;
   NodeOptions options;
   Gate gate;
-  Budget pinned{std::uint64_t{1} << 30}, lent{1}, unfinished{1}, op_keys{1}, rings{1};
+  Budget pinned{std::uint64_t{1} << 30}, lent{1}, kept{1}, unfinished{1}, op_keys{1}, rings{1};
+
+  NodeContext context(io::Loop& loop, store::Store& store) {
+    return {.loop = loop,
+            .log = log,
+            .store = store,
+            .limits = limits,
+            .counters = counters,
+            .gate = gate,
+            .net = net,
+            .shaper = nullptr,
+            .leases = leases,
+            .checker = checker,
+            .slices = slices,
+            .pinned = pinned,
+            .lent = lent,
+            .kept = kept,
+            .leavers = leavers,
+            .unfinished = unfinished,
+            .op_keys = op_keys,
+            .rings = rings,
+            .shared_fd = -1,
+            .on_refused = [] {},
+            .stats_json = {}};
+  }
 };
+
+std::unique_ptr<OpKeys> some_keys(store::StoreKit& kit, std::size_t count) {
+  std::vector<std::byte> bytes(count * 16);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
+  const KeyList keys{.bytes = bytes, .key_bytes = 16, .native = true};
+  return std::make_unique<OpKeys>(kit.store->namespace_hash(kit.ns), keys, std::uint16_t{0}, std::uint16_t{0});
+}
 
 void put_native(store::StoreKit& kit, const block::RecordId& id) {
   auto put = kit.store->begin_put(kit.ns, id, {});
@@ -135,30 +173,8 @@ TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
   ASSERT_TRUE(kit.open()) << kit.why;
   HalfOnFlash store(*kit.store);
   Lender lent(kit.loop, store);
-  NodeContext context{.loop = kit.loop,
-                      .log = lent.log,
-                      .store = store,
-                      .limits = lent.limits,
-                      .counters = lent.counters,
-                      .gate = lent.gate,
-                      .net = lent.net,
-                      .shaper = nullptr,
-                      .leases = lent.leases,
-                      .checker = lent.checker,
-                      .slices = lent.slices,
-                      .pinned = lent.pinned,
-                      .lent = lent.lent,
-                      .unfinished = lent.unfinished,
-                      .op_keys = lent.op_keys,
-                      .rings = lent.rings,
-                      .shared_fd = -1,
-                      .on_refused = [] {},
-                      .stats_json = {}};
-  std::vector<std::byte> bytes(std::size_t{4} * 16);
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
-  auto keys = std::make_unique<OpKeys>(kit.store->namespace_hash(kit.ns),
-                                       KeyList{.bytes = bytes, .key_bytes = 16, .native = true}, std::uint16_t{0},
-                                       std::uint16_t{0});
+  NodeContext context = lent.context(kit.loop, store);
+  auto keys = some_keys(kit, 4);
   for (std::size_t key = 0; key < 2; ++key) put_native(kit, keys->id(key));
   for (std::size_t key = 2; key < 4; ++key) store.on_flash.push_back(keys->id(key));
   store.busy_from = 1;  // there is room for the first group only
@@ -187,6 +203,47 @@ TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
   }
   EXPECT_TRUE(store.waiting.empty());
   EXPECT_EQ(store.cancelled, 2);
+}
+
+// A client reads what it keeps when all of it is there, so the depot reads all of it: more than the window of what is
+// on its way to others.
+TEST(GetOp, WhatIsKeptDoesNotHoldUpWhatIsStillToBeRead) {
+  constexpr std::uint32_t kSlabBytes = 1 << 20;
+  constexpr std::size_t kKeys = 12;  // of 6 MiB; the window is 64 MiB
+  store::StoreKit kit;
+  kit.options.flash_bytes = 0;
+  kit.options.pool_bytes = std::uint64_t{192} << 20;
+  kit.name_space = store::namespace_of(6, kSlabBytes);
+  ASSERT_TRUE(kit.open()) << kit.why;
+  HalfOnFlash store(*kit.store);
+  store.answers = true;
+  Lender lent(kit.loop, store);
+  NodeContext context = lent.context(kit.loop, store);
+  auto keys = some_keys(kit, kKeys);
+  for (std::size_t key = 0; key < kKeys; ++key) {
+    put_native(kit, keys->id(key));
+    store.on_flash.push_back(keys->id(key));
+  }
+  for (const bool keep : {true, false}) {
+    Budget connection_pins(std::uint64_t{1} << 30);
+    const auto op = std::make_shared<GetOp>(context, connection_pins,
+                                            GetOp::Request{.id = 1,
+                                                           .ns = kit.ns,
+                                                           .slab_bytes = kSlabBytes,
+                                                           .slab_stride = kSlabBytes,
+                                                           .record_bytes = 6 * kSlabBytes,
+                                                           .layer_first = 0,
+                                                           .layer_end = 6,
+                                                           .stop_at_first_failure = true,
+                                                           .keep = keep},
+                                            some_keys(kit, kKeys), io::Callback{});
+    std::vector<net::Outgoing> views;  // nobody gives one back
+    for (op->advance(); op->ready(); op->advance()) views.push_back(op->next_view(views.size() + 1));
+    EXPECT_FALSE(op->streams());
+    EXPECT_EQ(op->finished(), keep) << "what is only lent comes back soon: it is waited for";
+    for (net::Outgoing& view : views) view.on_done();
+    op->abort();
+  }
 }
 
 }  // namespace

@@ -113,7 +113,9 @@ constexpr std::array kNodeGauges{
     Field{"pinned_bytes", &NodeCounters::pinned_bytes, "Bytes of the pool that GETs pin."},
     Field{"unfinished_bytes", &NodeCounters::unfinished_bytes, "Bytes of records being put."},
     Field{"views", &NodeCounters::views, "Views of shared memory that clients hold."},
-    Field{"view_bytes", &NodeCounters::view_bytes, "Bytes in the views of shared memory that clients hold."}};
+    Field{"view_bytes", &NodeCounters::view_bytes, "Bytes in the views of shared memory that clients hold."},
+    Field{"kept_bytes", &NodeCounters::kept_bytes, "Bytes of the pool that clients keep views of."},
+    Field{"leavers", &NodeCounters::leavers, "Clients without a connection that still keep views."}};
 constexpr std::array kNodeHistograms{
     Field{"match", &NodeCounters::match_us, "Time of a MATCH inside the depot."},
     Field{"match_residence", &NodeCounters::match_residence_us,

@@ -16,6 +16,7 @@
 #include "net/shaper.h"
 #include "net/socket_stream.h"
 #include "node/context.h"
+#include "node/leavers.h"
 #include "node/metrics.h"
 #include "node/resp_server.h"
 #include "node/session.h"
@@ -117,6 +118,8 @@ class NodeImpl final : public Node {
   std::unique_ptr<net::Shaper> shaper_;
   Budget pinned_;
   Budget lent_;
+  Budget kept_;
+  std::unique_ptr<Leavers> leavers_;
   Budget unfinished_;
   Budget op_keys_;
   Budget rings_;
@@ -148,6 +151,8 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       started_(loop.now()),
       pinned_(percent_of(options_.store.pool_bytes, options_.limits.pinned_percent_max), &counters_.pinned_bytes),
       lent_(percent_of(pinned_.bytes_max(), options_.limits.lent_percent_max)),
+      kept_(percent_of(lent_.bytes_max(), options_.limits.kept_percent_max), &counters_.kept_bytes),
+      leavers_(std::make_unique<Leavers>(counters_)),
       unfinished_(percent_of(options_.store.pool_bytes, options_.limits.unfinished_percent_max),
                   &counters_.unfinished_bytes),
       op_keys_(options_.limits.op_keys_max, &counters_.op_keys),
@@ -166,6 +171,7 @@ NodeImpl::~NodeImpl() {
   listeners_.clear();
   resp_listeners_.clear();
   sessions_.clear();
+  leavers_.reset();
   resp_.reset();
   leases_.reset();
 }
@@ -294,6 +300,8 @@ void NodeImpl::make_context() {
                                  .slices = slices_,
                                  .pinned = pinned_,
                                  .lent = lent_,
+                                 .kept = kept_,
+                                 .leavers = *leavers_,
                                  .unfinished = unfinished_,
                                  .op_keys = op_keys_,
                                  .rings = rings_,

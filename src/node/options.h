@@ -36,6 +36,10 @@ struct Limits {
   std::uint32_t connection_percent_max = 50;  // share of these two, and of leases, that one connection may take
   std::uint32_t lent_percent_max = 50;        // share of what GETs may pin, of the node and of a connection, for those
                                               // read through shared memory: the others always have the rest
+  std::uint32_t kept_percent_max = 50;        // share of that, for views that clients keep for as long as they like:
+                                              // of the pool 19 % of all of them, 9 % of one connection
+  std::uint32_t leavers_max = 64;             // clients without a connection that still keep some, before new ones
+                                              // may keep nothing
   std::uint32_t strangers_max = 128;          // connections of people who are not known yet, where they
                                               // have to be, or who have to shake hands (TLS)
   // Of all connections those that clients may have who have said who they are, where they have to: the rest is for

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "block/schema.h"
 #include "net/address.h"
+#include "node/leavers.h"
 #include "node/resp_keyspace.h"
 
 namespace kvd::node {
@@ -57,14 +58,16 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
       on_closed_(std::move(on_closed)),
       peer_host_(net::peer_host(stream->fd())),
       stranger_(context, [this](const Error& why) { close(why); }),
-      pins_(context.pinned.bytes_max() / 100 * context.limits.connection_percent_max),
-      lent_(pins_.bytes_max() / 100 * context.limits.lent_percent_max),
+      holdings_(std::make_unique<Holdings>(context)),
+      pins_(holdings_->pins),
+      lent_(holdings_->lent),
+      kept_(holdings_->kept),
+      op_keys_(holdings_->op_keys),
+      views_(holdings_->views),
       unfinished_(context.unfinished.bytes_max() / 100 * context.limits.connection_percent_max),
-      op_keys_(context.op_keys.bytes_max()),
       handshake_timer_(context.loop, [this] { close(Error{Code::kTimeout, 0, "no HELLO came"}); }),
       refusal_timer_(context.loop, [this] { say_unauthorized(wire::Opcode::kAuthReply); }),
       pump_timer_(context.loop, [this] { pump(); }),
-      views_(context.loop, context.counters),
       doubt_timer_(context.loop, [this] { count_corrupt(); }),
       match_slices_(context.slices, [this] { return match_next(); }),
       remove_slices_(context.slices, [this] { return remove_next(); }) {
@@ -78,11 +81,16 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
 Session::~Session() {
   connection_.reset();  // its queue gives bodies back to the operations
   for (RunningGet& get : gets_) get.op->abort();
-  views_.clear();
   for (auto& [id, put] : puts_) put.op->abort();
   context_.counters.ops.sub(gets_.size() + puts_.size());
   for (const Doubt& doubt : doubts_) context_.counters.put_corrupt.add(doubt.slabs);
   context_.leases.release_all(number_);
+  // What they hold is given back to the holdings.
+  matches_.clear();
+  removes_.clear();
+  puts_.clear();
+  gets_.clear();
+  context_.leavers.take(std::move(holdings_));
 }
 
 Status Session::start() {
@@ -174,8 +182,11 @@ Status Session::on_hello(const wire::Header& header, Bytes meta) {
   const bool asked = (hello->features & wire::kFeatureSharedMemory) != 0;
   shares_memory_ = asked && context_.shared_fd >= 0 && connection_->is_local();
   const bool rings = (hello->features & wire::kFeatureRings) != 0 && make_rings();
-  let_in(header, (shares_memory_ ? wire::kFeatureSharedMemory : 0) | (rings ? wire::kFeatureRings : 0));
+  const bool keeps = shares_memory_ && (hello->features & wire::kFeatureKeep) != 0 && make_keeper();
+  let_in(header, (shares_memory_ ? wire::kFeatureSharedMemory : 0) | (rings ? wire::kFeatureRings : 0) |
+                     (keeps ? wire::kFeatureKeep : 0));
   if (shares_memory_) offer_memory();
+  if (keeps) offer_keeper();
   if (rings) offer_rings();
   return {};
 }

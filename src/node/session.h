@@ -21,11 +21,11 @@
 #include "node/context.h"
 #include "node/gate.h"
 #include "node/get_op.h"
+#include "node/holdings.h"
 #include "node/match.h"
 #include "node/namespace_use.h"
 #include "node/put_op.h"
 #include "node/stranger.h"
-#include "node/views.h"
 #include "wire/message.h"
 
 namespace kvd::node {
@@ -44,7 +44,7 @@ class Session final : private net::MessageHandler {
   [[nodiscard]] bool greeted() const noexcept { return greeted_; }
   // Nothing is under way and nothing waits to be sent.
   [[nodiscard]] bool idle() const noexcept {
-    return gets_.empty() && puts_.empty() && matches_.empty() && removals_ == 0 && views_.held() == 0 &&
+    return gets_.empty() && puts_.empty() && matches_.empty() && removals_ == 0 && views_.held() == views_.kept() &&
            connection_->queued_bytes() == 0;
   }
   // GETs that waited for the pin budget may go on.
@@ -67,6 +67,7 @@ class Session final : private net::MessageHandler {
   // What the views of one GET may hold; shared by them and the GET. With its keys: their bookkeeping lasts as long.
   struct LentShare {
     Budget::Share connection, node;
+    Budget::Share kept_connection, kept_node;  // of views that the client keeps
     KeyShare keys;
   };
   struct Queued {
@@ -196,10 +197,13 @@ class Session final : private net::MessageHandler {
 
   // session_view.cc: GETs through shared memory
   void offer_memory();
+  bool make_keeper();
+  void offer_keeper();
   bool make_rings();
   void offer_rings();
   Status on_release(const wire::Header& header, Bytes meta);
   void decide_lending(RunningGet& get);
+  [[nodiscard]] Time lasts_until(const GetOp& get) const;
   net::Outgoing next_message(RunningGet& get, std::uint64_t& view);
 
   // session_body.cc: GET and PUT
@@ -245,10 +249,14 @@ class Session final : private net::MessageHandler {
   net::RingStream* stream_ = nullptr;             // the connection's
   std::vector<SharedNamespace> namespaces_;       // by the handle that the client knows; null = closed
 
-  Budget pins_;        // of the node's `pinned`
-  Budget lent_;        // of the node's `lent`
-  Budget unfinished_;  // of the node's `unfinished`
-  Budget op_keys_;     // of the node's `op_keys`
+  std::unique_ptr<Holdings> holdings_;  // outlives what is below; the next five are its
+  Budget& pins_;
+  Budget& lent_;
+  Budget& kept_;
+  Budget& op_keys_;
+  Views& views_;
+  io::UniqueFd keeper_;  // the client's end, until it is sent
+  Budget unfinished_;    // of the node's `unfinished`
   io::Timer handshake_timer_;
   io::Timer refusal_timer_;
   io::Timer pump_timer_;
@@ -256,7 +264,6 @@ class Session final : private net::MessageHandler {
   std::unordered_map<std::uint64_t, std::list<RunningGet>::iterator> gets_by_id_;
   std::uint64_t refused_ = 0;
   std::unordered_map<std::uint64_t, RunningPut> puts_;
-  Views views_;
   std::uint64_t lent_now_ = 0;  // bytes in views made in this turn
   std::deque<Doubt> doubts_;    // in order of time
   io::Timer doubt_timer_;

@@ -65,6 +65,9 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
   if (layers <= 0 || header.layer_first + layers > schema->layers) {
     return refuse(header, {Code::kInvalid, 0, "the group has fewer layers"});
   }
+  if (get->keep && !holdings_->keeper.held()) {
+    return refuse(header, {Code::kInvalid, 0, "this connection may keep nothing"});
+  }
   Result<Admitted> admitted = admit(header);
   if (!admitted) return refuse(header, admitted.error());
 
@@ -77,6 +80,7 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
                                .layer_first = header.layer_first,
                                .layer_end = static_cast<std::uint16_t>(header.layer_first + layers),
                                .stop_at_first_failure = get->stop_at_first_failure,
+                               .keep = get->keep,
                                .deadline = deadline_of(header, now, context_.limits.op_limit)};
   auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(ns), get->keys, get->shard, get->group);
   RunningGet running{
@@ -103,7 +107,7 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
 
 // The store's answers come one by one; what they make possible is done once in a turn of the loop.
 void Session::schedule_pump() {
-  if (!pump_timer_.armed()) pump_timer_.arm(context_.loop.now());
+  if (!pump_timer_.armed()) pump_timer_.arm(Time{});  // as soon as others have had their turn
 }
 
 void Session::on_room() {
@@ -152,6 +156,7 @@ void Session::finish_get(std::uint64_t id) {
   const RunningGet get = std::move(*found->second);
   gets_.erase(found->second);
   gets_by_id_.erase(found);
+  get.op->abort();  // what it has lent may outlive this session
   NodeCounters& counters = context_.counters;
   counters.ops.sub(1);
   if (connection_ == nullptr || connection_->closed()) return;

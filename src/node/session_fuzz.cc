@@ -67,7 +67,7 @@ class Attacker final : public HostileSocket {
       if (got < 0) ended_ = errno != EAGAIN;
       if (got == 0) ended_ = true;
       if (got <= 0) return;
-      if (io::UniqueFd memory = net::take_descriptor(message); memory.ok()) map(memory.get());
+      if (io::UniqueFd descriptor = net::take_descriptor(message); descriptor.ok()) take(std::move(descriptor));
       in_.insert(in_.end(), bytes.begin(), bytes.begin() + got);
       while (take_message()) {
       }
@@ -79,8 +79,14 @@ class Attacker final : public HostileSocket {
   std::uint64_t view = 0;
 
  private:
+  // The pool's memory is the first, where it is given; then come a keeper and rings.
+  void take(io::UniqueFd descriptor) {
+    if (memory_.data() == nullptr) return map(descriptor.get());
+    require(others_.size() < 2, "a keeper and rings are given once");
+    others_.push_back(std::move(descriptor));
+  }
+
   void map(int fd) {
-    require(memory_.data() == nullptr, "memory is lent once");
     const std::size_t bytes = rig_.options.store.pool_bytes;
     void* const at = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
     require(at != MAP_FAILED, "the memory can be mapped");
@@ -129,7 +135,10 @@ class Attacker final : public HostileSocket {
 
   std::vector<std::byte> in_;
   Bytes memory_;
+  std::vector<io::UniqueFd> others_;
 };
+
+constexpr std::uint64_t kKeeps = wire::kFeatureSharedMemory | wire::kFeatureKeep;
 
 // A message that a sane client might send, with ids and handles that need not be its own.
 wire::Buffer message_of(Choices& choices, Attacker& from, const Attacker& other) {
@@ -142,7 +151,7 @@ wire::Buffer message_of(Choices& choices, Attacker& from, const Attacker& other)
   const wire::Header header{.request_id = id, .deadline_ms = static_cast<std::uint32_t>(choices.below(3))};
   const std::vector<std::uint16_t> zero = {0};
   switch (choices.below(15)) {
-    case 0: return wire::frame({}, wire::Hello{.features = choices.below(2), .name = "hostile"});
+    case 0: return wire::frame({}, wire::Hello{.features = choices.below(2) * kKeeps, .name = "hostile"});
     case 1: {
       Namespace open = tenant("hostile");
       if (choices.below(2) == 0) open.fingerprint = std::string(1 + choices.below(8), 'f');
@@ -156,7 +165,13 @@ wire::Buffer message_of(Choices& choices, Attacker& from, const Attacker& other)
                                              .shards = zero,
                                              .groups = zero,
                                              .keys = list});
-    case 3:
+    case 3: {
+      wire::Header some = header;
+      const bool stop = choices.below(2) == 0;
+      some.layer_first = static_cast<std::uint16_t>(choices.below(4));
+      some.layer_count = static_cast<std::uint16_t>(choices.below(4));
+      return wire::frame(some, wire::Get{.ns = ns, .stop_at_first_failure = stop, .keep = true, .keys = list});
+    }
     case 4:
       return Records::get(id, ns, first, count, choices.below(2) == 0, static_cast<std::uint16_t>(choices.below(4)),
                           static_cast<std::uint16_t>(choices.below(4)), header.deadline_ms);
@@ -281,7 +296,8 @@ void require_the_others_records(RawClient& client, std::uint32_t handle) {
 }
 
 bool clean(const Rig& rig) {
-  for (const char* name : {"ops", "op_keys", "leases", "pinned_bytes", "unfinished_bytes", "views", "view_bytes"}) {
+  for (const char* name : {"ops", "op_keys", "leases", "pinned_bytes", "unfinished_bytes", "views", "view_bytes",
+                           "kept_bytes", "leavers"}) {
     if (rig.stat("node", name) != 0) return false;
   }
   return rig.stat("node", "connections") == 1 && rig.stat("store", "pool_bytes_pinned") == 0 &&
@@ -298,7 +314,7 @@ void check_input(Bytes input) {
     std::array<std::unique_ptr<Attacker>, 2> attackers = {std::make_unique<Attacker>(rig),
                                                           std::make_unique<Attacker>(rig)};
     for (auto& attacker : attackers) {
-      attacker->send(wire::frame({}, wire::Hello{.features = 1, .name = "hostile"}));
+      attacker->send(wire::frame({}, wire::Hello{.features = kKeeps, .name = "hostile"}));
       attacker->send(wire::frame({.request_id = 9}, wire::Open{tenant("hostile")}));
       rig.loop->run_once(Duration::zero());
       attacker->receive();

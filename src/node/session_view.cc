@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "node/leavers.h"
 #include "node/session.h"
 
 namespace kvd::node {
@@ -10,6 +11,21 @@ namespace kvd::node {
 void Session::offer_memory() {
   const wire::Memory memory{.bytes = context_.store.pool_bytes()};
   connection_->send({.head = wire::frame({}, memory), .body = {}, .on_done = {}, .descriptor = context_.shared_fd});
+}
+
+// Whether this client may keep what it is lent. What it closes for that is made then.
+bool Session::make_keeper() {
+  if (context_.leavers.count() >= context_.limits.leavers_max) return false;
+  Result<io::UniqueFd> keeper = holdings_->keeper.open();
+  if (keeper) keeper_ = std::move(*keeper);
+  return keeper.has_value();
+}
+
+// Once it is sent, the client's is the only one.
+void Session::offer_keeper() {
+  const int fd = keeper_.get();
+  connection_->send(
+      {.head = wire::frame({}, wire::Keeper{}), .body = {}, .on_done = [this] { keeper_.reset(); }, .descriptor = fd});
 }
 
 // Whether this connection can have rings; they are made then.
@@ -50,11 +66,29 @@ void Session::decide_lending(RunningGet& get) {
   const std::uint64_t bytes = op.share_bytes();
   // Budgets grant any size to who comes first; this bound holds for that one, too.
   const std::uint64_t bytes_max = std::min(lent_.bytes_max(), context_.lent.bytes_max());
-  const bool fits = bytes <= bytes_max && lent_.has_room(bytes) && context_.lent.has_room(bytes);
+  const bool keeps = op.request().keep;
+  const std::uint64_t kept_max = std::min(kept_.bytes_max(), context_.kept.bytes_max());
+  // One that streams needs the room of what it has read for what it reads next.
+  const bool keepable =
+      !keeps || (!op.streams() && bytes <= kept_max && kept_.has_room(bytes) && context_.kept.has_room(bytes));
+  const bool fits = keepable && bytes <= bytes_max && lent_.has_room(bytes) && context_.lent.has_room(bytes);
   (fits ? context_.counters.gets_lent : context_.counters.gets_not_lent).add();
   if (!fits) return;
-  get.lent = std::make_shared<LentShare>(
-      LentShare{.connection = lent_.take(bytes), .node = context_.lent.take(bytes), .keys = std::move(get.keys)});
+  get.lent = std::make_shared<LentShare>(LentShare{.connection = lent_.take(bytes),
+                                                   .node = context_.lent.take(bytes),
+                                                   .kept_connection = {},
+                                                   .kept_node = {},
+                                                   .keys = std::move(get.keys)});
+  if (!keeps) return;
+  get.lent->kept_connection = kept_.take(bytes);
+  get.lent->kept_node = context_.kept.take(bytes);
+  get.op->leave_connection();
+}
+
+// When the depot stops waiting for a view that the client copies from.
+Time Session::lasts_until(const GetOp& get) const {
+  return std::min(after(get.request().deadline, context_.limits.view_grace),
+                  after(context_.loop.now(), context_.limits.stall_limit));
 }
 
 // The next message of a GET, as bytes or as a view, which is added then. A message without slabs has nothing to lend.
@@ -65,9 +99,7 @@ net::Outgoing Session::next_message(RunningGet& get, std::uint64_t& view) {
   view = views_.next_id();
   const std::uint32_t before = get.op->layers_left();
   net::Outgoing message = get.op->next_view(view);
-  const Time now = context_.loop.now();
-  const Time until =
-      std::min(after(get.op->request().deadline, context_.limits.view_grace), after(now, context_.limits.stall_limit));
+  const Time until = get.op->request().keep ? kNever : lasts_until(*get.op);
   const std::uint64_t bytes = get.op->slab_bytes(before - get.op->layers_left());
   lent_now_ += bytes;
   views_.add(bytes, until, [unpin = std::exchange(message.on_done, nullptr), lent = get.lent]() mutable { unpin(); });

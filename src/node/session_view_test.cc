@@ -111,7 +111,9 @@ TEST_F(SharedMemoryTest, TheClientCanReadThePoolAndNothingElse) {
   const std::size_t bytes = memory->bytes().size();
   EXPECT_EQ(bytes, std::size_t{64} << 20);
   EXPECT_EQ(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0), MAP_FAILED);
-  EXPECT_EQ(::mprotect(const_cast<std::byte*>(memory->bytes().data()), 4096, PROT_READ | PROT_WRITE), -1);
+  void* const shared = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file.get(), 0);
+  EXPECT_EQ(::mprotect(shared, 4096, PROT_READ | PROT_WRITE), -1);
+  ::munmap(shared, 4096);
   EXPECT_EQ(::pwrite(file.get(), "x", 1, 0), -1);
   EXPECT_EQ(::ftruncate(file.get(), 0), -1);
   EXPECT_EQ(::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);

@@ -14,6 +14,7 @@ void Views::add(std::uint64_t bytes, Time until, io::Callback unpin) {
   KVD_CHECK(has_room() && unpin);
   views_.emplace(next_id_++, View{.bytes = bytes, .until = until, .unpin = std::move(unpin)});
   ++held_;
+  if (until == kNever) ++kept_;
   counters_.views.add(1);
   counters_.view_bytes.add(bytes);
   counters_.bytes_lent.add(bytes);
@@ -26,6 +27,7 @@ void Views::add(std::uint64_t bytes, Time until, io::Callback unpin) {
 void Views::end(View& view) {
   if (!view.unpin) return;
   --held_;
+  if (view.until == kNever) --kept_;
   counters_.views.sub(1);
   counters_.view_bytes.sub(view.bytes);
   std::exchange(view.unpin, nullptr)();
@@ -55,6 +57,17 @@ void Views::clear() {
   timer_at_ = kNever;
   for (auto& [id, view] : views_) end(view);
   views_.clear();
+}
+
+void Views::clear_passing() {
+  timer_.disarm();
+  timer_at_ = kNever;
+  for (auto entry = views_.begin(); entry != views_.end();) {
+    const auto at = entry++;
+    if (at->second.until == kNever) continue;
+    end(at->second);
+    views_.erase(at);
+  }
 }
 
 // Looks at all of them: they are few, and this is what a client that has stopped costs.

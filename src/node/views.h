@@ -1,5 +1,6 @@
 // Views: what one connection reads of the pool through shared memory. Each view is a message of a GET whose slabs are
-// pinned until the client gives it back, until its time has passed, or until the connection ends.
+// pinned until the client gives it back, until its time has passed, or until the connection ends. Those without a time
+// (kNever) the client keeps: see Holdings.
 //
 // A view whose time has passed holds nothing any more, but its number stays, so that a client that comes late is not
 // taken for one that gives back what it does not hold. Bounded by kViewsMax with those. Owned by a session; belongs to
@@ -34,10 +35,12 @@ class Views {
   void withdraw(std::uint64_t id);
   // Ends what the client gives back. kCorrupt: one of them was never lent to it, or it gave it back before.
   Status release(const wire::U64View& ids);
-  // Ends all of them.
+  // Ends all of them; all but those that the client keeps.
   void clear();
-  // How many hold something.
+  void clear_passing();
+  // How many hold something, and how many of them the client keeps.
   [[nodiscard]] std::size_t held() const noexcept { return held_; }
+  [[nodiscard]] std::size_t kept() const noexcept { return kept_; }
 
  private:
   struct View {
@@ -55,6 +58,7 @@ class Views {
   std::unordered_map<std::uint64_t, View> views_;
   std::uint64_t next_id_ = 1;
   std::size_t held_ = 0;
+  std::size_t kept_ = 0;
 };
 
 }  // namespace kvd::node

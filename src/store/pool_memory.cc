@@ -18,7 +18,9 @@ constexpr int MADV_COLLAPSE = 25;
 
 }  // namespace
 
-void* map_pool(int fd, std::uint64_t bytes) { return io::map_aligned(fd, bytes, PROT_READ | PROT_WRITE); }
+void* map_pool(int fd, std::uint64_t bytes) {
+  return io::map_aligned(fd, bytes, PROT_READ | PROT_WRITE, io::Mapping::kShared);
+}
 
 bool seal_pool(int fd, bool shared) {
   constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW;

@@ -1,5 +1,9 @@
 #include "wire/crc32c.h"
 
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+
 #include <array>
 
 namespace kvd::wire {
@@ -27,9 +31,32 @@ constexpr Tables make_tables() {
 
 constexpr Tables kTables = make_tables();
 
+#if defined(__x86_64__)
+
+const bool kHasInstruction = __builtin_cpu_supports("sse4.2") != 0;
+
+[[gnu::target("sse4.2")]] std::uint32_t by_instruction(Bytes bytes) noexcept {
+  std::uint64_t crc = 0xFFFFFFFF;
+  const std::byte* at = bytes.data();
+  std::size_t left = bytes.size();
+  for (; left >= 8; left -= 8, at += 8) crc = _mm_crc32_u64(crc, load<std::uint64_t>(at));
+  auto rest = static_cast<std::uint32_t>(crc);
+  for (; left > 0; --left, ++at) rest = _mm_crc32_u8(rest, std::to_integer<std::uint8_t>(*at));
+  return ~rest;
+}
+
+#endif
+
 }  // namespace
 
 std::uint32_t crc32c(Bytes bytes) noexcept {
+#if defined(__x86_64__)
+  if (kHasInstruction) return by_instruction(bytes);
+#endif
+  return crc32c_by_tables(bytes);
+}
+
+std::uint32_t crc32c_by_tables(Bytes bytes) noexcept {
   std::uint32_t crc = 0xFFFFFFFF;
   const std::byte* at = bytes.data();
   std::size_t left = bytes.size();

@@ -1,5 +1,6 @@
 // CRC-32C (Castagnoli, polynomial 0x1EDC6F41 reflected), as iSCSI and ext4 use it: guards headers and meta on the wire.
-// Pure, any thread. Table driven, eight bytes a step: about 2 GB/s, and a request's meta is some kilobytes.
+// Pure, any thread. By the processor's instruction where there is one, else by tables, eight bytes a step: about 2
+// GB/s. A small round trip through memory has ten of them, of some 60 bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,5 +11,7 @@ namespace kvd::wire {
 
 // The CRC of `bytes`; crc32c("123456789") == 0xE3069283.
 std::uint32_t crc32c(Bytes bytes) noexcept;
+// The same by tables.
+std::uint32_t crc32c_by_tables(Bytes bytes) noexcept;
 
 }  // namespace kvd::wire

@@ -201,8 +201,10 @@ Result<Get> decode<Get>(const Header& header, Bytes meta) {
   m.group = r.read<std::uint16_t>();
   m.keys.key_bytes = r.read<std::uint16_t>();
   m.keys.native = read_flag(r, valid);
-  m.stop_at_first_failure = read_flag(r, valid);
-  if (!r.ok() || !valid) return malformed();
+  const auto flags = r.read<std::uint8_t>();
+  m.stop_at_first_failure = (flags & kGetStops) != 0;
+  m.keep = (flags & kGetKeeps) != 0;
+  if (!r.ok() || !valid || (flags & ~(kGetStops | kGetKeeps)) != 0) return malformed();
   if (auto read = read_keys(r, m.keys, header.items); !read) return fail(read.error());
   if (auto checked = check_count(header.items, kKeysPerRequestMax, kKeysText); !checked) return fail(checked.error());
   return m;
@@ -252,6 +254,12 @@ Result<Rings> decode<Rings>(const Header&, Bytes meta) {
   const Rings m{.bytes = r.read<std::uint64_t>()};
   if (!r.done() || m.bytes == 0) return malformed();
   return m;
+}
+
+template <>
+Result<Keeper> decode<Keeper>(const Header&, Bytes meta) {
+  if (!meta.empty()) return malformed();
+  return Keeper{};
 }
 
 template <>

@@ -96,7 +96,7 @@ void put_meta(Writer& w, const Get& m) {
   w.put(m.shard);
   w.put(m.group);
   w.put_key_shape(m.keys);
-  w.put(static_cast<std::uint8_t>(m.stop_at_first_failure));
+  w.put(static_cast<std::uint8_t>((m.stop_at_first_failure ? kGetStops : 0) | (m.keep ? kGetKeeps : 0)));
   w.put_bytes(m.keys.bytes);
 }
 
@@ -117,6 +117,8 @@ void put_meta(Writer& w, const GetData& m) {
 void put_meta(Writer& w, const Memory& m) { w.put(m.bytes); }
 
 void put_meta(Writer& w, const Rings& m) { w.put(m.bytes); }
+
+void put_meta(Writer&, const Keeper&) {}
 
 void put_meta(Writer& w, const GetView& m) {
   w.put(m.view);
@@ -232,6 +234,7 @@ template Buffer frame(Header, const Get&, std::uint64_t);
 template Buffer frame(Header, const GetData&, std::uint64_t);
 template Buffer frame(Header, const Memory&, std::uint64_t);
 template Buffer frame(Header, const Rings&, std::uint64_t);
+template Buffer frame(Header, const Keeper&, std::uint64_t);
 template Buffer frame(Header, const GetView&, std::uint64_t);
 template Buffer frame(Header, const Release&, std::uint64_t);
 template Buffer frame(Header, const Check&, std::uint64_t);

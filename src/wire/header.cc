@@ -13,7 +13,7 @@ constexpr std::size_t kCrcOffset = 60;
 
 bool known(std::uint8_t opcode) noexcept {
   if (opcode == static_cast<std::uint8_t>(Opcode::kMemory) || opcode == static_cast<std::uint8_t>(Opcode::kGetView) ||
-      opcode == static_cast<std::uint8_t>(Opcode::kRings)) {
+      opcode == static_cast<std::uint8_t>(Opcode::kRings) || opcode == static_cast<std::uint8_t>(Opcode::kKeeper)) {
     return true;  // answers without a request of their number
   }
   const std::uint8_t request = opcode & 0x7F;
@@ -62,6 +62,7 @@ const char* opcode_name(Opcode opcode) noexcept {
     case Opcode::kGetView: return "GET view";
     case Opcode::kAuthReply: return "AUTH reply";
     case Opcode::kRings: return "RINGS";
+    case Opcode::kKeeper: return "KEEPER";
   }
   return "unknown";
 }

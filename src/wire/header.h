@@ -48,6 +48,7 @@ enum class Opcode : std::uint8_t {
   kGetView = 0x8F,
   kAuthReply = 0x90,
   kRings = 0x91,
+  kKeeper = 0x92,
 };
 
 constexpr bool is_response(Opcode opcode) noexcept { return (static_cast<std::uint8_t>(opcode) & 0x80) != 0; }

@@ -48,6 +48,14 @@ Code error_of(Bytes bytes) {
 TEST(Crc32c, MatchesTheCheckValueOfTheStandard) {
   EXPECT_EQ(crc32c(as_bytes("123456789")), 0xE3069283U);
   EXPECT_EQ(crc32c({}), 0U);
+  std::array<std::byte, 100> some{};
+  for (std::size_t i = 0; i < some.size(); ++i) some[i] = static_cast<std::byte>(i * 37 + 5);
+  for (std::size_t from = 0; from < 9; ++from) {
+    for (std::size_t bytes = 0; from + bytes <= some.size(); ++bytes) {
+      const Bytes part = Bytes(some).subspan(from, bytes);
+      EXPECT_EQ(crc32c(part), crc32c_by_tables(part));
+    }
+  }
   // RFC 3720 B.4: 32 bytes of zeros.
   EXPECT_EQ(crc32c(HeaderBytes{}), crc32c(Bytes(HeaderBytes{})));
   EXPECT_EQ(crc32c(std::array<std::byte, 32>{}), 0x8A9136AAU);

@@ -32,6 +32,7 @@ inline constexpr std::size_t kTokenBytesMax = 256;  // above any token
 inline constexpr std::uint64_t kFeatureSharedMemory = 1;  // MEMORY, GET view and RELEASE; unix sockets only
 inline constexpr std::uint64_t kFeatureToken = 2;         // the client has a token; the depot wants it: AUTH
 inline constexpr std::uint64_t kFeatureRings = 4;         // RINGS: messages go through memory; unix sockets only
+inline constexpr std::uint64_t kFeatureKeep = 8;          // KEEPER and Get::keep; with shared memory only
 
 // Little-endian u64s at any alignment.
 class U64View {
@@ -122,12 +123,15 @@ struct MatchReply {  // header.items = blocks
 };
 
 // Asks for slabs of all keys, layer by layer.
+inline constexpr std::uint8_t kGetStops = 1;  // flags
+inline constexpr std::uint8_t kGetKeeps = 2;
 struct Get {  // header.layer_first, layer_count: which layers; count 0 = all
   static constexpr Opcode kOpcode = Opcode::kGet;
   std::uint32_t ns = 0;
   std::uint16_t shard = 0;
   std::uint16_t group = 0;
   bool stop_at_first_failure = false;
+  bool keep = false;  // views of it last until they are given back or the keeper is closed; with kFeatureKeep only
   KeyList keys{};
 };
 
@@ -149,6 +153,12 @@ struct Memory {
 struct Rings {
   static constexpr Opcode kOpcode = Opcode::kRings;
   std::uint64_t bytes = 0;  // of the file, whose descriptor comes along
+};
+
+// A descriptor that comes along: for as long as a copy of it is open the depot keeps what it has lent to GETs with
+// `keep` on this connection, also beyond the connection's end. Behind the HELLO reply and MEMORY.
+struct Keeper {
+  static constexpr Opcode kOpcode = Opcode::kKeeper;
 };
 
 // What GetData says, for slabs that the client reads from that memory. They stay there until it gives the view back.
@@ -280,6 +290,8 @@ template <>
 Result<Memory> decode<Memory>(const Header& header, Bytes meta);
 template <>
 Result<Rings> decode<Rings>(const Header& header, Bytes meta);
+template <>
+Result<Keeper> decode<Keeper>(const Header& header, Bytes meta);
 template <>
 Result<GetView> decode<GetView>(const Header& header, Bytes meta);
 template <>

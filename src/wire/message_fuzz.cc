@@ -65,6 +65,7 @@ void check_body(const Header& header, Bytes meta) {
     case Opcode::kAuthReply: return check<AuthReply>(header, meta);
     case Opcode::kMemory: return check<Memory>(header, meta);
     case Opcode::kRings: return check<Rings>(header, meta);
+    case Opcode::kKeeper: return check<Keeper>(header, meta);
     case Opcode::kGetView: return check_view(header, meta);
     case Opcode::kHelloReply: return check<HelloReply>(header, meta);
     case Opcode::kOpenReply: return check<OpenReply>(header, meta);

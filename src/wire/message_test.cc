@@ -262,9 +262,13 @@ TEST(WireMessage, GetRoundTrips) {
   EXPECT_EQ(m->shard, 2);
   EXPECT_EQ(m->group, 3);
   EXPECT_TRUE(m->stop_at_first_failure);
+  EXPECT_FALSE(m->keep);
   EXPECT_TRUE(m->keys.native);
   EXPECT_EQ(m->keys.count(), 54U);
   expect_exact_length<Get>(bytes);
+  const Parsed kept = parse(frame({.request_id = 4}, Get{.keep = true, .keys = {keys, 16, true}}));
+  EXPECT_TRUE(decode<Get>(kept.header, kept.meta)->keep);
+  EXPECT_FALSE(decode<Get>(kept.header, kept.meta)->stop_at_first_failure);
 }
 
 TEST(WireMessage, CheckRoundTrips) {
@@ -470,6 +474,7 @@ TEST(WireMessage, SmallMessagesRoundTrip) {
   const Buffer rings = frame({}, Rings{266'240});
   EXPECT_EQ(decode<Rings>(parse(rings).header, parse(rings).meta)->bytes, 266'240U);
   expect_exact_length<Rings>(rings);
+  expect_exact_length<Keeper>(frame({}, Keeper{}));
   const std::array<std::uint64_t, 2> views{3, 4};
   const Buffer release = frame({.request_id = 1}, Release{U64View(views)});
   EXPECT_EQ(parse(release).header.items, 2U);

@@ -123,6 +123,16 @@ OpId CoreRig::get(Deadline deadline, bool stop_at_first_failure) {
                           .deadline = deadline}));
 }
 
+OpId CoreRig::borrow(bool verify, Duration hold, bool stop_at_first_failure) {
+  const auto keys = key_list();
+  return submit(make_borrow(namespaces, {.ns = ns,
+                                         .keys = {.bytes = keys, .key_bytes = 5},
+                                         .verify = verify,
+                                         .hold = std::chrono::duration_cast<std::chrono::milliseconds>(hold),
+                                         .stop_at_first_failure = stop_at_first_failure,
+                                         .deadline = {.total = {}, .progress = {}}}));
+}
+
 OpId CoreRig::put(bool whole, Deadline deadline) {
   const auto keys = key_list();
   const auto layers = layer_offsets();

@@ -42,6 +42,7 @@ class CoreRig {
 
   // Requests for keys 0..options.keys, all layers, over the whole memory [layer][key].
   OpId get(Deadline deadline = {.total = {}, .progress = {}}, bool stop_at_first_failure = true);
+  OpId borrow(bool verify = true, Duration hold = std::chrono::seconds(10), bool stop_at_first_failure = true);
   OpId put(bool whole = true, Deadline deadline = {.total = {}, .progress = {}});
   OpId match(Deadline deadline = {.total = {}, .progress = {}}, std::uint32_t lease_ms = 0);
   OpId remove();

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <memory>
 
 #include "base/check.h"
 #include "block/checksum.h"
@@ -99,6 +101,7 @@ class FakeDepot::Session final : public net::MessageHandler {
   std::map<std::uint64_t, Putting> puts_;
   bool closed_ = false;
   bool shares_ = false;
+  bool keeps_ = false;
   // The PUT data message that is coming in.
   wire::Header data_header_;
   std::vector<std::uint64_t> data_checksums_;
@@ -168,6 +171,8 @@ void FakeDepot::Session::on_hello(const wire::Header& header, Bytes meta) {
   reply.ops_max = depot_.script.credits;
   reply.server = "fake";
   if (shares_) reply.features = wire::kFeatureSharedMemory;
+  keeps_ = shares_ && wrong.keeps && (asked & wire::kFeatureKeep) != 0;
+  if (keeps_) reply.features |= wire::kFeatureKeep;
   if (!wrong.token.empty()) {
     if ((asked & wire::kFeatureToken) == 0) {
       return send(wire::error_frame(wire::Opcode::kHelloReply, 0, Code::kInvalid, "unauthorized"));
@@ -190,6 +195,15 @@ void FakeDepot::Session::give_memory() {
                     .body = {},
                     .on_done = {},
                     .descriptor = depot_.script.no_file ? -1 : depot_.memory_.get()});
+  if (!keeps_) return;
+  std::array<int, 2> ends{};
+  KVD_CHECK(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0);
+  depot_.keeper.reset(ends[0]);
+  const auto sent = std::make_shared<io::UniqueFd>(ends[1]);
+  connection_.send({.head = wire::frame({}, wire::Keeper{}),
+                    .body = {},
+                    .on_done = [sent] {},
+                    .descriptor = depot_.script.no_keeper ? -1 : ends[1]});
 }
 
 void FakeDepot::Session::on_open(const wire::Header& header, Bytes meta) {
@@ -224,6 +238,7 @@ void FakeDepot::Session::on_match(const wire::Header& header, Bytes meta) {
 
 void FakeDepot::Session::on_get(const wire::Header& header, Bytes meta) {
   const auto get = wire::decode<wire::Get>(header, meta);
+  if (get->keep) ++depot_.gets_keep;
   const GroupSchema& schema = *schema_of(ns(get->ns), get->group);
   if (depot_.script.get_status != Code::kOk) {
     return send(
@@ -446,6 +461,11 @@ void FakeDepot::kill() {
 }
 
 void FakeDepot::restart() { listen(address_); }
+
+void FakeDepot::scribble() {
+  const std::vector<std::byte> noise(memory_at_, std::byte{0x5C});
+  KVD_CHECK(::pwrite(memory_.get(), noise.data(), noise.size(), 0) == static_cast<ssize_t>(noise.size()));
+}
 
 void FakeDepot::drop_connections() { sessions_.clear(); }
 

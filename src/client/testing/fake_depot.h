@@ -39,6 +39,8 @@ struct FakeScript {
   std::string token;  // asked for; empty = everybody may come in
   // Of shared memory: whether it is agreed to, and then what is wrong with it.
   bool shares = false;
+  bool keeps = false;         // views of GETs that ask for it, until its keeper is closed
+  bool no_keeper = false;     // the message comes without its descriptor
   bool unsealed = false;      // the file could be cut
   bool no_file = false;       // as behind a proxy
   bool views_beyond = false;  // slabs that lie outside of it
@@ -57,6 +59,9 @@ class FakeDepot {
   void kill();
   // Listens again, at the same address only.
   void restart();
+  // Writes over all that it has lent; places what it lends from now on from the beginning of its memory again.
+  void scribble();
+  void reuse_memory() { memory_at_ = 0; }
   // Closes the connections only.
   void drop_connections();
 
@@ -79,6 +84,8 @@ class FakeDepot {
   std::set<std::uint64_t> lent;               // views that were not given back
   std::uint64_t views = 0;                    // all of them
   std::uint64_t releases_bad = 0;             // given back and not lent
+  std::uint64_t gets_keep = 0;                // that asked for views to keep
+  io::UniqueFd keeper;                        // of the last client that was given one: its end is that of the client's
 
  private:
   class Session;
