@@ -3,9 +3,10 @@
 //
 // From Client::borrow() and take_view(). Read-only: writing to it ends the process. The bytes are what was put and do
 // not change for as long as the view lives, whatever happens to the records (removed, evicted), to the connection or to
-// the depot: the depot uses the memory for nothing else before the view is destroyed or this process has ended. When
-// BorrowRequest::hold is over, a view that still lives turns into a copy, at the same addresses, and the depot gets its
-// memory back. Views may outlive their client, after whose end nobody looks at `hold` any more.
+// the depot: the depot uses the memory for nothing else before the view is destroyed or this process has ended; where
+// the connection was lost, before the last view of it is. When BorrowRequest::hold is over, a view that still lives
+// turns into a copy, at the same addresses, and the depot gets its memory back. Views may outlive their client, after
+// whose end nobody looks at `hold` any more.
 //
 // Any thread may read and destroy it. Memory: 8 bytes for each slab, 16 where they were not verified. A forked child
 // must not read it; to destroy its copy there does nothing.

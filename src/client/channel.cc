@@ -217,11 +217,14 @@ Status Channel::on_memory(const wire::Header& header, Bytes meta) {
   return {};
 }
 
-// A descriptor that is held is all that it is for.
+// A descriptor that is held is all that it is for. A process that may open no more files gets none, and does without.
 Status Channel::on_keeper(const wire::Header& header) {
+  if (header.opcode != wire::Opcode::kKeeper) return fail(Code::kCorrupt, "the depot did not give a keeper first");
   io::PrivateFd descriptor = connection_->take_descriptor();
-  if (header.opcode != wire::Opcode::kKeeper || !descriptor.ok()) {
-    return fail(Code::kCorrupt, "the depot did not give a keeper first");
+  if (!descriptor.ok()) {
+    keep_ = false;
+    connection_->close({Code::kUnavailable, 0, "the keeper's descriptor did not arrive"});
+    return {};
   }
   keeper_ = std::make_shared<const io::PrivateFd>(std::move(descriptor));
   return let_in();
@@ -251,8 +254,9 @@ Status Channel::on_rings(const wire::Header& header, Bytes meta) {
 
 // What this client asks for, of which the depot may agree to some.
 std::uint64_t Channel::features() const noexcept {
-  return (options_.shared_memory ? wire::kFeatureSharedMemory | wire::kFeatureKeep : 0) |
-         (options_.rings ? wire::kFeatureRings : 0) | (token_.empty() ? 0 : wire::kFeatureToken);
+  return (options_.shared_memory ? wire::kFeatureSharedMemory : 0) |
+         (options_.shared_memory && keep_ ? wire::kFeatureKeep : 0) | (options_.rings ? wire::kFeatureRings : 0) |
+         (token_.empty() ? 0 : wire::kFeatureToken);
 }
 
 Status Channel::become_ready() {

@@ -163,6 +163,7 @@ class Channel final : private net::MessageHandler {
   bool gives_memory_ = false;          // the depot has agreed to
   bool gives_keeper_ = false;          // the same
   bool gives_rings_ = false;           // the same
+  bool keep_ = true;                   // asked for; not any more once a keeper did not arrive
   net::RingStream* stream_ = nullptr;  // the connection's
   std::uint32_t credits_ = 0;
   SharedMapping memory_;

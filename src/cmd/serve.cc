@@ -84,19 +84,6 @@ void announce(const node::Node& node, const ServeOptions& options, std::uint64_t
   std::fflush(stdout);
 }
 
-// Lets the store read what flash holds, while clients are served what is known already.
-Status recover(node::Node& node, Log& log, std::string& why) {
-  if (!node.store().recovering()) return node.recover(&why);  // nothing is on flash: it is ready
-  std::string where;
-  for (const auto& addresses : {node.addresses(), node.resp_addresses()})
-    for (const std::string& address : addresses) where += (where.empty() ? "" : ", ") + address;
-  log.info(fmt::format("serving while recovering, on {}: what is known is found, puts and removals are busy{}", where,
-                       node.http_address().empty() ? "" : "; metrics on http://" + node.http_address() + "/metrics"));
-  const Status recovered = node.recover(&why);
-  if (recovered && !node.store().recovering()) log.info("recovered: puts and removals are taken");
-  return recovered;
-}
-
 void preflight(Log& log, const ServeOptions& options, std::uint64_t flash_bytes) {
   const Needs needs{.dir = options.node.store.dir,
                     .pool_bytes = options.node.store.pool_bytes,
@@ -151,6 +138,20 @@ class Shutdown {
   bool draining_ = false;
   bool drained_ = false;
 };
+
+// Lets the store read what flash holds, while clients are served what is known already.
+Status recover(node::Node& node, Log& log, const Shutdown& shutdown, std::string& why) {
+  if (!node.store().recovering()) return node.recover(&why);  // nothing is on flash: it is ready
+  std::string where;
+  for (const auto& addresses : {node.addresses(), node.resp_addresses()})
+    for (const std::string& address : addresses) where += (where.empty() ? "" : ", ") + address;
+  log.info(fmt::format("serving while recovering, on {}: what is known is found, puts and removals are busy{}", where,
+                       node.http_address().empty() ? "" : "; metrics on http://" + node.http_address() + "/metrics"));
+  const Status recovered = node.recover(&why);
+  if (recovered && !node.store().recovering() && !shutdown.draining())
+    log.info("recovered: puts and removals are taken");
+  return recovered;
+}
 
 // Kernel TLS would spare a copy. It is not used: no kernel that it could be tested on was at hand.
 bool kernel_has_tls() {
@@ -249,7 +250,7 @@ int serve(const ServeOptions& given, bool json) {
   if (reload.wanted()) {
     if (const Status started = reload.start(**node); !started) return report(started.error(), "");
   }
-  if (const Status recovered = recover(**node, *log, why); !recovered) return report(recovered.error(), why);
+  if (const Status recovered = recover(**node, *log, shutdown, why); !recovered) return report(recovered.error(), why);
   if (!shutdown.draining()) announce(**node, options, flash_bytes, json);
   (*loop)->run();  // a drain that has ended already has stopped it
   // What was acknowledged is on flash by now, or is meant to be lost: a device that hangs must not keep the process.

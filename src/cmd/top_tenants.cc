@@ -86,8 +86,8 @@ nlohmann::json or_null(std::optional<double> figure) { return figure ? nlohmann:
 std::string tenant_lines(const Interval& interval) {
   std::vector<Tenant> tenants = tenants_of(interval);
   if (tenants.empty() || (tenants.size() == 1 && tenants[0].label() == "default")) return {};
-  std::ranges::stable_sort(tenants, std::greater<>(), [](const Tenant& tenant) {
-    return std::tuple(tenant.moved(), tenant.now("pool_bytes") + tenant.now("flash_bytes"));
+  std::ranges::sort(tenants, {}, [](const Tenant& tenant) {
+    return std::tuple(-tenant.moved(), -tenant.now("pool_bytes") - tenant.now("flash_bytes"), tenant.label());
   });
   std::string out = fmt::format("\n{:<22}{:>10}{:>10}{:>10}{:>10}{:>8}{:>9}{:>9}{:>6}{:>6}\n", "tenant", "pool", "of",
                                 "flash", "of", "hits", "out MB/s", "in MB/s", "req", "conn");

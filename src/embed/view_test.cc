@@ -325,7 +325,7 @@ TEST_F(ViewTest, WithoutSharedMemoryItIsACopy) {
 TEST_F(ViewTest, ViewsOfManyThreadsShowTheirBytesWhileThePoolIsReusedAndTimesRunOut) {
   put(0, 8);
   std::vector<std::jthread> threads;
-  std::atomic<std::size_t> wrong{0};
+  std::atomic<std::size_t> wrong{0}, looks{0};
   for (std::size_t t = 0; t < 3; ++t) {
     threads.emplace_back([&, t] {
       std::unique_ptr<View> former;
@@ -341,13 +341,19 @@ TEST_F(ViewTest, ViewsOfManyThreadsShowTheirBytesWhileThePoolIsReusedAndTimesRun
         if (!view || done->failed_keys > 0) continue;  // evicted
         std::this_thread::sleep_for(milliseconds(round % 5));
         if (!shows(**view, first, 2)) ++wrong;
+        ++looks;
         if (former != nullptr && !shows(*former, first, 2)) ++wrong;
         former = std::move(*view);
       }
     });
   }
-  for (std::size_t first = 2000; first < 2400; first += kKeysAtOnce) put(first, kKeysAtOnce);
+  for (std::size_t first = 2000; first < 2400; first += kKeysAtOnce) {
+    put(first, kKeysAtOnce);
+    put(0, 8);  // what was evicted of them
+  }
   threads.clear();
+  EXPECT_GT(looks.load(), 0U);
+  EXPECT_GT(client_->stats().views_copied, 0U);
   EXPECT_EQ(wrong.load(), 0U);
   EXPECT_EQ(client_->stats().corrupt_slabs, 0U);
   client_.reset();

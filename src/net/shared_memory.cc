@@ -38,11 +38,11 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::map(io::PrivateFd file, std:
   if (::fstat(file.get(), &status) != 0 || bytes == 0 || static_cast<std::uint64_t>(status.st_size) != bytes) {
     return fail(Code::kInvalid, "the peer's memory has another size than it says");
   }
-  return map_checked(std::move(file), bytes);
+  return map_checked(std::make_shared<const io::PrivateFd>(std::move(file)), bytes);
 }
 
-Result<std::unique_ptr<SharedMemory>> SharedMemory::map_checked(io::PrivateFd file, std::uint64_t bytes) {
-  void* const base = io::map_aligned(file.get(), bytes, PROT_READ, io::Mapping::kPrivate);
+Result<std::unique_ptr<SharedMemory>> SharedMemory::map_checked(File file, std::uint64_t bytes) {
+  void* const base = io::map_aligned(file->get(), bytes, PROT_READ, io::Mapping::kPrivate);
   if (base == MAP_FAILED) return fail(Code::kNoSpace, "map the peer's memory", errno);
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
@@ -50,14 +50,10 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::map_checked(io::PrivateFd fi
       new SharedMemory(std::move(file), Bytes(static_cast<const std::byte*>(base), bytes)));
 }
 
-Result<std::unique_ptr<SharedMemory>> SharedMemory::again() const {
-  io::PrivateFd file(io::UniqueFd(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)));
-  if (!file.ok()) return fail(Code::kNoSpace, "map the peer's memory once more", errno);
-  return map_checked(std::move(file), bytes_.size());
-}
+Result<std::unique_ptr<SharedMemory>> SharedMemory::again() const { return map_checked(file_, bytes_.size()); }
 
 // As a write to each page does. Asked for as a range the kernel answers when it has no memory, where a write would end
-// the process.
+// the process. Under a cgroup's limit it may not answer: the kernel then ends a process of the group.
 Status SharedMemory::cut_loose(Bytes part) const {
   const auto at = static_cast<std::uint64_t>(part.data() - bytes_.data());
   const std::uint64_t first = at / kPageBytes * kPageBytes;

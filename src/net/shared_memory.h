@@ -39,10 +39,11 @@ class SharedMemory {
   Status cut_loose(Bytes part) const;
 
  private:
-  SharedMemory(io::PrivateFd file, Bytes bytes) : file_(std::move(file)), bytes_(bytes) {}
-  static Result<std::unique_ptr<SharedMemory>> map_checked(io::PrivateFd file, std::uint64_t bytes);
+  using File = std::shared_ptr<const io::PrivateFd>;
+  SharedMemory(File file, Bytes bytes) : file_(std::move(file)), bytes_(bytes) {}
+  static Result<std::unique_ptr<SharedMemory>> map_checked(File file, std::uint64_t bytes);
 
-  io::PrivateFd file_;
+  File file_;  // one descriptor for all mappings of it
   Bytes bytes_;
 };
 

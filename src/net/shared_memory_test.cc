@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <memory>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -82,6 +83,18 @@ TEST(SharedMemory, APartThatIsCutLooseKeepsItsBytesAndTheRestAndANewMappingShowT
   const auto fresh = (*memory)->again();
   ASSERT_TRUE(fresh.has_value());
   EXPECT_TRUE(std::ranges::equal((*fresh)->bytes(), noise));
+}
+
+TEST(SharedMemory, MoreMappingsTakeNoMoreDescriptors) {
+  constexpr std::size_t kBytes = 4 * kPageBytes;
+  std::vector<std::unique_ptr<SharedMemory>> mappings;
+  mappings.push_back(SharedMemory::map(make_file(kBytes, F_SEAL_SHRINK), kBytes).value());
+  const io::UniqueFd before(::dup(0));
+  for (int more = 0; more < 3; ++more) mappings.push_back(mappings.back()->again().value());
+  const io::UniqueFd behind(::dup(0));
+  EXPECT_EQ(behind.get(), before.get() + 1);
+  mappings.erase(mappings.begin());
+  EXPECT_TRUE(mappings.back()->again().has_value()) << "whoever maps it last holds it";
 }
 
 // Cuts all of the mapping loose on a thread that the kernel answers so when it asks for copies; kOk also where nothing

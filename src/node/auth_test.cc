@@ -459,6 +459,22 @@ TEST_F(NodeAuth, ATenantThatTakesAllConnectionsLeavesOthersTheirs) {
   EXPECT_FALSE(nlohmann::json::parse(rig->node->stats_json())["tenants"].contains("a")) << "nobody is of it";
 }
 
+TEST_F(NodeAuth, AListWithMoreTenantsLocksNobodyOutOfWhatIsFree) {
+  NodeOptions options = test_options();
+  options.limits.connections_max = 16;
+  const std::string tokens = token_line(1, "a", "read,write") + token_line(2, "b", "read,write");
+  start(tokens, options);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 11; ++i) clients.push_back(enter(1));
+  const std::string more = token_line(3, "c", "read,write") + token_line(4, "d", "read,write");
+  rig->node->set_authority(authority_of(tokens + more));
+  clients.push_back(enter(2));
+  clients.push_back(enter(3));
+  EXPECT_EQ(turned_away(1, Code::kBusy), "the connections that are left are kept for other tenants");
+  EXPECT_EQ(turned_away(2, Code::kBusy), "the connections that are left are kept for other tenants");
+  clients.push_back(enter(4));
+}
+
 TEST_F(NodeAuth, ATenantsNamespacesAreBounded) {
   const std::string tokens = token_line(1, "a", "read,write") + token_line(2, "b", "read,write");
   start("tenant a namespaces=2\n" + tokens);

@@ -32,9 +32,10 @@ struct NodeContext {
   Leases& leases;
   Checker& checker;
   SliceLine& slices;
-  Budget& pinned;  // bytes of the pool that GETs may pin: all records of a GET, from its start to its end
-  Budget& lent;    // of these, by GETs whose clients read the pool through shared memory
-  Budget& kept;    // of these, by GETs whose clients keep what they are lent
+  Budget& pinned;     // bytes of the pool that GETs may pin: all records of a GET, from its start to its end
+  Budget& lent;       // of these, by GETs whose clients read the pool through shared memory
+  Budget& kept;       // of these, by GETs whose clients keep what they are lent
+  Budget& kept_keys;  // of these GETs, each as one of `op_keys`; apart, as they last for as long as a client likes
   Leavers& leavers;
   Budget& unfinished;                // records being put
   Budget& op_keys;                   // keys of unfinished operations, each some 300 bytes of bookkeeping

@@ -117,7 +117,7 @@ struct Lender {
   Leavers leavers;
   NodeOptions options;
   Gate gate;
-  Budget pinned{std::uint64_t{1} << 30}, lent{1}, kept{1}, unfinished{1}, op_keys{1}, rings{1};
+  Budget pinned{std::uint64_t{1} << 30}, lent{1}, kept{1}, kept_keys{1}, unfinished{1}, op_keys{1}, rings{1};
 
   NodeContext context(io::Loop& loop, store::Store& store) {
     return {.loop = loop,
@@ -134,6 +134,7 @@ struct Lender {
             .pinned = pinned,
             .lent = lent,
             .kept = kept,
+            .kept_keys = kept_keys,
             .leavers = leavers,
             .unfinished = unfinished,
             .op_keys = op_keys,

@@ -19,6 +19,7 @@ struct Holdings {
   Budget pins;        // of the node's `pinned`
   Budget lent;        // of the node's `lent`
   Budget kept;        // of the node's `kept`
+  Budget kept_keys;   // of the node's `kept_keys`
   Budget op_keys;     // of the node's `op_keys`
   Views views;        // end before the budgets do: what they unpin gives back to these
   KeeperPipe keeper;  // not held = nothing may be kept

@@ -119,6 +119,7 @@ class NodeImpl final : public Node {
   Budget pinned_;
   Budget lent_;
   Budget kept_;
+  Budget kept_keys_;
   std::unique_ptr<Leavers> leavers_;
   Budget unfinished_;
   Budget op_keys_;
@@ -152,6 +153,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       pinned_(percent_of(options_.store.pool_bytes, options_.limits.pinned_percent_max), &counters_.pinned_bytes),
       lent_(percent_of(pinned_.bytes_max(), options_.limits.lent_percent_max)),
       kept_(percent_of(lent_.bytes_max(), options_.limits.kept_percent_max), &counters_.kept_bytes),
+      kept_keys_(options_.limits.op_keys_max),
       leavers_(std::make_unique<Leavers>(counters_)),
       unfinished_(percent_of(options_.store.pool_bytes, options_.limits.unfinished_percent_max),
                   &counters_.unfinished_bytes),
@@ -301,6 +303,7 @@ void NodeImpl::make_context() {
                                  .pinned = pinned_,
                                  .lent = lent_,
                                  .kept = kept_,
+                                 .kept_keys = kept_keys_,
                                  .leavers = *leavers_,
                                  .unfinished = unfinished_,
                                  .op_keys = op_keys_,

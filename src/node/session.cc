@@ -62,6 +62,7 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
       pins_(holdings_->pins),
       lent_(holdings_->lent),
       kept_(holdings_->kept),
+      kept_keys_(holdings_->kept_keys),
       op_keys_(holdings_->op_keys),
       views_(holdings_->views),
       unfinished_(context.unfinished.bytes_max() / 100 * context.limits.connection_percent_max),

@@ -203,6 +203,7 @@ class Session final : private net::MessageHandler {
   void offer_rings();
   Status on_release(const wire::Header& header, Bytes meta);
   void decide_lending(RunningGet& get);
+  bool may_keep_keys(std::uint64_t keys);
   [[nodiscard]] Time lasts_until(const GetOp& get) const;
   net::Outgoing next_message(RunningGet& get, std::uint64_t& view);
 
@@ -249,10 +250,11 @@ class Session final : private net::MessageHandler {
   net::RingStream* stream_ = nullptr;             // the connection's
   std::vector<SharedNamespace> namespaces_;       // by the handle that the client knows; null = closed
 
-  std::unique_ptr<Holdings> holdings_;  // outlives what is below; the next five are its
+  std::unique_ptr<Holdings> holdings_;  // outlives what is below; the next six are its
   Budget& pins_;
   Budget& lent_;
   Budget& kept_;
+  Budget& kept_keys_;
   Budget& op_keys_;
   Views& views_;
   io::UniqueFd keeper_;  // the client's end, until it is sent

@@ -227,6 +227,21 @@ TEST_F(SessionKeepTest, LeaversKeepCountingInTheNodesBounds) {
   EXPECT_TRUE(keep(1, 1).empty()) << "the leaver has it";
 }
 
+TEST_F(SessionKeepTest, KeysOfWhatIsKeptAreCountedApartAndBounded) {
+  NodeOptions options = test_options();
+  options.limits.op_keys_max = 8;  // as many may be kept, and half of them by a connection
+  start(options);
+  ASSERT_TRUE(rig->put_all(records, 0, 8));
+  EXPECT_TRUE(keep(0, 5).empty()) << "more than its half, though it is the first";
+  const auto views = keep(0, 4);
+  ASSERT_FALSE(views.empty());
+  EXPECT_TRUE(rig->until([&] { return rig->stat("node", "op_keys") == 0; })) << "its GET is over";
+  EXPECT_TRUE(keep(4, 1).empty()) << "it has its half";
+  release(views);
+  ASSERT_TRUE(nothing_held());
+  EXPECT_FALSE(keep(4, 4).empty());
+}
+
 TEST_F(SessionKeepTest, BeyondSoManyLeaversNobodyNewKeepsAnything) {
   NodeOptions options = test_options();
   options.limits.leavers_max = 2;

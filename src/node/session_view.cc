@@ -69,8 +69,8 @@ void Session::decide_lending(RunningGet& get) {
   const bool keeps = op.request().keep;
   const std::uint64_t kept_max = std::min(kept_.bytes_max(), context_.kept.bytes_max());
   // One that streams needs the room of what it has read for what it reads next.
-  const bool keepable =
-      !keeps || (!op.streams() && bytes <= kept_max && kept_.has_room(bytes) && context_.kept.has_room(bytes));
+  const bool keepable = !keeps || (!op.streams() && bytes <= kept_max && kept_.has_room(bytes) &&
+                                   context_.kept.has_room(bytes) && may_keep_keys(op.keys()));
   const bool fits = keepable && bytes <= bytes_max && lent_.has_room(bytes) && context_.lent.has_room(bytes);
   (fits ? context_.counters.gets_lent : context_.counters.gets_not_lent).add();
   if (!fits) return;
@@ -78,11 +78,21 @@ void Session::decide_lending(RunningGet& get) {
                                                    .node = context_.lent.take(bytes),
                                                    .kept_connection = {},
                                                    .kept_node = {},
-                                                   .keys = std::move(get.keys)});
-  if (!keeps) return;
+                                                   .keys = {}});
+  if (!keeps) {
+    get.lent->keys = std::move(get.keys);
+    return;
+  }
+  // Those of the GET itself are free as soon as it ends: else what is kept would turn every other operation away.
+  get.lent->keys = {.connection = kept_keys_.take(op.keys()), .node = context_.kept_keys.take(op.keys())};
   get.lent->kept_connection = kept_.take(bytes);
   get.lent->kept_node = context_.kept.take(bytes);
   get.op->leave_connection();
+}
+
+// As with bytes: the bound holds for who comes first, too.
+bool Session::may_keep_keys(std::uint64_t keys) {
+  return keys <= kept_keys_.bytes_max() && kept_keys_.has_room(keys) && context_.kept_keys.has_room(keys);
 }
 
 // When the depot stops waiting for a view that the client copies from.

@@ -35,13 +35,16 @@ void Tenants::forget_gone() {
   std::erase_if(tenants_, [](const auto& entry) { return entry.second->gone && entry.second.use_count() == 1; });
 }
 
-// Looks at all tenants, which are a thousand at most, as often as a connection is let in.
+// Looks at all tenants, which are a thousand at most, as often as a connection is let in. A tenant that has less than
+// its part gets what is free even where others, by an earlier list, have more than theirs.
 bool Tenants::leaves_others_theirs(const TenantUse& tenant) const {
   const std::uint64_t part = connections_max_ / 2 / std::max<std::size_t>(listed_, 1);
+  const std::uint64_t own = tenant.listed ? std::min(part, tenant.connections.bytes_max()) : 0;
+  const bool keeps_for_others = tenant.connections.used() >= own;
   std::uint64_t taken = 0;  // or kept for others than this one
   for (const auto& [name, other] : tenants_) {
     const std::uint64_t used = other->connections.used();
-    const bool keeps = other->listed && other.get() != &tenant;
+    const bool keeps = keeps_for_others && other->listed && other.get() != &tenant;
     taken += keeps ? std::max(used, std::min(part, other->connections.bytes_max())) : used;
   }
   return taken < connections_max_;

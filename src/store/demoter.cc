@@ -324,8 +324,7 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
 // when this one is removed.
 void Demoter::note_given_up(PoolRecord& record) {
   TenantSpace& tenant = *record.tenant;
-  if (tenant.quota.flash_bytes != SpaceQuota::kUnlimited)
-    flash_.usage.make_room(tenant, record.bytes(), FlashUsage::kGivenUpAtOnce);
+  if (tenant.quota.flash_bytes != SpaceQuota::kUnlimited) flash_.usage.make_room(tenant, record.bytes());
   if (tenant.floor == LogPosition{}) return;
   if (const auto old = flash_.find(record.key.hash))
     record.replaced.push_back({old->place.segment, old->place.generation});

@@ -42,6 +42,8 @@ void FlashUsage::add(TenantSpace& tenant, std::uint32_t segment, std::uint32_t p
   }
   if (share == nullptr) {
     coarse_[segment] = true;
+    coarse_from_ = std::min(coarse_from_, segments_.at(segment).order);
+    forget_gone(tenant);  // so that what has gone is never one part with what is there
     return tenant.coarse.add(segments_.at(segment).order, pages);
   }
   share->pages[stretch_of(page)] = static_cast<std::uint16_t>(share->pages[stretch_of(page)] + pages);
@@ -79,7 +81,8 @@ void FlashUsage::forget(std::uint32_t segment) {
   auto& shares = shares_[segment];
   for (Share& share : shares) share.tenant->flash_bytes.sub(std::uint64_t{share.all} * kPageBytes);
   shares.clear();
-  spent_[segment] = coarse_[segment] = false;
+  spent_[segment] = false;
+  if (coarse_[segment]) forget_coarse(segment);
   if (shares_left_ >= kStep || shares.capacity() == 1) return;
   shares_left_ += shares.capacity() - 1;  // others need it
   shares.shrink_to_fit();
@@ -92,11 +95,14 @@ bool FlashUsage::empty(std::uint32_t segment) const noexcept {
 
 // What was counted without a share in segments that have gone since.
 void FlashUsage::forget_gone(TenantSpace& tenant) const {
-  if (tenant.coarse.empty()) return;
-  std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
+  tenant.flash_bytes.sub(tenant.coarse.dropped_before(coarse_from_) * kPageBytes);
+}
+
+void FlashUsage::forget_coarse(std::uint32_t gone) {
+  coarse_[gone] = false;
+  coarse_from_ = kNoOrder;
   for (std::uint32_t segment = 0; segment < segments_.count(); ++segment)
-    if (coarse_[segment]) oldest = std::min(oldest, segments_.at(segment).order);
-  tenant.flash_bytes.sub(tenant.coarse.dropped_before(oldest) * kPageBytes);
+    if (coarse_[segment]) coarse_from_ = std::min(coarse_from_, segments_.at(segment).order);
 }
 
 // All of what it has up to there, of which the shares have nothing any more.

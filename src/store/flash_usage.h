@@ -18,6 +18,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,7 @@ class FlashUsage {
   [[nodiscard]] bool spent(std::uint32_t segment) const noexcept { return spent_[segment]; }
 
  private:
+  static constexpr std::uint64_t kNoOrder = std::numeric_limits<std::uint64_t>::max();
   struct Share {
     TenantSpace* tenant = nullptr;
     std::array<std::uint16_t, kStretches> pages{};  // by the first page of a record; a segment has fewer than 2^16
@@ -68,6 +70,7 @@ class FlashUsage {
   [[nodiscard]] bool has_place(std::vector<Share>& shares);
   static std::uint32_t take(Share& share, std::uint32_t stretch, std::uint32_t pages);
   void forget_gone(TenantSpace& tenant) const;
+  void forget_coarse(std::uint32_t gone);
   static void give_up_coarse(TenantSpace& tenant);
   [[nodiscard]] bool empty(std::uint32_t segment) const noexcept;
   void list_segments(const TenantSpace& tenant);
@@ -78,6 +81,7 @@ class FlashUsage {
   std::vector<std::vector<Share>> shares_;                       // by segment; there by the tenant's address
   std::size_t shares_left_;                                      // that may be taken
   std::vector<bool> coarse_;                                     // by segment: tenants have something without a share
+  std::uint64_t coarse_from_ = kNoOrder;                         // the lowest order of these segments
   std::vector<bool> spent_;                                      // by segment
   std::vector<std::pair<std::uint64_t, std::uint32_t>> listed_;  // order and segment; kept for its memory
 };

@@ -155,6 +155,14 @@ TEST_F(FlashUsageBeyondItsMemory, WhatGoesWithItsSegmentCountsForLongerNeverForS
   EXPECT_EQ(a_.flash_given_up.value(), 0U);
 }
 
+TEST_F(FlashUsageBeyondItsMemory, WhatHasGoneIsNotCountedTogetherWithWhatIsWrittenNow) {
+  few_.add(a_, 0, 10, 5);
+  few_.add(a_, 1, 10, 5);
+  few_.forget(0);
+  few_.add(a_, 2, 10, 5);
+  EXPECT_EQ(pages(a_), 10U) << "also of a tenant without a quota";
+}
+
 TEST(CoarseUsage, NeighboursWithTheFewestPagesAreCountedTogether) {
   constexpr std::uint64_t kSegments = 1000;
   for (const bool newest_first : {false, true}) {

@@ -34,7 +34,7 @@ inline constexpr std::uint64_t kFeaturesKnown = 0;       // of superblocks and o
 inline constexpr std::uint64_t kMagicSuperblock = 0x5245'5055'5344'564B;  // "KVDSUPER"
 inline constexpr std::uint64_t kMagicSegment = 0x544D'4745'5344'564B;     // "KVDSEGMT"
 inline constexpr std::uint64_t kMagicFrame = 0x454D'4152'4644'564B;       // "KVDFRAME"
-inline constexpr std::uint64_t kMagicUses = 0x4553'5553'5344'564B;        // "KVDSUSES"
+inline constexpr std::uint64_t kMagicUses = 0x5345'5355'5344'564B;        // "KVDSUSES"
 inline constexpr std::uint64_t kMagicFooter = 0x5254'4F4F'4644'564B;      // "KVDFOOTR"
 
 using Uuid = std::array<std::byte, 16>;

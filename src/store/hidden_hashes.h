@@ -2,8 +2,8 @@
 // that may hold more than was added to it, as a record that is hidden without need is a miss until the end, no more.
 //
 // A bit for each value of the hash's lowest bits: 16 for each record that the index has room for, between 1 KiB and
-// 1 MiB, taken with the first hash and given back by clear(). As many hashes as a store keeps tombstones at the most
-// (262,144) hide one other record in 32. One owner, no locking.
+// 1 MiB, taken with the first hash and given back by clear(). With 262,144 hashes one other record in 32 is hidden,
+// with 20 million nine in ten: flash may hold more tombstones than a store keeps in memory. One owner, no locking.
 #pragma once
 
 #include <algorithm>

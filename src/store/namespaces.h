@@ -74,8 +74,8 @@ class Namespaces {
 
   // Opens a namespace, until close(); the same handle for an equal one that is known. kInvalid: bad names or geometry,
   // a record too large for this store, or known here with another schema (also: without a group of which flash holds
-  // something); kNoSpace: too many, of all or of the tenant; kUnavailable: flash may hold a group of it that was not told
-  // yet (set_reading()). `own`: flash holds no other schema under this name, so that it need not have been told.
+  // something); kNoSpace: too many, of all or of the tenant; kUnavailable: flash may hold a group of it that was not
+  // told yet (set_reading()). `own`: flash holds no other schema under this name, so that it need not have been told.
   Result<NamespaceHandle> open(const Namespace& ns, bool own = false);
   void close(NamespaceHandle handle);
   // What flash holds is being read, or is known.

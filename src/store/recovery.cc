@@ -210,6 +210,7 @@ Status Recovery::read_headers(std::vector<Use>& uses) {
     if (!read) ++unreadable;
     if (read) take_header(segment, page.span(), uses);
   }
+  if (unreadable > 0) flash_.unlisted = true;  // at a later opening they may be readable again
   if (unreadable == flash_.segments.count()) return fail(Code::kIo, "no segment of the flash file can be read", EIO);
   return {};
 }

@@ -39,10 +39,12 @@ void StoreImpl::begin_trim(TenantSpace& tenant) {
   trim_.arm(loop_.now());
 }
 
-// At the end of recovery, all at once. While it finds the newest first, nobody's oldest records are known.
+// At the end of recovery, in slices. While it finds the newest first, nobody's oldest records are known.
 void StoreImpl::fit_flash_quotas() {
   if (tier_ == nullptr || recovering_) return;
-  namespaces_->tenants().visit([this](TenantSpace& tenant) { tier_->flash.usage.make_room(tenant, 0); });
+  namespaces_->tenants().visit([this](TenantSpace& tenant) {
+    if (tenant.quota.flash_bytes != SpaceQuota::kUnlimited) begin_trim(tenant);
+  });
 }
 
 // A slice of what this tenant has beyond its quotas. What waits to be written is written; that and what is pinned come

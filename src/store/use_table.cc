@@ -8,7 +8,7 @@
 namespace kvd::store {
 
 bool UseTable::possible() const noexcept {
-  return !flash_.unlisted && use_table_bytes(flash_.segments.count()) <= kUseTableBytesMax;
+  return !flash_.unlisted && use_table_bytes(flash_.volume.segments()) <= kUseTableBytesMax;
 }
 
 void UseTable::write(std::function<void()> on_done) {
@@ -16,9 +16,9 @@ void UseTable::write(std::function<void()> on_done) {
   flash_.end_writing();
   on_done_ = std::move(on_done);
   std::vector<UseEntry> uses;
-  for (std::uint32_t s = 0; s < flash_.segments.count(); ++s)
+  for (std::uint32_t s = 0; s < flash_.volume.segments(); ++s)  // fewer than there were, where it was made smaller
     uses.push_back({flash_.segments.at(s).generation, flash_.segments.at(s).unopened});
-  area_ = AlignedBuffer(use_table_bytes(flash_.segments.count()));
+  area_ = AlignedBuffer(use_table_bytes(uses.size()));
   encode_use_table(area_.span(), flash_.volume.seeds(), flash_.volume.boot_epoch(), uses);
   buffer_ = {area_.data(), area_.size()};
   submit(io::DiskOp::Kind::kWrite, [this](const Status& written) {
@@ -34,7 +34,7 @@ void UseTable::submit(io::DiskOp::Kind kind, std::move_only_function<void(Status
   op_.buffers = kind == io::DiskOp::Kind::kWrite ? std::span<const iovec>(&buffer_, 1) : std::span<const iovec>();
   op_.on_done = std::move(on_done);
   if (flash_.volume.disk().submit(op_)) return;
-  flash_.loop.post([this] { std::exchange(op_.on_done, {})(fail(Code::kIo, "the disk takes no operations")); });
+  refused_.arm(flash_.loop.now());
 }
 
 std::optional<std::vector<UseEntry>> UseTable::read(Flash& flash) {

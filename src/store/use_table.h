@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "store/aligned_buffer.h"
@@ -18,7 +19,10 @@ namespace kvd::store {
 
 class UseTable {
  public:
-  explicit UseTable(Flash& flash) : flash_(flash) {}
+  explicit UseTable(Flash& flash)
+      : flash_(flash), refused_(flash.loop, [this] {
+          std::exchange(op_.on_done, {})(fail(Code::kIo, "the disk takes no operations"));
+        }) {}
 
   // Whether the format has room for the table of this store, and no segment has what it cannot tell.
   [[nodiscard]] bool possible() const noexcept;
@@ -38,6 +42,7 @@ class UseTable {
   AlignedBuffer area_;
   iovec buffer_{};
   io::DiskOp op_;
+  io::Timer refused_;
 };
 
 }  // namespace kvd::store

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -15,6 +16,12 @@ Uuid uuid_of(int n) {
   Uuid uuid{};
   uuid[0] = static_cast<std::byte>(n);
   return uuid;
+}
+
+TEST(UseTableFormat, BeginsWithItsName) {
+  std::vector<std::byte> area(use_table_bytes(1));
+  encode_use_table(area, FormatSeeds(uuid_of(1)), 4, std::vector<UseEntry>(1));
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(area.data()), 8), "KVDSUSES");
 }
 
 TEST(UseTableFormat, IsOfOneStoreOneOpeningAndOneSize) {
@@ -116,6 +123,24 @@ TEST_F(UseTableTest, OneThatIsDamagedOrOfAnotherSizeIsPassedOver) {
   EXPECT_EQ(kit_.get(3), 1u);
   kit_.close();
   EXPECT_LT(open(), kSegments / 2);
+  kit_.close();
+  kit_.options.flash_bytes -= 16 * kSegmentBytes;
+  open();
+  EXPECT_EQ(kit_.get(3), 1u);
+  kit_.close();
+  EXPECT_LT(open(), kSegments / 2) << "the table is of the smaller store";
+  EXPECT_EQ(kit_.get(3), 1u);
+}
+
+TEST_F(UseTableTest, DoesNotTellOfHeadersThatCouldNotBeRead) {
+  open();
+  put(0, 10);
+  kit_.kill();
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, kHeadBytes + 200 * kSegmentBytes, kPageBytes);
+  open();
+  kit_.close();
+  kit_.drive().mend();
+  EXPECT_GE(open(), kSegments) << "it may be readable again";
 }
 
 // Segments are given up all the time; whichever are on their way when it ends, the next start finds what is there.

@@ -10,10 +10,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = 77
+RUN_LIMIT_S = 240  # a run that does not end is one that went wrong
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,25 @@ def hunt(build: Path, mutants: list[Mutant]) -> int:
             took = time.monotonic() - began
             print(f"{'caught' if caught else 'NOT CAUGHT':<11} {mutant.bug} ({took:.0f} s): {how}", flush=True)
             survived += not caught
-    return 1 if survived else 0
+    return 1 if survived or not mutants else 0
+
+
+def goes_wrong(arguments: list[str], program: Path) -> tuple[bool, str]:
+    """Whether a run of it does not end, dies or finds something, and what."""
+    try:
+        done = subprocess.run([str(program), *arguments], capture_output=True, text=True, timeout=RUN_LIMIT_S,
+                              check=False)
+    except subprocess.TimeoutExpired:
+        return True, "it does not end"
+    if done.returncode < 0:
+        return True, f"it dies of signal {-done.returncode}"
+    wrong = [line for line in done.stdout.splitlines() if line.startswith(("WRONG", "[  FAILED  ]"))]
+    return done.returncode != 0, wrong[0] if wrong else "nothing"
+
+
+def tests_fail(tests: str) -> Callable[[Path], tuple[bool, str]]:
+    """The same of these tests of a test program (GoogleTest's filter)."""
+    return partial(goes_wrong, ["--gtest_brief=1", f"--gtest_filter={tests}"])
 
 
 def commands(build: Path, program: str) -> tuple[dict[str, tuple[Path, list[str]]], list[str]]:

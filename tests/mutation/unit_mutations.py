@@ -9,12 +9,9 @@ storage_mutations.py and network_mutations.py. Skipped (exit 77) where there is 
 from __future__ import annotations
 
 import sys
-import tempfile
-import time
 from pathlib import Path
 
-from network_mutations import goes_wrong
-from storage_mutations import ROOT, SKIPPED, build_mutant
+from mutants import Mutant, hunt, tests_fail
 
 # What is taken out, the source, what is replaced, by what (each text must occur exactly once in its source), and which
 # tests must see it.
@@ -95,26 +92,9 @@ MUTATIONS = [
 
 def main() -> int:
     build = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve()
-    mutations = [mutation for mutation in MUTATIONS if mutation[4] in (sys.argv[2:] or [mutation[4]])]
-    for program in sorted({mutation[4] for mutation in mutations}):
-        if not (build / "build.ninja").is_file() or not (build / "bin" / program).is_file():
-            print("skipped: no ninja build of", program)
-            return SKIPPED
-    survived = []
-    with tempfile.TemporaryDirectory() as name:
-        for bug, source, old, new, program, tests in mutations:
-            original = (ROOT / source).read_text(encoding="utf-8")
-            if original.count(old) != 1:
-                print(f"{bug}: its place is not in {source} any more")
-                return 1
-            began = time.monotonic()
-            mutant = build_mutant(build, Path(name), source, original.replace(old, new), program)
-            caught, how = goes_wrong(mutant, ["--gtest_brief=1", f"--gtest_filter={tests}"])
-            took = time.monotonic() - began
-            print(f"{'caught' if caught else 'NOT CAUGHT':<11} {bug} ({took:.0f} s): {how}", flush=True)
-            if not caught:
-                survived.append(bug)
-    return 1 if survived or not mutations else 0
+    mutants = [Mutant(*place, tests_fail(tests)) for *place, tests in MUTATIONS]
+    wanted = [mutant for mutant in mutants if mutant.program in (sys.argv[2:] or [mutant.program])]
+    return hunt(build, wanted)
 
 
 if __name__ == "__main__":

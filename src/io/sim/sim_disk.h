@@ -94,6 +94,7 @@ class SimDrive {
   void inject(DiskOp::Kind kind, std::uint64_t nth, SimFault fault, int sys_errno = EIO);
   // From now on every operation of this kind that touches these bytes fails: a place of the medium that is worn out.
   void wear_out(DiskOp::Kind kind, std::uint64_t offset, std::uint64_t bytes);
+  void mend() noexcept { worn_.clear(); }
   // From now on every operation may be at fault by itself. All zero: none is.
   void set_fault_rates(const SimFaultRates& rates) noexcept { rates_ = rates; }
   // Operations that were at fault so far.
