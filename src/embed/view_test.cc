@@ -17,7 +17,14 @@
 
 #include <gtest/gtest.h>
 
+#include "io/sanitizer.h"
 #include "kvdepot/embed.h"
+
+#if defined(__SANITIZE_THREAD__)
+// Depots and clients that are to be killed are forked children with threads of their own.
+extern "C" const char* __tsan_default_options();                                // NOLINT: the sanitizer's name
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }  // NOLINT
+#endif
 
 namespace kvd {
 namespace {

@@ -43,7 +43,7 @@ void FlashUsage::add(TenantSpace& tenant, std::uint32_t segment, std::uint32_t p
   if (share == nullptr) {
     coarse_[segment] = true;
     coarse_from_ = std::min(coarse_from_, segments_.at(segment).order);
-    forget_gone(tenant);  // so that what has gone is never one part with what is there
+    forget_gone(tenant);  // before it could become one part with what is there
     return tenant.coarse.add(segments_.at(segment).order, pages);
   }
   share->pages[stretch_of(page)] = static_cast<std::uint16_t>(share->pages[stretch_of(page)] + pages);
