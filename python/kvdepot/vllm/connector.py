@@ -18,7 +18,7 @@ import kvdepot._kvdepot as native
 from kvdepot.vllm import _compat, machine
 from kvdepot.vllm.config import ConfigError, parse_settings
 from kvdepot.vllm.digests import DigestLog
-from kvdepot.vllm.fingerprint import FingerprintError, fingerprint, weights_digest
+from kvdepot.vllm.fingerprint import FingerprintError, fingerprint, weights_digest, written_since
 from kvdepot.vllm.layout import LayoutError, describe
 from kvdepot.vllm.messages import StepPlan, WorkerIdentity, WorkerReport
 from kvdepot.vllm.notices import log
@@ -134,7 +134,12 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         began = time.monotonic()
         weights = self._settings.weights_id.encode()
         if not weights and (path := _compat.weights_path(config)) is not None:
-            weights = weights_digest(path, str(config.load_config.load_format))
+            load_format = str(config.load_config.load_format)
+            weights = weights_digest(path, load_format)
+            if written_since(path, machine.process_began(), load_format):
+                log.warning("kvdepot: the weights in %s were written after this engine was started: it may have loaded "
+                            "others. It shares its blocks with no other engine; restart it to share them", path)
+                weights += machine.engine_mark()
         sampled_s = time.monotonic() - began
         facts = _compat.model_facts(config, self._kv_cache_config)
         mark = fingerprint(facts, weights)

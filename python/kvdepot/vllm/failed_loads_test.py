@@ -254,3 +254,22 @@ def test_worker_whose_breaker_is_open_does_not_connect_anew():
     e.step()
     assert "reconnect" not in e.clients[1].calls
     assert e.worker.counts["load_failures"] == {"unavailable": 1}
+
+
+@pytest.mark.parametrize("code", ["busy", "unavailable"])
+def test_nothing_is_stored_of_a_pass_whose_layerwise_load_could_not_begin(code):
+    """The pass computes its new blocks from blocks that hold nothing: they must not get a valid checksum."""
+    depot = warmed()
+    stored = set(depot.records)
+    e = engine(depot, "layerwise")
+    if code == "busy":
+        e.clients[1].ops_max = 1                # the store takes the only place
+    request = e.add(Request(PROMPT + list(range(100, 110))))
+    e.admit(request)
+    if code == "unavailable":                   # in between: another request's load has opened the breaker
+        submit = e.worker.start_layerwise
+        e.worker.start_layerwise = lambda: (e.clients[1].open_breaker(), submit())
+    plan = e.step((request, 10))
+    assert [len(store.block_ids) for store in plan.stores] == [2]
+    assert e.worker.counts["load_failures"] == {code: 1}
+    assert set(depot.records) == stored

@@ -78,6 +78,18 @@ def weights_digest(path: Path, load_format: str = "auto") -> bytes:
     return digest.digest()
 
 
+def written_since(path: Path, began_s: float, load_format: str = "auto") -> bool:
+    """Whether a file of these weights was written, replaced or renamed after `began_s` (seconds since 1970, by this
+    machine's clock; of files on other machines it is their clock): an engine that began then may have loaded what was
+    there before. Files of a hub's cache are left out: they are named by their content and never overwritten. Raises
+    FingerprintError."""
+    try:
+        return any(file.stat().st_ctime > began_s for file in weight_files(path, load_format)
+                   if file.resolve().parent.name != "blobs")
+    except OSError as error:
+        raise FingerprintError(f"cannot read the weights: {error.strerror}: {error.filename}") from error
+
+
 def _chunks(plan: list[Piece]) -> Iterable[list[Piece]]:
     for start in range(0, len(plan), 64):
         yield plan[start:start + 64]

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,22 @@ def test_a_copy_elsewhere_is_the_same_model(tmp_path):
     a, b = model(tmp_path / "a"), model(tmp_path / "b")
     os.utime(b / "model.safetensors", (1, 1))
     assert f.weights_digest(a) == f.weights_digest(b)
+
+
+def test_weights_that_were_written_behind_a_moment_are_told_whatever_their_time_says(tmp_path):
+    folder = model(tmp_path / "m")
+    os.utime(folder / "model.safetensors", (1, 1))
+    assert f.written_since(folder, time.time() - 60)
+    assert not f.written_since(folder, time.time() + 60)
+
+
+def test_files_of_a_hub_cache_are_named_by_their_content(tmp_path):
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshots").mkdir()
+    model(tmp_path / "m")
+    (tmp_path / "m" / "model.safetensors").rename(tmp_path / "blobs" / "5eed")
+    (tmp_path / "snapshots" / "model.safetensors").symlink_to("../blobs/5eed")
+    assert not f.written_since(tmp_path / "snapshots", time.time() - 60)
 
 
 def test_other_weights_of_the_same_size_and_time_are_another_model(tmp_path):

@@ -21,6 +21,22 @@ def all_cores() -> set[int]:
     return cores
 
 
+def process_began(pid: int | None = None) -> float:
+    """When this process, or that one, was started, in seconds since 1970."""
+    with open(f"/proc/{pid or 'self'}/stat", "rb") as stat:
+        ticks = int(stat.read().rpartition(b")")[2].split()[19])     # field 22, since the machine was started
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def engine_mark() -> bytes:
+    """The same bytes in all worker processes that one engine has started, and in no other engine."""
+    parent = os.getppid()
+    with open(f"/proc/{parent}/stat", "rb") as stat:
+        ticks = stat.read().rpartition(b")")[2].split()[19]
+    with open("/proc/sys/kernel/random/boot_id", "rb") as boot:
+        return boot.read().strip() + b" %d " % parent + ticks
+
+
 @contextlib.contextmanager
 def on_all_cores() -> Iterator[None]:
     """Threads started inside may run on any core of the engine; the calling thread stays where it was."""

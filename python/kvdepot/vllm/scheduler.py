@@ -283,8 +283,8 @@ class SchedulerHalf:
         self._loads, self._cancel, self._void, self._hold = [], [], [], []
         plan.linger = output.total_num_scheduled_tokens == 0 and self._undecided == 0
         self._undecided = 0
-        if output.preempted_req_ids:
-            plan.drop_stores = [r for r in output.preempted_req_ids if r in self._tracked]
+        # Also of requests that have ended since: vLLM has freed their blocks when it preempted them.
+        plan.drop_stores = list(output.preempted_req_ids or ())
         loading = {i: load.request_id for load in plan.loads if load.layerwise for i in load.block_ids}
         step = Step()
         step.layerwise = {load.request_id: self._tracked[load.request_id].loading

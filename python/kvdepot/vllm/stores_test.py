@@ -132,6 +132,21 @@ def test_layers_are_handed_over_as_they_are_computed():
     assert seen == [(layer, layer) for layer in range(LAYERS)]
 
 
+def test_request_that_ends_right_after_it_was_preempted_has_its_stores_cancelled():
+    """vLLM frees the blocks of what it preempts when it resets its cache, and tells the next step."""
+    depot = FakeDepot(held=True)
+    e = engine(depot)
+    request = e.add(Request(PROMPT))
+    e.now += 0.6
+    e.admit(request)
+    e.step((request, 40))
+    e.finish(request)
+    plan = e.step(preempted=(request,))
+    assert plan.drop_stores == [request.request_id]
+    e.clients[1].deliver()
+    assert not depot.records
+
+
 def test_preempted_request_has_its_stores_cancelled_before_its_blocks_are_used_again():
     depot = FakeDepot(held=True)
     e = engine(depot)

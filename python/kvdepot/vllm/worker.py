@@ -188,6 +188,7 @@ class WorkerHalf:
                 self._submit_gets(op)
         except KvdepotError as error:
             op.fail(0, error.code)
+            self._drop_guarded(op)
             self._abandon(op)
         self._timeline.load_submitted(op)
         return op
