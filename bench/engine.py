@@ -43,8 +43,8 @@ def on_shared_engines(lab: Lab, bench: harness.Bench) -> None:
         overhead.run(lab, bench, job.depot, job.writer, job.plain)
     with bench.part(tokens.NAME, tokens.DIGESTS), lab.scope():
         tokens.run(lab, bench, job.depot, job.plain)
-    with bench.part(batch.MAKESPAN):
-        batch.burst(lab, bench, job.depot, job.writer, job.reader, job.plain)
+    with bench.part(batch.MAKESPAN), lab.scope():
+        batch.burst(lab, bench, job.depot, job.writer)
 
 
 if __name__ == "__main__":

@@ -273,6 +273,13 @@ def expect_cold(answer: Answer, what: str) -> Answer:
     return answer
 
 
+def expect_same(answer: Answer, right: Answer, what: str) -> Answer:
+    """No figure of a wrong answer. `right` comes from a hit of as many tokens (bench/engine_rows/tokens.py)."""
+    if answer.tokens != right.tokens:
+        raise BenchError(f"{what}: tokens {answer.tokens}, {right.tokens} expected")
+    return answer
+
+
 def expect_all_loaded(engine: Engine, what: str) -> None:
     """After a batch: nothing that our connector promised had to be computed after all."""
     if engine.lost_blocks:

@@ -78,10 +78,17 @@ class RandomKill(unittest.TestCase):
             job, bench = main_job.MainJob.__new__(main_job.MainJob), mock.MagicMock()
             job.figures = {name: [1.0] for name in ("cold", "own", "depot", "killed", "own_whole", "depot_whole")}
             job.depot = job.writer = mock.MagicMock()
-            job.same_tokens, job.survived, job.survivors_wrong = 1, [1.0], wrong
+            job.survived, job.survivors_wrong = [1.0], wrong
             job.report(bench)
             (call,) = [c for c in bench.value.call_args_list if c.args[0] == "wrong_after_random_kill"]
             self.assertIs(harness.meets(call.args[1], call.kwargs["better"], call.kwargs["goal"]), met)
+
+
+    def test_an_answer_with_another_token_has_no_figure(self):
+        right = Answer([1.0], [7], 128)
+        self.assertEqual(engine_lab.expect_same(Answer([0.5], [7], 128), right, "depot").first_s, 0.5)
+        with self.assertRaisesRegex(harness.BenchError, "depot: tokens"):
+            engine_lab.expect_same(Answer([0.5], [8], 128), right, "depot")
 
 
 class Batch(unittest.TestCase):

@@ -7,7 +7,8 @@ import statistics
 from bench import stats
 from bench.depot import KEYS_GOT, Depot
 from bench.engine_lab import (
-    BLOCK, REPEATS_MAX, Lab, before_repeat, connector_says, expect_all_loaded, expect_cached, expect_sent, ours)
+    BLOCK, REPEATS_MAX, Lab, before_repeat, connector_says, expect_all_loaded, expect_cached, expect_sent, ours,
+    ours_over_tcp)
 from bench.engine_process import Answer, Engine
 from bench.harness import Bench, BenchError
 
@@ -22,8 +23,9 @@ SHAPED = 50_000_000         # bytes a second
 PATIENCE = 4.0              # deadline of the load in recompute times: it is slow on purpose
 
 
-def burst(lab: Lab, bench: Bench, depot: Depot, writer: Engine, reader: Engine, plain: Engine) -> None:
-    """16 requests at t = 0; the depot was warmed by another engine, both arms' own caches are on and emptied before."""
+def burst(lab: Lab, bench: Bench, depot: Depot, writer: Engine) -> None:
+    """16 requests at t = 0 in engines that have just been started, with their own prefix cache on; the depot was warmed
+    by another engine."""
     if not bench.wants(MAKESPAN) or not bench.has_time(120.0, MAKESPAN):
         return
     on, off = [], []
@@ -32,13 +34,14 @@ def burst(lab: Lab, bench: Bench, depot: Depot, writer: Engine, reader: Engine, 
         prefixes, requests = shared_prefixes(lab, f"burst {index}")
         for prefix in prefixes:
             writer.ask(prefix)
-        arms = [(plain, off, "off"), (reader, on, "on")]
-        for engine, times, note in arms[::-1] if index % 2 else arms:
-            bench.progress.tick(f"burst, round {index + 1}: {note}")
-            engine.reset_prefix_cache()
-            lab.settle(depot)
-            times.append(engine.generate(requests)[0] if engine is plain else
-                         burst_from_depot(lab, depot, reader, requests))
+        with lab.scope():
+            plain, reader = lab.engines(lab.spec("burst-off"), lab.spec("burst-on", ours_over_tcp(depot)))
+            arms = [(plain, off, "off"), (reader, on, "on")]
+            for engine, times, note in arms[::-1] if index % 2 else arms:
+                bench.progress.tick(f"burst, round {index + 1}: {note}")
+                lab.settle(depot)
+                times.append(engine.generate(requests)[0] if engine is plain else
+                             burst_from_depot(lab, depot, reader, requests))
     bench.ratio(MAKESPAN, ours=on, theirs=off, unit="s", form="theirs/ours", better="higher", goal=3,
                 peer="vLLM with its own prefix cache", command=depot.command)
 

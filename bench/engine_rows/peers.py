@@ -4,6 +4,9 @@ Per peer and round, with content that nobody has seen: our writer and the peer's
 reader and the peer's reader, other processes, get it back. Ours are told of the depot's port and read its memory, as
 engines on the depot's own host do by themselves; the peers as they recommend it. All four engines run the same vLLM
 with the same arguments; a batch of 8,192 tokens, because ExampleConnector can't take a prompt in chunks.
+
+What a reader says first must be what its writer said, who computed all of it, in more than half of the rounds, or the
+row fails: bytes that are wrong would not say it. It need not be so in each, as another batch shape rounds differently.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import time
 
 from bench.depot import BYTES_LENT
 from bench.engine_lab import BLOCK, GIB, Lab, ask_depot, expect_cached, expect_cold, expect_lent, ours
-from bench.engine_process import Engine
+from bench.engine_process import Answer, Engine
 from bench.harness import Bench, BenchError
 from bench.peers import Peer, all_peers
 
@@ -84,36 +87,43 @@ class Comparison:
 
     def _size(self, name: str, peer: Peer, theirs: list[Engine], tokens: int) -> None:
         mine, other, cold = [], [], {"depot": [], peer.name: []}
+        right = {"depot": 0, peer.name: 0}
         for index in range(0 if tokens == min(self.sizes) else 1, self.rounds + 1):     # round 0 is the warm-up
             self.bench.progress.tick(f"{peer.name}: {tokens} tokens, round {index} of {self.rounds}")
             prompt = self.lab.prompt(f"{peer.name} {tokens} {index}", tokens)
-            our_cold = expect_cold(self.writer.ask(prompt), "our writer").first_s
+            our_cold = expect_cold(self.writer.ask(prompt), "our writer")
             self.lab.settle(self.depot)
-            their_cold = expect_cold(theirs[0].ask(prompt), f"writer of {peer.name}").first_s
+            their_cold = expect_cold(theirs[0].ask(prompt), f"writer of {peer.name}")
             self.lab.settle()
             peer.before_read()
             turns = [lambda: self._ours(prompt), lambda: self._theirs(peer, theirs[1], prompt)]
-            values = {}
+            answers: dict[int, Answer] = {}
             for turn in (0, 1) if index % 2 == 0 else (1, 0):
-                values[turn] = turns[turn]()
+                answers[turn] = turns[turn]()
             if index:
-                mine.append(values[0])
-                other.append(values[1])
-                cold["depot"].append(our_cold)
-                cold[peer.name].append(their_cold)
+                mine.append(answers[0].first_s)
+                other.append(answers[1].first_s)
+                cold["depot"].append(our_cold.first_s)
+                cold[peer.name].append(their_cold.first_s)
+                right["depot"] += answers[0].tokens == our_cold.tokens
+                right[peer.name] += answers[1].tokens == their_cold.tokens
+        for arm, count in right.items():
+            if self.rounds > 1 and count * 2 <= self.rounds:
+                raise BenchError(f"{arm}: the first token was the computed one in {count} of {self.rounds} rounds")
         self.bench.ratio(name, ours=mine, theirs=other, unit="s", form="theirs/ours", better="higher", goal=1.0,
                          peer=peer.title, command=self.depot.command, our_tier="pool (DRAM), pooled",
-                         their_tier=peer.tier, cold_s=cold)
+                         their_tier=peer.tier, cold_s=cold, right_tokens=right)
 
-    def _ours(self, prompt: list[int]) -> float:
+    def _ours(self, prompt: list[int]) -> Answer:
         self.lab.settle()
         blocks, lent = len(prompt) // BLOCK, self.depot.metric(BYTES_LENT)
         answer = ask_depot(self.depot, self.reader, prompt, blocks * BLOCK - 1, "depot")
         expect_lent(self.lab, self.depot, lent, blocks * BLOCK)
-        return answer.first_s
+        return answer
 
-    def _theirs(self, peer: Peer, reader: Engine, prompt: list[int]) -> float:
-        """A hit counts when the engine got the tokens from outside and the peer's own counter has grown."""
+    def _theirs(self, peer: Peer, reader: Engine, prompt: list[int]) -> Answer:
+        """A hit counts when the engine got the tokens from outside and, where the peer has one, its own counter has
+        grown."""
         before = reader.external_hits(), peer.hits()
         self.lab.settle()
         answer = expect_cached(reader.ask(prompt), len(prompt) - CHUNK_MAX, peer.name)
@@ -126,4 +136,4 @@ class Comparison:
                 if time.monotonic() > end:
                     raise BenchError(f"{peer.name}: its own counter of hits has not moved")
                 time.sleep(0.1)
-        return answer.first_s
+        return answer

@@ -8,8 +8,8 @@ and, asked again, from its own prefix cache; the reader answers it from the depo
 from __future__ import annotations
 
 from bench.depot import BYTES_LENT, Depot
-from bench.engine_lab import DOCUMENT, Lab, ask_depot, expect_cached, expect_cold, expect_lent, ours
-from bench.engine_process import Engine
+from bench.engine_lab import DOCUMENT, Lab, ask_depot, expect_cached, expect_cold, expect_lent, expect_same, ours
+from bench.engine_process import Answer, Engine
 from bench.engine_rows.main_job import PREFIX_CACHE, PRIMER
 from bench.harness import Bench
 
@@ -35,9 +35,11 @@ def run(lab: Lab, bench: Bench, depot: Depot, writer: Engine, plain: Engine) -> 
         lab.settle(depot)
         figures["cold"].append(expect_cold(plain.ask(document + second), "the plain engine's document").first_s)
         lab.settle()
-        figures["own"].append(expect_cached(plain.ask(document + second), DOCUMENT, "own prefix cache").first_s)
+        own = expect_cached(plain.ask(document + second), DOCUMENT, "own prefix cache")
+        figures["own"].append(own.first_s)
         lab.settle()
-        figures["depot"].append(_from_memory(lab, depot, reader, document + second))
+        answer = _from_memory(lab, depot, reader, document + second)
+        figures["depot"].append(expect_same(answer, own, "depot, same host").first_s)
     note = {"engine": reader.facts, "tier": "pool (DRAM), read through shared memory"}
     bench.ratio(NAMES[0], ours=figures["depot"], theirs=figures["cold"], unit="s", form="theirs/ours",
                 better="higher", goal=50, peer="cold, no connector", command=depot.command, **note)
@@ -45,9 +47,9 @@ def run(lab: Lab, bench: Bench, depot: Depot, writer: Engine, plain: Engine) -> 
                 goal=1.6, peer=PREFIX_CACHE, command=depot.command, **note)
 
 
-def _from_memory(lab: Lab, depot: Depot, reader: Engine, prompt: list[int]) -> float:
-    """Time to first token; an error unless the document came through shared memory."""
+def _from_memory(lab: Lab, depot: Depot, reader: Engine, prompt: list[int]) -> Answer:
+    """The reader's answer; an error unless the document came through shared memory."""
     before = depot.metric(BYTES_LENT)
     answer = ask_depot(depot, reader, prompt, DOCUMENT, "depot, same host")
     expect_lent(lab, depot, before, DOCUMENT)
-    return answer.first_s
+    return answer
