@@ -1,15 +1,16 @@
 // Opens any depot: one that runs elsewhere, or one that lives in this process and keeps its files in a directory.
 //
-//   tcp://HOST:PORT, unix:///PATH               as Client::open()
-//   file:///DIR?pool=1GiB&flash=10GiB           an embedded depot: this process owns DIR
+//   tcp://HOST:PORT, tls://HOST:PORT, unix:///PATH      as Client::open()
+//   file:///DIR?pool=1GiB&flash=10GiB                   an embedded depot: this process owns DIR
 //
 // The sizes shown are the defaults; flash=0: memory only. Without flash= a store that is in DIR keeps its size.
 //
 // An embedded depot is the depot server's own code on a thread of this process. It listens on DIR/kvdepot.sock (mode
-// 0600), and the client returned here is connected to it; other processes of the same user may attach to it. Bytes
-// move through that socket: two copies per byte. The depot ends, with what is dirty written to flash, when the client
-// is destroyed: within 20 s, or 30 s when its device hangs. Then its memory and thread stay until the device answers,
-// and the directory stays locked; what was not on flash is lost.
+// 0600), and the client returned here is connected to it; other processes of the same user may attach to it. Puts move
+// through that socket, two copies per byte; gets are copied once, from the depot's memory, unless client.shared_memory
+// is false. The depot ends, with what is dirty written to flash, when the client is destroyed: within 20 s, or 30 s
+// when its device hangs. Then its memory and thread stay until the device answers, and the directory stays locked; what
+// was not on flash is lost.
 #pragma once
 
 #include <functional>

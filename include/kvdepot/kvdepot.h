@@ -137,8 +137,8 @@ typedef struct kvd_completion {
 /* The code's name in lower case, e.g. "not_found". */
 const char* kvd_code_name(kvd_code code);
 
-/* Opens "tcp://HOST:PORT", "unix:///PATH" or "file:///DIR?pool=1GiB&flash=10GiB", an embedded depot with the sizes that
-   it has by default (flash=0: memory only; see kvdepot/embed.h). `options` may be NULL. */
+/* Opens "tcp://HOST:PORT", "tls://HOST:PORT", "unix:///PATH" or "file:///DIR?pool=1GiB&flash=10GiB", an embedded depot
+   with the sizes that it has by default (flash=0: memory only; see kvdepot/embed.h). `options` may be NULL. */
 kvd_code kvd_open(const char* depot, const kvd_options* options, kvd_client** client, kvd_error* error);
 /* Ends everything in flight; afterwards no byte lands in any region. NULL is ignored. */
 void kvd_close(kvd_client* client);

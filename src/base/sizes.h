@@ -17,7 +17,7 @@ Result<std::uint64_t> parse_size(std::string_view text);
 // The shortest exact form with a binary unit, or one digit after the point: 8589934592 -> "8GiB".
 std::string show_size(std::uint64_t bytes);
 
-// "250ms", "30s", "5m", "1h"; a bare number is seconds. kInvalid as above.
+// "50us", "250ms", "30s", "5m", "1h"; a bare number is seconds. kInvalid as above.
 Result<Duration> parse_duration(std::string_view text);
 
 }  // namespace kvd

@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // Memory beside the pool and the index: buffers of connections, code. Enough for the default configuration with peers
-// that go on reading and sending. One that stops within a message holds up to 4 MiB, one that does not read its replies
-// up to 16 MiB, each until it is cut after 30 seconds.
+// that go on reading and sending. One that stops within a message, or does not read its replies, holds up to 4 MiB,
+// until it is cut after 30 seconds.
 constexpr std::uint64_t kMemoryBesidePool = std::uint64_t{256} << 20;
 constexpr std::uint64_t kFilesBesideConnections = 64;
 constexpr std::uint64_t kFlashBytesPerIndexRecord = 64 << 10;  // the store's default
@@ -91,10 +91,17 @@ Finding judge_memory(const Needs& needs, const Offers& offers) {
                                     limit == 0 ? "unknown" : show_size(limit), limit == 0 ? "memory" : where)};
 }
 
-// Kernels before 5.12 count io_uring's own rings against it; where they refuse those, the disk engine is threads.
-Finding judge_memlock(const Offers& offers) {
+// What the disk engine registers with io_uring is pinned and counts, unless the process has CAP_IPC_LOCK; threads
+// register nothing. Kernels before 5.12 count io_uring's own rings, too; where these are refused, there are threads.
+Finding judge_memlock(const Needs& needs, const Offers& offers) {
   const std::string limit = offers.memlock_bytes == 0 ? "no limit" : "limit " + show_size(offers.memlock_bytes);
-  return {Level::kInfo, fmt::format("locked memory: {}; the depot locks none: the pool can be swapped out", limit)};
+  const char* follows = "where io_uring takes it the pool is registered and stays in memory";
+  if (needs.flash_bytes == 0) {
+    follows = "without flash the pool is not registered with io_uring and can be swapped out";
+  } else if (offers.memlock_bytes != 0 && offers.memlock_bytes < needs.pool_bytes) {
+    follows = "less than the pool, which may stay unregistered with io_uring and be swapped out";
+  }
+  return {Level::kInfo, fmt::format("locked memory: {}; {}", limit, follows)};
 }
 
 Finding judge_files(const Needs& needs, const Offers& offers) {
@@ -154,7 +161,8 @@ Offers read_offers(const std::string& dir) {
 }
 
 std::vector<Finding> judge(const Needs& needs, const Offers& offers) {
-  return {judge_memory(needs, offers), judge_memlock(offers), judge_files(needs, offers), judge_disk(needs, offers)};
+  return {judge_memory(needs, offers), judge_memlock(needs, offers), judge_files(needs, offers),
+          judge_disk(needs, offers)};
 }
 
 }  // namespace kvd::cmd

@@ -26,10 +26,16 @@ TEST(Preflight, WarnsOfAPoolAboveTheCgroupLimit) {
   EXPECT_NE(finding.line.find("--pool"), std::string::npos);
 }
 
-TEST(Preflight, SaysThatNothingIsLockedInMemory) {
+TEST(Preflight, SaysWhetherThePoolCanStayInMemory) {
+  auto needs = usual();
   auto offers = plenty();
+  EXPECT_NE(judge(needs, offers)[1].line.find("no limit; where io_uring takes it"), std::string::npos);
+  offers.memlock_bytes = needs.pool_bytes;
+  EXPECT_NE(judge(needs, offers)[1].line.find("limit 8GiB; where io_uring takes it"), std::string::npos);
   offers.memlock_bytes = 8 << 20;
-  EXPECT_NE(judge(usual(), offers)[1].line.find("limit 8MiB; the depot locks none"), std::string::npos);
+  EXPECT_NE(judge(needs, offers)[1].line.find("limit 8MiB; less than the pool"), std::string::npos);
+  needs.flash_bytes = 0;
+  EXPECT_NE(judge(needs, offers)[1].line.find("limit 8MiB; without flash"), std::string::npos);
 }
 
 TEST(Preflight, CountsTheIndexOfALargeLog) {

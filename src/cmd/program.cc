@@ -34,7 +34,7 @@ constexpr const char* kProgramFooter =
     "Each of them has a --help of its own.";
 
 constexpr const char* kServeFooter =
-    "Sizes take B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024); times ms, s, m, h.\n"
+    "Sizes take B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024); times us, ms, s, m, h.\n"
     "Without --credentials only loopback addresses and unix sockets can be listened on, and with --tls-client-ca\n"
     "tls:// addresses. SIGHUP reads these files again.\n\n"
     "Examples:\n"

@@ -133,8 +133,8 @@ std::function<int()> add_sim(CLI::App& app) {
   CLI::App* const study = sim->add_subcommand("study", "Predict the figures of the IPDPS'25 study");
   study
       ->add_option("--figure", flags->study.figures,
-                   "3a 3b 3c 4a 4b 4c 4c_fixed 5 8a 8b 9 10a 10b 11, or evictions (how many in 9 and 10); repeatable "
-                   "[all figures]")
+                   "3a 3b 3c 4a 4b 4c 4c_fixed 5 8a 8b 9 10a 10b 11, or evictions, makespans, accesses, prompt_passes; "
+                   "repeatable [all figures]")
       ->type_name("N")
       ->allow_extra_args(false);
   add_common(*study, flags->study);

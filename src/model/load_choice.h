@@ -1,6 +1,6 @@
 // How a request gets KV that a depot holds: layer by layer inside its pass, before the pass, or not at all. Pure; one
-// thread owns an object. docs/architecture.md says why there are two ways: a layer-wise load overlaps with the pass
-// but holds up every request of that pass; an asynchronous one holds up nobody but runs before the pass.
+// thread owns an object. Why there are two ways (docs/vllm.md says when which is taken): a layer-wise load overlaps
+// with the pass but holds up every request of that pass; an asynchronous one holds up nobody but runs before the pass.
 //
 // The rule: layer-wise while the predicted load is at most that pass's compute, or the request is alone in the engine
 // and layer-wise ends sooner; asynchronous otherwise; not at all where computing everything is predicted to end sooner.

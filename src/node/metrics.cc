@@ -104,8 +104,8 @@ constexpr std::array kNodeCounters{
     Field{"resp_bytes_sent", &NodeCounters::resp_bytes_sent, "Bytes of values sent to Redis clients."},
     Field{"resp_bytes_received", &NodeCounters::resp_bytes_received, "Bytes of values that Redis clients stored."}};
 constexpr std::array kNodeGauges{
-    Field{"connections", &NodeCounters::connections, "Open client connections."},
-    Field{"resp_connections", &NodeCounters::resp_connections, "Of these, of Redis clients."},
+    Field{"connections", &NodeCounters::connections, "Open client connections, without those of Redis clients."},
+    Field{"resp_connections", &NodeCounters::resp_connections, "Open connections of Redis clients."},
     Field{"ops", &NodeCounters::ops, "Unfinished GETs and PUTs."},
     Field{"op_keys", &NodeCounters::op_keys, "Keys of unfinished GETs and PUTs."},
     Field{"rings", &NodeCounters::rings, "Connections whose messages go through memory."},

