@@ -158,3 +158,53 @@ def test_without_another_epoch_the_depot_is_left_alone():
     e.step()
     e.step()
     assert len(depot.records) == 10
+
+
+def engine_with_other_weights():
+    """An engine whose weights were changed in place; its own cache was not reset. What is stored so far."""
+    depot = FakeDepot()
+    e = engine(depot)
+    old = e.add(Request(PROMPT))
+    e.admit(old)
+    e.step((old, 40))
+    e.step()
+    e.worker.weights_changed()
+    e.step()
+    e.finish(old)
+    return e, depot, set(depot.records)
+
+
+def test_what_is_computed_behind_blocks_of_other_weights_is_not_stored():
+    e, depot, stored = engine_with_other_weights()
+    request = e.add(Request(PROMPT))
+    e.admit(request, 20)                         # five blocks of vLLM's own cache
+    e.step((request, 20))
+    e.step()
+    assert set(depot.records) == stored
+
+
+def test_when_vllm_has_reset_its_own_cache_all_is_stored_again():
+    e, depot, stored = engine_with_other_weights()
+    e.scheduler.reset()
+    first = e.add(Request(PROMPT))
+    e.admit(first)
+    e.step((first, 40))
+    second = e.add(Request(PROMPT[:20] + [7] * 20))
+    e.admit(second, 20)
+    e.step((second, 20))
+    e.step()
+    assert len(set(depot.records) - stored) == 15
+
+
+def test_a_reset_beside_running_requests_leaves_vllm_its_cache():
+    e, depot, _ = engine_with_other_weights()
+    running = e.add(Request(PROMPT))
+    e.admit(running, 20)
+    e.step((running, 20))
+    e.scheduler.reset()
+    stored = set(depot.records)
+    request = e.add(Request(PROMPT))
+    e.admit(request, 20)
+    e.step((request, 20))
+    e.step()
+    assert set(depot.records) == stored

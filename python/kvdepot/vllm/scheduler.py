@@ -91,14 +91,10 @@ class SchedulerHalf:
                  pass_tokens_max: int, may_load: bool = True, may_store: bool = True,
                  local_blocks: Callable[[Any], int] = lambda _request: 0,
                  clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings = settings
-        self._client = client
-        self._choice_of = choice_of
+        self._settings, self._client, self._choice_of = settings, client, choice_of
         self._pass_tokens_max = pass_tokens_max
-        self._may_load = may_load
-        self._may_store = may_store
-        self._local_blocks = local_blocks
-        self._clock = clock
+        self._may_load, self._may_store = may_load, may_store
+        self._local_blocks, self._clock = local_blocks, clock
         self.notices = Notices(settings.depot, settings.warn_every_s, clock, self._why)
         self.counts: dict[str, Any] = counters.empty()
         self._identities: list[WorkerIdentity] = []
@@ -108,6 +104,7 @@ class SchedulerHalf:
         self._token_bytes = 0
         self._epoch = b""
         self._epoch_used = True                    # something may have been stored in it
+        self._outdated = False                     # vLLM's own cache may hold blocks of an epoch that is over
         self._tracked: dict[str, Tracked] = {}
         self._arriving: dict[bytes, str] = {}      # block hash -> request that loads it asynchronously
         self._loads: list[Load] = []
@@ -168,6 +165,7 @@ class SchedulerHalf:
         if self._desk is None:
             return 0, False
         tracked = self._track(request)
+        tracked.no_store |= self._outdated and num_computed > 0    # what is computed behind such blocks is of none
         tracked.plan, tracked.declined = None, False
         first, last = num_computed // self._block_tokens, self._full_blocks(request)
         if not self._wants_load(tracked) or first >= last:
@@ -531,6 +529,7 @@ class SchedulerHalf:
         """vLLM's caches are reset, and this one with them."""
         # vLLM is often asked again until all blocks are free: that need not open a namespace each time.
         self.new_epoch("the cache was reset", always=False)
+        self._outdated = bool(self._tracked)       # their blocks are in use, so vLLM keeps its cache
 
     def new_epoch(self, reason: str, *, always: bool = True) -> None:
         """Nothing stored so far may be used any more, nor anything computed so far be stored. `always`: also when
@@ -539,6 +538,7 @@ class SchedulerHalf:
         if open_one:
             self._epoch, self._epoch_used = os.urandom(16), False
         self._unstored.clear()
+        self._outdated = True
         for tracked in self._tracked.values():
             tracked.no_load = tracked.no_store = True
             if tracked.loading is not None:
