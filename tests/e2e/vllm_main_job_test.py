@@ -62,7 +62,10 @@ class MainJob(unittest.TestCase):
         answer = self.writer.ask(prompt, BLOCK + 30)            # fills the prompt's block and one of its own
         wait_stored(self.depot, before + 2)
         turn = prompt + answer.tokens + self.rig.prompt("and then", 7)
-        self.assertEqual(self.reader.ask(turn).cached, 2 * BLOCK)
+        own = self.writer.ask(turn, ANSWER)
+        self.assertEqual(own.cached, 2 * BLOCK)
+        loaded = self.reader.ask(turn, ANSWER)
+        self.assertEqual((loaded.cached, loaded.tokens), (own.cached, own.tokens))
 
     def test_4_after_kill_minus_nine_it_comes_from_flash(self):
         before = self.reader.ask(self.second, ANSWER)

@@ -8,8 +8,8 @@
      "document": {"tokens": 6912, "blocks": 54, "question_tokens": 8, "kv_bytes": 159252480},
      "ttft": [{"name": "cold" | "prefix_cache" | "depot" | "depot_after_kill", "label": "...", "engine": "A",
                "cached_tokens": 0, "median_s": 7.2, "min_s": 7.2, "max_s": 7.2, "runs_s": [7.2]}],
-     "ratios": {"cold_over_depot_6920": 90.1, "cold_over_depot_after_kill_6920": 60.2,
-                "depot_over_prefix_cache_6920": 1.7},
+     "ratios": {"cold_over_depot_6920_shm": 90.1, "cold_over_depot_after_kill_6920_shm": 60.2,
+                "depot_over_prefix_cache_6920_shm": 1.7},
      "answers": [{"question": "...", "expected": "...", "prefix_cache": "...", "depot": "...",
                   "depot_after_kill": "..." | null, "tokens_identical": true}],
      "crash": {"kills": 3, "dirty_bytes": [0, 0, 0], "exit": ["SIGKILL"], "restart_s": [0.1], "recovery_ms": [12.0],
@@ -25,7 +25,8 @@
      "checks": [{"name": "...", "ok": true, "detail": "..."}]}
 
 Times are seconds unless the name says otherwise; events count from the request's submission. A part that was not run
-is null (or an empty list). `ttft` is time to first token of document plus question. `status` is "ok" only when every
+is null (or an empty list). Ratios have the names of `make bench-engine`: `_shm`, as the engines read the depot's memory.
+`ttft` is time to first token of document plus question. `status` is "ok" only when every
 check is; "incomplete" when the run ended before its last step. The file is replaced as a whole, never half written.
 """
 
@@ -78,10 +79,10 @@ class Result:
             over, under = self.median_s(above), self.median_s(below)
             if over and under:
                 tokens = self.data["document"]["tokens"] + self.data["document"]["question_tokens"]
-                self.data["ratios"][f"{name}_{tokens}"] = over / under
+                self.data["ratios"][f"{name}_{tokens}_shm"] = over / under
 
     def ratio(self, name: str) -> float:
-        return next((value for key, value in self.data["ratios"].items() if key.rsplit("_", 1)[0] == name), 0.0)
+        return next((value for key, value in self.data["ratios"].items() if key.rsplit("_", 2)[0] == name), 0.0)
 
     def finish(self, seconds: float, steps: Sequence[dict]) -> bool:
         """All steps were made; the status is what the checks say."""

@@ -76,7 +76,7 @@ class Run(unittest.TestCase):
         self.assertEqual([arm["name"] for arm in result["sweep"]["arms"]], ["unshaped", "e3"])
         self.assertEqual(len(result["sweep"]["arms"][1]["points"]), 4)
         self.assertTrue(result["timeline"]["events"])
-        self.assertIn("cold_over_depot_6920", result["ratios"])
+        self.assertIn("cold_over_depot_6920_shm", result["ratios"])
         self.assertIn("<svg", (self.build / "demo" / "report.html").read_text())
         self.assert_claims_but_those_on_time_hold()
 
