@@ -50,7 +50,7 @@ endif
 	ctest --test-dir $(BUILD)/$(PRESET) -L '^(unit|sim|tidy)$$' -j $(JOBS) --output-on-failure --no-tests=error \
 	  --output-junit "$(CURDIR)/$(RESULTS)/$(PRESET)/unit.xml" || failed=1; \
 	date '+test: %T end-to-end tests'; \
-	ctest --test-dir $(BUILD)/$(PRESET) -L '^e2e$$' -j $(JOBS) --output-on-failure --no-tests=ignore \
+	ctest --test-dir $(BUILD)/$(PRESET) -L '^e2e$$' -j $(JOBS) --output-on-failure --no-tests=error \
 	  --output-junit "$(CURDIR)/$(RESULTS)/$(PRESET)/e2e.xml" || failed=1; \
 	date '+test: %T end'; tools/test_summary.py $(RESULTS)/$(PRESET)/*.xml; \
 	exit $$failed
