@@ -354,7 +354,7 @@ class Faults(unittest.TestCase):
         self.engines.remove(self.inside)
         with self.assertRaises(EngineError):
             asking.result()
-        wait_until(lambda: self.depot.metrics()["kvdepot_store_unfinished_puts"] == 0, "unfinished stores are freed", 30)
+        wait_until(lambda: self.depot.metrics()["kvdepot_store_unfinished_puts"] == 0, "its stores are freed", 30)
         after = self.depot.metrics()
         self.assertEqual(after["kvdepot_unfinished_bytes"], 0)
         self.assertTrue(self.depot.healthy())
