@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,6 +83,10 @@ Finding judge_memory(const Needs& needs, const Offers& offers) {
   const auto* where = in_cgroup ? "the cgroup's memory limit" : "this machine's memory";
   const auto beside = kMemoryBesidePool + needs.flash_bytes / kFlashBytesPerIndexRecord * kIndexBytesPerRecord;
   const auto wanted = needs.pool_bytes + beside;
+  if (limit != 0 && needs.pool_bytes > limit + offers.swap_bytes)
+    return {Level::kError,
+            fmt::format("memory: a pool of {} does not fit into {} of {} and {} of swap: use a smaller --pool",
+                        show_size(needs.pool_bytes), where, show_size(limit), show_size(offers.swap_bytes))};
   if (limit != 0 && wanted > limit)
     return {Level::kWarn,
             fmt::format("memory: the pool of {} and about {} beside it exceed {} of {}; the kernel may kill "
@@ -153,6 +158,8 @@ Offers read_offers(const std::string& dir) {
   const auto pages = ::sysconf(_SC_PHYS_PAGES);
   const auto page = ::sysconf(_SC_PAGESIZE);
   if (pages > 0 && page > 0) offers.memory_bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page);
+  struct sysinfo system{};
+  if (::sysinfo(&system) == 0) offers.swap_bytes = std::uint64_t{system.totalswap} * system.mem_unit;
   offers.cgroup_memory_bytes = cgroup_limit(read_file("/proc/self/cgroup"), "/sys/fs/cgroup");
   offers.memlock_bytes = soft_limit(RLIMIT_MEMLOCK);
   offers.open_files = soft_limit(RLIMIT_NOFILE);

@@ -1,7 +1,8 @@
 // What the machine lets a depot have, checked before it starts: one line each, with the plain fallback it takes.
 //
-// Nothing here refuses to start: a limit that is too low for the configuration ends in a warning that says what to
-// raise; the store itself refuses what is impossible. Blocks for a few file reads; main thread only.
+// A limit that is too low for the configuration ends in a warning that says what to raise. Only a pool that memory and
+// swap cannot hold is an error, as the kernel would kill the depot, or an engine, sooner or later; of the rest the
+// store itself refuses what is impossible. Blocks for a few file reads; main thread only.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,7 @@ struct Offers {
   std::uint64_t memlock_bytes = 0;        // soft RLIMIT_MEMLOCK
   std::uint64_t open_files = 0;           // soft RLIMIT_NOFILE, after raising it to the hard limit
   std::uint64_t disk_free_bytes = 0;      // on the directory's file system, plus what the store there holds already
+  std::uint64_t swap_bytes = 0;           // 0 = none
 };
 
 // Reads the limits of this process; raises the soft limit of open files to the hard one.

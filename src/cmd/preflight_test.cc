@@ -20,10 +20,21 @@ TEST(Preflight, IsQuietWhereThereIsPlenty) {
 
 TEST(Preflight, WarnsOfAPoolAboveTheCgroupLimit) {
   auto offers = plenty();
-  offers.cgroup_memory_bytes = std::uint64_t{4} << 30;
+  offers.cgroup_memory_bytes = std::uint64_t{8} << 30;
   const auto finding = judge(usual(), offers)[0];
   EXPECT_EQ(finding.level, Level::kWarn);
   EXPECT_NE(finding.line.find("--pool"), std::string::npos);
+}
+
+TEST(Preflight, RefusesAPoolThatMemoryAndSwapCannotHold) {
+  auto offers = plenty();
+  offers.cgroup_memory_bytes = std::uint64_t{4} << 30;
+  const auto finding = judge(usual(), offers)[0];
+  EXPECT_EQ(finding.level, Level::kError);
+  EXPECT_NE(finding.line.find("8GiB does not fit into the cgroup's memory limit of 4GiB"), std::string::npos)
+      << finding.line;
+  offers.swap_bytes = std::uint64_t{4} << 30;
+  EXPECT_EQ(judge(usual(), offers)[0].level, Level::kWarn);
 }
 
 TEST(Preflight, SaysWhetherThePoolCanStayInMemory) {

@@ -23,8 +23,10 @@
 #include "cmd/credentials_file.h"
 #include "cmd/preflight.h"
 #include "cmd/spdlog_log.h"
+#include "http/server.h"
 #include "io/fd.h"
 #include "io/loop.h"
+#include "net/address.h"
 #include "node/node.h"
 
 namespace kvd::cmd {
@@ -84,12 +86,28 @@ void announce(const node::Node& node, const ServeOptions& options, std::uint64_t
   std::fflush(stdout);
 }
 
-void preflight(Log& log, const ServeOptions& options, std::uint64_t flash_bytes) {
+// What is wrong with the first address that cannot be read, or "".
+std::string unreadable_address(const node::NodeOptions& options) {
+  for (const auto* addresses : {&options.listen, &options.resp})
+    for (const std::string& text : *addresses)
+      if (const auto address = net::parse_address(text); !address)
+        return fmt::format("{}: {}", text, address.error().what);
+  if (options.http.empty()) return {};
+  const Status http = http::HttpServer::check(options.http);
+  return http ? std::string() : fmt::format("http://{}: {}", options.http, http.error().what);
+}
+
+// What is checked before anything is opened: a line each in the log. The line of what makes a start impossible, or "".
+std::string preflight(Log& log, const ServeOptions& options, std::uint64_t flash_bytes) {
   const Needs needs{.dir = options.node.store.dir,
                     .pool_bytes = options.node.store.pool_bytes,
                     .flash_bytes = flash_bytes,
                     .connections_max = options.node.limits.connections_max};
-  for (const Finding& finding : judge(needs, read_offers(needs.dir))) log.write(finding.level, finding.line);
+  for (const Finding& finding : judge(needs, read_offers(needs.dir))) {
+    if (finding.level == Level::kError) return finding.line;
+    log.write(finding.level, finding.line);
+  }
+  return {};
 }
 
 // Waits for signals on the loop: the first drains, a later one ends at once.
@@ -220,7 +238,9 @@ int serve(const ServeOptions& given, bool json) {
   ::signal(SIGPIPE, SIG_IGN);
   const std::unique_ptr<Log> log = make_stderr_log(options.log_level, wants_colour());
   const std::uint64_t flash_bytes = store::Store::flash_bytes(options.node.store);
-  preflight(*log, options, flash_bytes);
+  if (const std::string wrong = unreadable_address(options.node); !wrong.empty()) return complain(wrong);
+  if (const std::string impossible = preflight(*log, options, flash_bytes); !impossible.empty())
+    return report_failure(impossible);
   if (!options.node.store.verify) log->warn("--verify off: what is read from flash is not verified; for tests only");
   Result<std::unique_ptr<io::Loop>> loop = io::make_real_loop();
   if (!loop) return report(loop.error(), "");

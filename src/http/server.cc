@@ -177,6 +177,12 @@ class BeastServer final : public HttpServer {
 
 }  // namespace
 
+Status HttpServer::check(const std::string& address) {
+  const Result<tcp::endpoint> endpoint = parse_endpoint(address);
+  if (!endpoint) return fail(endpoint.error());
+  return {};
+}
+
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address, Handler handler) {
   const Result<tcp::endpoint> endpoint = parse_endpoint(address);
   if (!endpoint) return fail(endpoint.error());

@@ -23,6 +23,8 @@ class HttpServer {
   // the other threads of the program and must not throw.
   using Handler = std::function<Response(std::string_view path)>;
 
+  // Whether `address` can be read, before anything is opened. kInvalid. Pure.
+  static Status check(const std::string& address);
   // Listens on "HOST:PORT" (port 0: the system chooses) and starts the thread. kInvalid: not an address, or one that
   // other machines reach; kBusy: in use; kIo.
   static Result<std::unique_ptr<HttpServer>> start(const std::string& address, Handler handler);

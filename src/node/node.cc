@@ -26,17 +26,20 @@ namespace kvd::node {
 namespace {
 
 constexpr std::string_view kHttpScheme = "http://";
+constexpr std::string_view kUnixScheme = "unix://";
 constexpr Duration kLogPeriod = std::chrono::seconds(10);
 constexpr Duration kContentionPoll = std::chrono::milliseconds(50);
 constexpr Error kShuttingDown{Code::kUnavailable, 0, "the depot is shutting down"};
 
-// One line for the user: what is wrong with an address and what to do.
+// One line for the user: what is wrong with an address that could be read, and what to do.
 Status explain(const std::string& address, const Error& error, std::string& why) {
   why = fmt::format("{}: {}", address, error.what);
   if (error.code == Code::kBusy) {
     why += ": stop the program that listens there, or choose another address";
   } else if (error.code == Code::kIo) {
     why += fmt::format(": {}: choose another address", error_text(error.sys_errno));
+  } else if (error.code != Code::kInvalid || address.starts_with(kUnixScheme)) {
+    why += ": choose another address";
   } else {
     why += ": choose a loopback address of this machine";
     if (!address.starts_with(kHttpScheme)) why += ", a unix socket, or say who may come in: --credentials";
@@ -246,7 +249,10 @@ net::Reach NodeImpl::reach_of(const net::Address& address) const {
 Status NodeImpl::bind_one(const std::string& text, std::vector<std::unique_ptr<net::Listener>>& listeners,
                           std::string& why) {
   const Result<net::Address> address = net::parse_address(text);
-  if (!address) return explain(text, address.error(), why);
+  if (!address) {
+    why = fmt::format("{}: {}", text, address.error().what);
+    return fail(address.error());
+  }
   if (address->tls && options_.tls == nullptr) {
     why = fmt::format("{}: a tls:// address needs a certificate: give --tls-cert and --tls-key", text);
     return fail(Code::kInvalid, "a tls:// address needs a certificate");
@@ -269,6 +275,10 @@ Status NodeImpl::bind(std::string& why) {
   for (const std::string& text : options_.resp)
     if (Status bound = bind_one(text, resp_listeners_, why); !bound) return bound;
   if (options_.http.empty()) return {};
+  if (const Status readable = http::HttpServer::check(options_.http); !readable) {
+    why = fmt::format("{}{}: {}", kHttpScheme, options_.http, readable.error().what);
+    return readable;
+  }
   auto http = http::HttpServer::start(options_.http, [this](std::string_view path) { return answer(path); });
   if (!http) return explain(std::string(kHttpScheme) + options_.http, http.error(), why);
   http_ = std::move(*http);

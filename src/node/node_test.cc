@@ -332,8 +332,14 @@ TEST(NodeStart, SaysWhatIsWrongWithAnAddress) {
       why_of(node->addresses()[0], ""),
       node->addresses()[0] + ": the address is in use: stop the program that listens there, or choose another address");
   EXPECT_NE(why_of("tcp://0.0.0.0:0", "").find("nobody would have to show a token"), std::string::npos);
+  EXPECT_NE(why_of("tcp://0.0.0.0:0", "").find("choose a loopback address"), std::string::npos);
   EXPECT_NE(why_of("here", "").find("an address starts with tcp://"), std::string::npos);
-  EXPECT_NE(why_of("tcp://127.0.0.1:0", "nowhere").find("http://nowhere: "), std::string::npos);
+  EXPECT_EQ(why_of("here", "").find("loopback"), std::string::npos);
+  const std::string nowhere = why_of("tcp://127.0.0.1:0", "nowhere");
+  EXPECT_TRUE(nowhere.starts_with("http://nowhere: an HTTP address is HOST:PORT")) << nowhere;
+  EXPECT_EQ(nowhere.find("loopback"), std::string::npos) << nowhere;
+  const std::string open = why_of("tcp://127.0.0.1:0", "0.0.0.0:0");
+  EXPECT_TRUE(open.ends_with(": choose a loopback address of this machine")) << open;
 }
 
 }  // namespace

@@ -110,6 +110,9 @@ class Usage(ServeTest):
             ["serve", "--dir", self.store, "--flash", "-1"],
             ["serve", "--dir", self.store, "--demote-after", "soon"],
             ["serve", "--dir", self.store, "--log-level", "loud"],
+            ["serve", "--dir", self.store, "--listen", "here"],
+            ["serve", "--dir", self.store, "--resp", "tcp://:x"],
+            ["serve", "--dir", self.store, "--http", "nowhere"],
             ["serve", "--config", os.path.join(self.folder, "none.toml")],
         ):
             with self.subTest(args=args):
@@ -118,7 +121,7 @@ class Usage(ServeTest):
 
     def test_impossible_sizes_are_status_1(self):
         for args in (["--pool", "1MiB"], ["--flash", "1MiB"], ["--segment", "5MiB"], ["--segment", "1GiB"],
-                     ["--flash", "4000000TiB"]):
+                     ["--flash", "4000000TiB"], ["--pool", "15TiB"]):
             with self.subTest(args=args):
                 self.refuse("serve", "--dir", self.store, *SMALL, *args)
 
@@ -190,7 +193,8 @@ class Refusals(ServeTest):
         path = os.path.join(self.folder, "file")
         with open(path, "w", encoding="ascii") as file:
             file.write("precious")
-        self.refuse("serve", "--dir", self.store, *SMALL, "--listen", f"unix://{path}")
+        error = self.refuse("serve", "--dir", self.store, *SMALL, "--listen", f"unix://{path}")
+        self.assertNotIn("loopback", error)
         self.assertEqual(os.path.getsize(path), 8)
 
 

@@ -55,8 +55,8 @@ def _ttft(data: dict) -> str:
         return ""
     document = data["document"]
     text = (f"A document of {document['tokens']:,} tokens ({document['kv_bytes'] / 1e6:.0f} MB of KV cache) and a "
-            f"question of {document['question_tokens']}. Engines B and C read the depot's memory, as engines on its host do; "
-            f"over TCP it takes longer. Median of the runs; the thin line spans minimum to maximum.")
+            f"question of {document['question_tokens']}. Engines B and C read the depot's memory, as engines on its "
+            "host do; over TCP it takes longer. Median of the runs; the thin line spans minimum to maximum.")
     rows = [[escape(row["label"]), row["engine"], f"{row['cached_tokens']:,}", seconds(row["median_s"]),
              seconds(row["min_s"]), seconds(row["max_s"]), str(len(row["runs_s"]))] for row in data["ttft"]]
     table = _table(["", "engine", "tokens cached", "median", "min", "max", "runs"], rows, numbers_from=2)

@@ -25,9 +25,9 @@
      "checks": [{"name": "...", "ok": true, "detail": "..."}]}
 
 Times are seconds unless the name says otherwise; events count from the request's submission. A part that was not run
-is null (or an empty list). Ratios have the names of `make bench-engine`: `_shm`, as the engines read the depot's memory.
-`ttft` is time to first token of document plus question. `status` is "ok" only when every
-check is; "incomplete" when the run ended before its last step. The file is replaced as a whole, never half written.
+is null (or an empty list). Ratios have the names of `make bench-engine`: `_shm`, as the engines read the depot's
+memory. `ttft` is time to first token of document plus question. `status` is "ok" only when every check is;
+"incomplete" when the run ended before its last step. The file is replaced as a whole, never half written.
 """
 
 from __future__ import annotations
