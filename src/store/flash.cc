@@ -83,9 +83,9 @@ void Flash::release_namespaces(std::uint32_t segment) {
   segment_namespaces_[segment].clear();
 }
 
-void Flash::bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation) {
+void Flash::bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation, std::uint64_t put_seq) {
   hold_namespace(segment, key.ns);
-  tombstones.add({key, put_seq_next++, segment, generation});
+  tombstones.add({key, put_seq != 0 ? put_seq : put_seq_next++, segment, generation});
 }
 
 void Flash::replaced_by(PoolRecord& record, const FlashPlace& place) {

@@ -97,8 +97,9 @@ struct Flash {
   [[nodiscard]] std::size_t records_per_segment() const noexcept {
     return std::min<std::size_t>(index.records_max() / segments.count() + 1, volume.segment_pages());
   }
-  // Notes that the record of this key in a segment of this generation is removed, for as long as that lives.
-  void bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation);
+  // Notes that the record of this key in a segment of this generation is removed, for as long as that lives, and with
+  // it what is older. `put_seq`: that of its successor, which must not end with it; 0: there is none.
+  void bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation, std::uint64_t put_seq = 0);
   // `record`, which replaces others, is on flash at `place`: as long as it is there nothing older of its key is found,
   // so it counts as their tombstone.
   void replaced_by(PoolRecord& record, const FlashPlace& place);

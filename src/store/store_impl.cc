@@ -439,11 +439,11 @@ bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
 
 // ---- Removal ----
 
-// Notes that the record at `place` is removed, for as long as its segment lives.
-void StoreImpl::bury(const RecordKey& key, const FlashPlace& place) {
+// Notes that the record at `place` is removed, for as long as its segment lives. `put_seq`: see Flash::bury().
+void StoreImpl::bury(const RecordKey& key, const FlashPlace& place, std::uint64_t put_seq) {
   Flash& flash = tier_->flash;
   flash.leave(key, place.segment, place.offset);
-  flash.bury(key, place.segment, place.generation);
+  flash.bury(key, place.segment, place.generation, put_seq);
   tier_->demoter.kick();
 }
 
@@ -454,14 +454,15 @@ void StoreImpl::forget_passing(const PoolRecord& image) {
 }
 
 // What flash holds of a record is damaged. An image in the pool that was not read from there is sound: it stays, and
-// who wants it on flash gets another copy.
+// who wants it on flash gets another copy. Where that is on its way the tombstone must not end it.
 void StoreImpl::forget_copy(const RecordKey& key, const FlashPlace& place) {
   PoolRecord* const record = pool_->find(key);
   if (record != nullptr && record->state == PoolRecord::State::kClean && record->place == place) {
     if (record->load != nullptr && !record->load->passing) return forget_record(*record);
     record->place = {};
   }
-  bury(key, place);
+  const bool succeeded = record != nullptr && record->state == PoolRecord::State::kDirty;
+  bury(key, place, succeeded ? record->put_seq : 0);
 }
 
 // Takes a published record out of pool and index. Before recovery has ended no tombstone can be written: whoever asks

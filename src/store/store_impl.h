@@ -144,7 +144,7 @@ class StoreImpl final : public Store {
   void supersede(PoolRecord& record);
   void finish_get(Get& get, Result<RecordView> result);
   void forget_record(PoolRecord& record);
-  void bury(const RecordKey& key, const FlashPlace& place);
+  void bury(const RecordKey& key, const FlashPlace& place, std::uint64_t put_seq = 0);
   void forget_copy(const RecordKey& key, const FlashPlace& place);
   void lend_pool();
   // There was no room in the pool for a record of this key, or not within its tenant's quota: the error for who asked,
