@@ -314,6 +314,7 @@ void Evictor::discarded(Task& task, const Status& status) {
 void Evictor::finish(Task& task) {
   failures_ = 0;
   flash_.tombstones.forget(task.segment);
+  flash_.strays.forget(task.segment);
   flash_.release_namespaces(task.segment);
   if (task.retire) {
     flash_.segments.at(task.segment).generation = task.new_generation;

@@ -21,6 +21,7 @@
 #include "store/recycler.h"
 #include "store/segments.h"
 #include "store/store.h"
+#include "store/strays.h"
 #include "store/tombstones.h"
 #include "store/volume.h"
 
@@ -48,23 +49,26 @@ struct Flash {
   Flash(const Flash&) = delete;
   Flash& operator=(const Flash&) = delete;
 
-  // Where a record lies that may be read, also one that its tenant has given up; nothing when the tier is off. The
-  // place's generation is filled in.
   struct Found {
     FlashPlace place;
     std::uint32_t pages = 0;
   };
+  // Where a record lies that a start could find, whether or not it may be read now: what removals ask, and puts that
+  // take its place. The place's generation is filled in.
+  [[nodiscard]] std::optional<Found> known(std::uint64_t hash) const noexcept { return found(index.find(hash)); }
+  // Where a record lies that may be read, also one that its tenant has given up; nothing when the tier is off.
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash) const noexcept {
     if (!health.on() || hidden_.contains(hash)) return std::nullopt;
-    return found(index.find(hash));
+    return known(hash);
   }
   // The same, of which the index has fetched the place.
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash, const FlashIndex::Place& place) const noexcept {
     if (!health.on() || hidden_.contains(hash)) return std::nullopt;
     return found(index.find(place));
   }
-  // Enters a record that was written into the index and counts it. False when the index has no place.
-  bool enter(const RecordKey& key, const IndexEntry& entry);
+  // Enters a record that was written into the index and counts it. False when the index has no place. `outdated`, where
+  // it is given, gets the place that the index had for it; its generation stays 0 when there was none.
+  bool enter(const RecordKey& key, const IndexEntry& entry, FlashPlace* outdated = nullptr);
   // Takes a record out of the index, if it lies there.
   void leave(const RecordKey& key, std::uint32_t segment, std::uint32_t offset);
   // Whether this record's tenant may have it on flash at all.
@@ -125,6 +129,7 @@ struct Flash {
   Segments segments;
   FlashUsage usage;
   Tombstones tombstones;
+  Strays strays;
   FlashHealth health;
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;

@@ -272,6 +272,17 @@ TEST_F(PoolDamageTest, ADirtyRecordIsDroppedAndItsPutSaysSo) {
 class DamagedRecordTest : public ::testing::Test {
  protected:
   void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
+  // Where the first byte of the record's first slab lies.
+  std::uint64_t place_of(std::uint64_t number) {
+    std::vector<std::byte> slab(5'000);
+    std::uint64_t at = kHeadBytes;
+    for (; at + slab.size() < kit_.drive().size(); at += kPageBytes) {
+      kit_.drive().peek(at, slab);
+      if (slab_is(slab, number, 1, 0)) return at;
+    }
+    ADD_FAILURE() << "record " << number << " is not there";
+    return at;
+  }
 
   StoreKit kit_;
 };
@@ -312,6 +323,35 @@ TEST_F(DamagedRecordTest, ADamagedRecordIsDroppedForGoodAndCanBePutAgain) {
   ASSERT_TRUE(kit_.put(1, 2));
   ASSERT_TRUE(kit_.reopen());
   EXPECT_EQ(kit_.get(1), 2u);
+}
+
+// A flush has failed, so the record is written anew; while that is under way the scrubber reads the first copy.
+TEST_F(DamagedRecordTest, ADamagedCopyDoesNotTakeItsSuccessorWithIt) {
+  open();
+  for (std::uint64_t n = 0; n < 4; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  kit_.close();
+  kit_.options.scrub_bytes_per_s = 64 << 10;  // a footer, and a second later the records
+  open();
+  ASSERT_EQ(kit_.get(1), 1u);
+  kit_.drive().flip_bit(place_of(1), 3);
+  kit_.drive().inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kError);
+  EXPECT_EQ(kit_.put(1, 1, AckLevel::kSynced).error().code, Code::kIo);
+  kit_.drive().hold_back(kHeadBytes, kit_.drive().size() - kHeadBytes, std::chrono::seconds(8));
+  std::optional<Code> code;
+  kit_.store->await(kit_.ns, id_of(1), AckLevel::kSynced,
+                    [&](Status status) { code = status ? Code::kOk : status.error().code; });
+  kit_.loop.run_for(Millis(10));
+  kit_.drive().hold_back(kHeadBytes, kit_.drive().size() - kHeadBytes, Duration::zero());
+  ASSERT_TRUE(kit_.loop.run_until([&] { return kit_.stats().corrupt.value() == 1; }, std::chrono::seconds(7)));
+  EXPECT_FALSE(code.has_value()) << "the frame is under way";
+  ASSERT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, std::chrono::seconds(5)));
+  EXPECT_EQ(code, Code::kOk);
+  kit_.loop.run_for(Millis(200));
+  EXPECT_EQ(kit_.stats().tombstones.value(), 1u);
+  kit_.kill();
+  kit_.options.scrub_bytes_per_s = 0;
+  open();
+  EXPECT_EQ(kit_.get(1), 1u);
 }
 
 TEST_F(DamagedRecordTest, AnOlderImageOfTheSameRecordInItsPlaceIsNoticed) {

@@ -369,26 +369,28 @@ void StoreImpl::supersede(PoolRecord& record) {
   if (old != nullptr) stats_.puts_replacing.add();
   if (tier_ != nullptr) {
     Flash& flash = tier_->flash;
-    const auto note = [&record](std::uint32_t segment, std::uint64_t generation) {
-      const auto same = [&](const ReplacedPlace& p) { return p.segment == segment && p.generation == generation; };
-      if (std::ranges::none_of(record.replaced, same)) record.replaced.push_back({segment, generation});
-    };
     if (old != nullptr) {
       record.replaced = std::exchange(old->replaced, {});
-      if (old->in_frame || flash.backs(old->place)) note(old->place.segment, old->place.generation);
+      if (old->in_frame || flash.backs(old->place))
+        record.note_replaced({old->place.segment, old->place.generation});
       tier_->demoter.replace(*old, record);
       tier_->loader.abandon(*old, fail(Code::kNotFound, "the record was replaced"));
     }
-    if (const auto found = flash.find(record.key.hash)) {
+    if (const auto found = flash.known(record.key.hash)) {
       if (old == nullptr) stats_.puts_replacing.add();
-      note(found->place.segment, found->place.generation);
+      record.note_replaced({found->place.segment, found->place.generation});
       flash.leave(record.key, found->place.segment, found->place.offset);
     }
-    // What a segment that is being given up still holds could come back, too.
-    for (const std::uint32_t segment : tier_->evictor.removed_from(record.key.hash))
-      note(segment, flash.segments.at(segment).generation);
+    for (const ReplacedPlace& place : take_unindexed(record.key.hash)) record.note_replaced(place);
   }
   if (old != nullptr) pool_->detach(*old);
+}
+
+std::vector<ReplacedPlace> StoreImpl::take_unindexed(std::uint64_t hash) {
+  std::vector<ReplacedPlace> places = tier_->flash.strays.take(hash);
+  for (const std::uint32_t segment : tier_->evictor.removed_from(hash))
+    places.push_back({segment, tier_->flash.segments.at(segment).generation});
+  return places;
 }
 
 void StoreImpl::await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
@@ -494,17 +496,15 @@ bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
     present = usable(*record);
     forget_record(*record);
   }
-  // Also what its tenant has given up: the next start would find it again.
-  if (const auto found = tier_ != nullptr ? tier_->flash.find(key.hash) : std::nullopt) {
-    present = present || serves(namespaces_->tenant(key.ns), found);
-    bury(key, found->place);
-  }
-  if (tier_ != nullptr && tier_->flash.health.on()) {
+  if (tier_ != nullptr) {
     tier_->demoter.activity();
-    // A segment that is being given up would bring the record back if the machine stopped now.
-    for (const std::uint32_t segment : tier_->evictor.removed_from(key.hash)) {
-      Flash& flash = tier_->flash;
-      flash.bury(key, segment, flash.segments.at(segment).generation);
+    // Also what its tenant has given up: the next start would find it again.
+    if (const auto found = tier_->flash.known(key.hash)) {
+      present = present || serves(namespaces_->tenant(key.ns), found);
+      bury(key, found->place);
+    }
+    for (const ReplacedPlace& place : take_unindexed(key.hash)) {
+      tier_->flash.bury(key, place.segment, place.generation);
       tier_->demoter.kick();
     }
   }

@@ -142,6 +142,9 @@ class StoreImpl final : public Store {
   // `record` is about to be published: what is stored under its key leaves pool and index, and its places on flash are
   // remembered with `record`.
   void supersede(PoolRecord& record);
+  // Where copies of a record may lie that the index does not know and a start could find: in segments that are being
+  // given up, and in frames of rewrites that failed. Told once: they are to be buried or replaced.
+  std::vector<ReplacedPlace> take_unindexed(std::uint64_t hash);
   void finish_get(Get& get, Result<RecordView> result);
   void forget_record(PoolRecord& record);
   void bury(const RecordKey& key, const FlashPlace& place, std::uint64_t put_seq = 0);
