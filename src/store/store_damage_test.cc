@@ -354,6 +354,87 @@ TEST_F(DamagedRecordTest, ADamagedCopyDoesNotTakeItsSuccessorWithIt) {
   EXPECT_EQ(kit_.get(1), 1u);
 }
 
+TEST_F(DamagedRecordTest, ARecordThatCannotBeReadIsGivenUpOnlyIfTheDeviceStaysOn) {
+  open();
+  for (std::uint64_t n = 0; n < 4; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  ASSERT_TRUE(kit_.reopen());
+  for (const std::uint64_t n : {1u, 2u}) {
+    kit_.drive().wear_out(io::DiskOp::Kind::kRead, place_of(n), 1);
+    EXPECT_EQ(kit_.get(n), 0u);
+    EXPECT_EQ(kit_.why_missed, Code::kIo);
+    EXPECT_EQ(kit_.lookup(n), Tier::kNone);
+  }
+  EXPECT_TRUE(kit_.put(2, 2, AckLevel::kWritten)) << "what the next request for it does";
+  kit_.loop.run_for(std::chrono::seconds(9));
+  EXPECT_EQ(kit_.stats().tombstones.value(), 0u);
+  EXPECT_EQ(kit_.stats().corrupt.value(), 0u);
+  kit_.loop.run_for(std::chrono::seconds(2));
+  EXPECT_EQ(kit_.stats().tombstones.value(), 1u) << "of the record that was not put again";
+  kit_.drive().mend();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+  EXPECT_EQ(kit_.get(2), 2u);
+  EXPECT_EQ(kit_.get(3), 1u);
+}
+
+TEST_F(DamagedRecordTest, ARemovalEndsWhatCouldNotBeRead) {
+  open();
+  for (std::uint64_t n = 0; n < 2; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  ASSERT_TRUE(kit_.reopen());
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, place_of(1), 1);
+  EXPECT_EQ(kit_.get(1), 0u);
+  EXPECT_TRUE(kit_.remove(1));
+  kit_.loop.run_for(Millis(200));
+  EXPECT_EQ(kit_.stats().tombstones.value(), 1u);
+  kit_.loop.run_for(std::chrono::seconds(11));
+  EXPECT_EQ(kit_.stats().tombstones.value(), 1u);
+  kit_.kill();
+  kit_.drive().mend();
+  open();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
+// The segment of the unreadable copy stays, that of the put which took its place goes: the copy must not come back.
+TEST_F(DamagedRecordTest, WhatCouldNotBeReadIsEndedByAPutOfTheSameRecord) {
+  open();
+  for (std::uint64_t n = 0; n < 2; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  ASSERT_TRUE(kit_.reopen());
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, place_of(1), 1);
+  EXPECT_EQ(kit_.get(1), 0u);
+  EXPECT_TRUE(kit_.put(1, 2, AckLevel::kWritten));
+  EXPECT_TRUE(kit_.remove(1));
+  kit_.loop.run_for(std::chrono::seconds(11));
+  for (std::uint64_t n = 100; kit_.stats().segments_evicted.value() < 12; ++n) {
+    EXPECT_EQ(kit_.get(0), 1u);
+    ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  }
+  kit_.kill();
+  kit_.drive().mend();
+  open();
+  EXPECT_EQ(kit_.get(0), 1u) << "its segment is still there";
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
+TEST_F(DamagedRecordTest, AReplacementOfWhatCouldNotBeReadEndsItThoughItIsNotWritten) {
+  open();
+  for (std::uint64_t n = 0; n < 2; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  ASSERT_TRUE(kit_.reopen());
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, place_of(1), 1);
+  EXPECT_EQ(kit_.get(1), 0u);
+  for (std::uint64_t segment = 0; segment < 8; ++segment)  // every frame fails, headers do not
+    kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kHeadBytes + segment * kit_.options.segment_bytes + kPageBytes,
+                          kit_.options.segment_bytes - 2 * kPageBytes);
+  EXPECT_EQ(kit_.replace(1, 2, AckLevel::kWritten).error().code, Code::kIo);
+  kit_.drive().mend();
+  kit_.settle();
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.get(0), 1u);
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
 TEST_F(DamagedRecordTest, AnOlderImageOfTheSameRecordInItsPlaceIsNoticed) {
   open();
   ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
