@@ -75,22 +75,6 @@ void Flash::leave(const RecordKey& key, std::uint32_t segment, std::uint32_t off
   if (pages > 0) usage.remove(namespaces.tenant(key.ns), segment, offset, pages);
 }
 
-void Flash::doubt(const RecordKey& key, const FlashPlace& place) {
-  if (!health.on() || doubtful(place)) return;
-  doubts_.push_back({key, place, after(loop.now(), FlashHealth::kErrorWindow)});
-  if (!doubt_timer_.armed()) doubt_timer_.arm(doubts_.front().until);
-}
-
-void Flash::end_doubts() {
-  if (!health.on()) return;
-  while (!doubts_.empty() && doubts_.front().until <= loop.now()) {
-    const Doubt over = doubts_.front();
-    doubts_.erase(doubts_.begin());
-    drop_(over.key, over.place);
-  }
-  if (!doubts_.empty()) doubt_timer_.arm(doubts_.front().until);
-}
-
 void Flash::hold_namespace(std::uint32_t segment, NamespaceHandle ns) {
   auto& held = segment_namespaces_[segment];
   if (std::ranges::find(held, ns) != held.end()) return;

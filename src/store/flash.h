@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -45,7 +44,6 @@ struct Flash {
         budget_at_(loop.now()),
         segment_namespaces_(segments.count()),
         hidden_(index_records_max),
-        doubt_timer_(loop, [this] { end_doubts(); }),
         flights_(kFlightsReserved),
         refused_timer_(loop, [this] { fail_refused(); }) {}
   Flash(const Flash&) = delete;
@@ -61,12 +59,12 @@ struct Flash {
   // Where a record lies that may be read, also one that its tenant has given up; nothing when the tier is off.
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash) const noexcept {
     if (!health.on() || hidden_.contains(hash)) return std::nullopt;
-    return undoubted(known(hash));
+    return known(hash);
   }
   // The same, of which the index has fetched the place.
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash, const FlashIndex::Place& place) const noexcept {
     if (!health.on() || hidden_.contains(hash)) return std::nullopt;
-    return undoubted(found(index.find(place)));
+    return found(index.find(place));
   }
   // Enters a record that was written into the index and counts it. False when the index has no place. `outdated`, where
   // it is given, gets the place that the index had for it; its generation stays 0 when there was none.
@@ -81,11 +79,6 @@ struct Flash {
   // Others may be hidden with it (HiddenHashes).
   void hide(std::uint64_t hash) { hidden_.add(hash); }
   void unhide_all() { hidden_.clear(); }
-  // A copy could not be read, twice. It is not found from now on; after FlashHealth::kErrorWindow `drop` is called with
-  // it, from the loop, unless the tier has gone off by then: that many errors were not the copy's, and it is kept. As
-  // many errors as that takes bound how many there are: less than 2 * FlashHealth::kErrorsMax.
-  void doubt(const RecordKey& key, const FlashPlace& place);
-  void on_doubtful(std::function<void(const RecordKey& key, const FlashPlace& place)> drop) { drop_ = std::move(drop); }
   // What an entry of the index comes to.
   [[nodiscard]] std::optional<Found> found(const std::optional<IndexEntry>& entry) const noexcept {
     if (!entry || !segments.readable(entry->segment) || entry->interleave != 0) return std::nullopt;
@@ -153,19 +146,6 @@ struct Flash {
   };
   static constexpr std::size_t kFlightsReserved = 256;  // as many as the disk takes at once
 
-  struct Doubt {
-    RecordKey key;
-    FlashPlace place;
-    Time until{};
-  };
-
-  [[nodiscard]] bool doubtful(const FlashPlace& place) const noexcept {
-    return std::ranges::find(doubts_, place, &Doubt::place) != doubts_.end();
-  }
-  [[nodiscard]] std::optional<Found> undoubted(const std::optional<Found>& copy) const noexcept {
-    return copy && doubtful(copy->place) ? std::nullopt : copy;
-  }
-  void end_doubts();
   void landed(Flight& flight, const Status& status);
   void fail_refused();
 
@@ -175,9 +155,6 @@ struct Flash {
   Time budget_at_;
   std::vector<std::vector<NamespaceHandle>> segment_namespaces_;
   HiddenHashes hidden_;
-  std::vector<Doubt> doubts_;  // in order of time
-  std::function<void(const RecordKey&, const FlashPlace&)> drop_;
-  io::Timer doubt_timer_;
   Recycler<Flight> flights_;
   std::vector<std::pair<io::DiskOp*, Status>> refused_;
   io::Timer refused_timer_;

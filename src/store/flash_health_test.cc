@@ -115,29 +115,6 @@ TEST_F(BreakerTest, ARemovalTellsWhatATierThatIsOffHolds) {
   EXPECT_FALSE(kit_.remove(10));
 }
 
-// The first records that a failing device does not give any more are no worse than the others.
-TEST_F(BreakerTest, WhatCouldNotBeReadWhenTheDeviceFailedIsNotRemoved) {
-  open();
-  for (std::uint64_t n = 0; n < 10; ++n) ASSERT_TRUE(kit_.put(n));
-  ASSERT_TRUE(kit_.reopen());
-  const auto fail_reads = [this](std::uint64_t first, std::uint64_t records) {
-    for (std::uint64_t i = 1; i <= 2 * records; ++i)
-      kit_.drive().inject(io::DiskOp::Kind::kRead, i, io::SimFault::kError);
-    for (std::uint64_t n = first; n < first + records; ++n) EXPECT_EQ(kit_.get(n), 0u);
-  };
-  fail_reads(0, 6);
-  for (std::uint64_t n = 0; n < 10; ++n) EXPECT_EQ(kit_.lookup(n), n < 6 ? Tier::kNone : Tier::kFlash);
-  kit_.loop.run_for(Millis(200));
-  EXPECT_EQ(kit_.stats().tier_off.value(), 0u);
-  EXPECT_EQ(kit_.stats().tombstones.value(), 0u);
-  fail_reads(6, 2);
-  kit_.loop.run_for(std::chrono::seconds(20));
-  EXPECT_EQ(kit_.stats().tier_off.value(), 1u);
-  kit_.kill();
-  open();
-  for (std::uint64_t n = 0; n < 10; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
-}
-
 TEST_F(BreakerTest, AHangingDiskTurnsTheTierOffInsteadOfFillingThePool) {
   open();
   std::optional<Code> code;

@@ -279,7 +279,7 @@ bool Loader::read_again(PoolRecord& record, bool table, const LayerSet& layers, 
   const bool corrupt = code == Code::kCorrupt;
   if (corrupt) flash_.stats.corrupt.add();
   abandon(record, fail(code, corrupt ? "the record failed verification twice" : "the record could not be read twice"));
-  drop_(record, code);
+  drop_(record);
   return false;
 }
 

@@ -39,8 +39,8 @@ class Loader {
   static constexpr std::uint64_t kPromotionBytesMax = std::uint64_t{256} << 20;
   static constexpr std::size_t kWaitersReserved = 1024;  // gets at once for which memory is taken at start, at most
 
-  // Takes a record whose bytes on flash are no good (kCorrupt) or cannot be read (kIo) out of pool and index.
-  using Drop = std::function<void(PoolRecord&, Code)>;
+  // Takes a record whose bytes on flash are no good out of pool and index for good.
+  using Drop = std::function<void(PoolRecord&)>;
   // Finds the record of a queued promotion or begins one; null when it is gone or there is no room.
   using Start = std::function<PoolRecord*(const RecordKey&)>;
 

@@ -102,9 +102,7 @@ void Scrubber::read_again() {
   const std::uint64_t begin = std::uint64_t{d.offset} * kPageBytes;
   again_.pop_back();
   read(begin, align_up(d.length, kPageBytes), [this, &d, begin](Status status) {
-    if (!live(d)) return;
-    if (!status) return drop(d, Code::kIo);
-    if (!sound(d, begin)) drop(d, Code::kCorrupt);
+    if (live(d) && !(status && sound(d, begin))) drop(d);
   });
 }
 
@@ -131,16 +129,14 @@ bool Scrubber::sound(const Descriptor& d, std::uint64_t read_from) const {
   return check_record(buffer_.span().subspan(at, d.length), d, footer_.content).has_value();
 }
 
-void Scrubber::drop(const Descriptor& d, Code why) {
+void Scrubber::drop(const Descriptor& d) {
   const SegmentContent& content = footer_.content;
   const NamespaceHandle ns =
       flash_.namespaces.learn(content.namespaces[d.name_space], content.schemas[d.schema]).handle;  // held: it is live
   const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
-  if (why == Code::kCorrupt) {
-    ++dropped_;
-    flash_.stats.corrupt.add();
-  }
-  drop_(key, {segment_, d.offset, generation_, static_cast<std::uint32_t>(d.checksum)}, why);
+  ++dropped_;
+  flash_.stats.corrupt.add();
+  drop_(key, {segment_, d.offset, generation_, static_cast<std::uint32_t>(d.checksum)});
 }
 
 void Scrubber::read(std::uint64_t offset, std::size_t bytes, std::move_only_function<void(Status)> on_done) {

@@ -25,9 +25,8 @@ class Scrubber {
   static constexpr std::size_t kReadBytes = 1 << 20;  // NVMe saturates at 128 KiB to 1 MiB
   static constexpr Duration kPassMin = std::chrono::hours(24);
 
-  // Takes a record, of which the index says that it lies at this place, out of the index: what lies there is no good
-  // (kCorrupt) or cannot be read (kIo).
-  using Drop = std::function<void(const RecordKey&, const FlashPlace&, Code)>;
+  // Takes a record, of which the index says that it lies at this place, out of the index for good.
+  using Drop = std::function<void(const RecordKey&, const FlashPlace&)>;
 
   Scrubber(Flash& flash, Evictor& evictor, std::uint64_t bytes_per_s);
 
@@ -50,7 +49,7 @@ class Scrubber {
   // Whether the index has it where the footer does.
   [[nodiscard]] bool live(const Descriptor& d) const;
   [[nodiscard]] bool sound(const Descriptor& d, std::uint64_t read_from) const;
-  void drop(const Descriptor& d, Code why);
+  void drop(const Descriptor& d);
   // Reads these bytes of the segment, whose reader it is meanwhile; nothing else is under way.
   void read(std::uint64_t offset, std::size_t bytes, std::move_only_function<void(Status)> on_done);
 

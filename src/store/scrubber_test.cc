@@ -113,7 +113,6 @@ TEST_F(ScrubberTest, APlaceThatCannotBeReadCostsItsRecordOnly) {
   open();
   one_pass();
   EXPECT_EQ(missing(), std::vector<std::uint64_t>{11});
-  EXPECT_EQ(kit_.stats().corrupt.value(), 0U) << "nothing wrong was read";
   EXPECT_EQ(kit_.stats().tier_off.value(), 0U);
 }
 

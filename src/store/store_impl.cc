@@ -449,37 +449,34 @@ void StoreImpl::bury(const RecordKey& key, const FlashPlace& place, std::uint64_
   tier_->demoter.kick();
 }
 
-// Before recovery has ended no tombstone can be written: whoever asks for the record behind it finds out again.
-void StoreImpl::drop_load(PoolRecord& image, Code why) {
-  const RecordKey key = image.key;
-  const FlashPlace place = image.place;
-  if (!image.load->passing) pool_->detach(image);
-  recovering_ ? tier_->flash.hide(key.hash) : forget_copy(key, place, why);
+// Its place may have been given to another record since; then there is nothing to forget.
+void StoreImpl::forget_passing(const PoolRecord& image) {
+  const auto found = tier_->flash.find(image.key.hash);
+  if (found && found->place == image.place) forget_copy(image.key, image.place);
 }
 
-// What flash holds of a record is damaged, or cannot be read: that may be the device, so the copy is kept for as long
-// as it is in doubt. An image in the pool that was not read from there is sound: it stays, and who wants it on flash
-// gets another copy. Where that is on its way the tombstone must not end it. The place may have been given to another
-// record since; then there is nothing to forget.
-void StoreImpl::forget_copy(const RecordKey& key, const FlashPlace& place, Code why) {
-  const auto known = tier_->flash.known(key.hash);
-  if (!known || known->place != place) return;
+// What flash holds of a record is damaged. An image in the pool that was not read from there is sound: it stays, and
+// who wants it on flash gets another copy. Where that is on its way the tombstone must not end it.
+void StoreImpl::forget_copy(const RecordKey& key, const FlashPlace& place) {
   PoolRecord* const record = pool_->find(key);
-  const bool succeeded = record != nullptr && record->state == PoolRecord::State::kDirty;
-  const std::uint64_t put_seq = succeeded ? record->put_seq : 0;
   if (record != nullptr && record->state == PoolRecord::State::kClean && record->place == place) {
-    if (record->load == nullptr) {
-      record->place = {};
-    } else {
-      tier_->loader.abandon(*record, fail(Code::kNotFound, "the record was dropped"));
-      pool_->detach(*record);
-    }
+    if (record->load != nullptr && !record->load->passing) return forget_record(*record);
+    record->place = {};
   }
-  why == Code::kIo ? tier_->flash.doubt(key, place) : bury(key, place, put_seq);
+  const bool succeeded = record != nullptr && record->state == PoolRecord::State::kDirty;
+  bury(key, place, succeeded ? record->put_seq : 0);
 }
 
-// Takes a published record out of pool and index.
+// Takes a published record out of pool and index. Before recovery has ended no tombstone can be written: whoever asks
+// for the record behind it finds out again.
 void StoreImpl::forget_record(PoolRecord& record) {
+  if (recovering_) {
+    tier_->flash.hide(record.key.hash);
+    if (record.load != nullptr && record.load->passing) return;
+    tier_->loader.abandon(record, fail(Code::kNotFound, "the record was dropped"));
+    return pool_->detach(record);
+  }
+  if (record.load != nullptr && record.load->passing) return forget_passing(record);
   if (tier_ != nullptr) {
     if (record.in_frame || (record.state == PoolRecord::State::kClean && tier_->flash.backs(record.place)))
       bury(record.key, record.place);

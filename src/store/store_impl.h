@@ -133,8 +133,8 @@ class StoreImpl final : public Store {
   void get_from_flash(Get& get, const RecordKey& key, const GroupInfo& group);
   // A copy of layers that are in the pool; an empty view when there is no room for it.
   RecordView copy_of(PoolRecord& record, std::uint32_t first, std::uint32_t count);
-  // What was being loaded cannot be read (kIo), or is not what was put. The image is in no table any more behind it.
-  void drop_load(PoolRecord& image, Code why);
+  // A record on flash that failed verification while it was passing.
+  void forget_passing(const PoolRecord& image);
   void used(PoolRecord& record);
   // The group of a put, when one may begin.
   Result<const GroupInfo*> check_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign);
@@ -148,7 +148,7 @@ class StoreImpl final : public Store {
   void finish_get(Get& get, Result<RecordView> result);
   void forget_record(PoolRecord& record);
   void bury(const RecordKey& key, const FlashPlace& place, std::uint64_t put_seq = 0);
-  void forget_copy(const RecordKey& key, const FlashPlace& place, Code why);
+  void forget_copy(const RecordKey& key, const FlashPlace& place);
   void lend_pool();
   // There was no room in the pool for a record of this key, or not within its tenant's quota: the error for who asked,
   // after what can be done for the next.

@@ -151,8 +151,8 @@ class ModelRun {
   void removals_durable() {
     for (Record& record : records_) {
       if (!record.known) continue;
-      // What a tenant has given up, or could not be read, lies where it was, and nobody has removed it.
-      if (plan_.quotas || plan_.faults) {
+      // What a tenant has given up lies where it was, and nobody has removed it.
+      if (plan_.quotas) {
         record.possible = record.kept;
         continue;
       }

@@ -190,9 +190,7 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   tier_->flash.health.on_off([this] { tier_off(); });
   tier_->evictor.on_progress([this] { tier_->demoter.kick(); });
   tier_->demoter.on_reading([this] { return tier_->loader.busy(); });
-  tier_->loader.on_drop([this](PoolRecord& record, Code error) { drop_load(record, error); });
-  tier_->flash.on_doubtful(
-      [this](const RecordKey& key, const FlashPlace& place) { forget_copy(key, place, Code::kCorrupt); });
+  tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });
   tier_->loader.on_promotion([this](const RecordKey& key) { return start_promotion(key); });
   recovering_ = true;
   namespaces_->set_reading(true);
@@ -257,8 +255,7 @@ Status StoreImpl::begin_writing(std::vector<std::uint32_t> surplus, std::string&
   fit_flash_quotas();
   stats_.recovering.set(0);
   stats_.recovery_percent.set(100);
-  tier_->scrubber.start(
-      [this](const RecordKey& key, const FlashPlace& place, Code error) { forget_copy(key, place, error); });
+  tier_->scrubber.start([this](const RecordKey& key, const FlashPlace& place) { forget_copy(key, place); });
   return {};
 }
 
