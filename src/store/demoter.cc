@@ -284,7 +284,8 @@ void Demoter::frame_done(Frame& frame, const Status& status) {
     PoolRecord& record = *records[i];
     record.in_frame = false;
     if (record.state == PoolRecord::State::kDirty) {
-      if (status) {
+      // What a scan may not come as far as does not take the place of a copy that it finds.
+      if (reachable || (status && !flash_.known(record.key.hash))) {
         record_written(record, frame.place(i));
       } else {
         record_failed(record, frame.place(i));
@@ -298,7 +299,8 @@ void Demoter::frame_done(Frame& frame, const Status& status) {
 
 void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   if (!flash_.health.on()) return give_up(record, tier_is_off());
-  if (flash_.index.size() >= flash_.index.records_max()) evictor_.make_index_room();
+  const auto known = flash_.known(record.key.hash);
+  if (!known && flash_.index.size() >= flash_.index.records_max()) evictor_.make_index_room();
   const IndexEntry entry{place.segment, place.offset, record.pages, 0, place.checksum};
   const bool admitted = Flash::admits(record);  // the quota may have become smaller meanwhile
   TenantSpace& tenant = *record.tenant;
@@ -309,7 +311,7 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
     inserted = flash_.enter(record.key, entry, &outdated);
   if (!inserted) {
     // Unfindable on flash: a tombstone keeps it from coming back at the next start after a removal.
-    flash_.bury(record.key, place.segment, place.generation);
+    end_copies(record.key, place);
     return give_up(record, admitted ? not_written() : beyond_quota());
   }
   record.place = place;
@@ -322,13 +324,22 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   take_acks(record, {});
 }
 
+// Buries what was, or may have been, written at `place`. Its tombstone is newer than a copy that is known, and ends it,
+// too: so nobody is promised that any more.
+void Demoter::end_copies(const RecordKey& key, const FlashPlace& place) {
+  if (const auto known = flash_.known(key.hash)) {
+    flash_.leave(key, known->place.segment, known->place.offset);
+    flash_.bury(key, known->place.segment, known->place.generation);
+  }
+  flash_.bury(key, place.segment, place.generation);
+}
+
 // The frame may be on the medium all the same, and as long as its segment has no footer a scan would find it there. So
 // the failed copy is buried, and what is written from now on is newer than that. The tombstone would end an older copy,
 // too. What this record replaces has left the index; so where one is known, either may be found.
 void Demoter::record_failed(PoolRecord& record, const FlashPlace& place) {
   const bool rewrite = flash_.known(record.key.hash).has_value();
-  if (!rewrite || !flash_.strays.add(record.key.hash, {place.segment, place.generation}))
-    flash_.bury(record.key, place.segment, place.generation);
+  if (!rewrite || !flash_.strays.add(record.key.hash, {place.segment, place.generation})) end_copies(record.key, place);
   record.put_seq = flash_.put_seq_next++;
   record.place = {};
   if (!flash_.health.on()) return give_up(record, tier_is_off());

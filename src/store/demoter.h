@@ -85,6 +85,7 @@ class Demoter {
   void frame_done(Frame& frame, const Status& status);
   void record_written(PoolRecord& record, const FlashPlace& place);
   void record_failed(PoolRecord& record, const FlashPlace& place);
+  void end_copies(const RecordKey& key, const FlashPlace& place);
   void give_up(PoolRecord& record, const Status& why);
   void drop_due();
   void add_ack(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack);

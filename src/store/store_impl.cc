@@ -430,7 +430,10 @@ bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
   stats_.corrupt.add();
   if (tier_ != nullptr) {
     const Status why = fail(Code::kCorrupt, "the record went bad in the pool");
-    if (record->in_frame) bury(record->key, record->place);  // what is being written is no better
+    if (record->in_frame) {  // what is being written is no better, and its tombstone ends an older copy as well
+      bury(record->key, record->place);
+      if (const auto known = tier_->flash.known(record->key.hash)) bury(record->key, known->place);
+    }
     tier_->flash.bury_replaced(*record);
     tier_->demoter.forget(*record, why);
     tier_->loader.abandon(*record, why);
