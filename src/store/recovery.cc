@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "base/error_text.h"
 #include "store/aligned_buffer.h"
-#include "store/blocking_disk.h"
 #include "store/footer_reader.h"
 #include "store/use_table.h"
 
@@ -205,8 +204,7 @@ Status Recovery::read_headers(std::vector<Use>& uses) {
   std::uint32_t unreadable = 0;
   const AlignedBuffer page(kPageBytes);
   for (const std::uint32_t segment : again) {
-    const Status read =
-        BlockingDisk(flash_.loop, flash_.volume.disk()).read(flash_.volume.offset_of(segment), page.span());
+    const Status read = disk().read(flash_.volume.offset_of(segment), page.span());
     if (!read) ++unreadable;
     if (read) take_header(segment, page.span(), uses);
   }
@@ -229,7 +227,7 @@ bool Recovery::take_header(std::uint32_t segment, Bytes page, std::vector<Use>& 
 
 ReadSegment Recovery::reader_of(const Use& use) {
   return [this, start = flash_.volume.offset_of(use.segment)](std::uint64_t offset, MutableBytes to) {
-    return BlockingDisk(flash_.loop, flash_.volume.disk()).read(start + offset, to);
+    return disk().read(start + offset, to);
   };
 }
 
@@ -296,10 +294,9 @@ bool Recovery::write_footer(const Use& use, Footer& footer) {
   footer.trailer.boot_epoch = flash_.volume.boot_epoch();
   const AlignedBuffer area(bytes);
   encode_footer(area.span(), flash_.volume.seeds(), footer.trailer, content, footer.usage);
-  BlockingDisk disk(flash_.loop, flash_.volume.disk());
   const std::uint64_t end = flash_.volume.offset_of(use.segment) + flash_.volume.segment_bytes();
   // Without it the next start scans again; nothing is lost.
-  const auto written = disk.write(end - bytes, area.span());
+  const auto written = disk().write(end - bytes, area.span());
   if (!written)
     flash_.log.warn(
         fmt::format("store: the footer of segment {} was not written: {}", use.segment, error_text(written.error())));

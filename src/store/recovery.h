@@ -29,6 +29,7 @@
 
 #include "base/result.h"
 #include "store/aligned_buffer.h"
+#include "store/blocking_disk.h"
 #include "store/flash.h"
 #include "store/put_seqs.h"
 #include "store/segment_scan.h"
@@ -85,6 +86,7 @@ class Recovery {
   bool finish();
   // Sorts segments by when they go: as they were used, as far as the newest header tells, else by age.
   void sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const;
+  [[nodiscard]] BlockingDisk disk() { return {flash_.loop, flash_.volume.disk(), &flash_.health}; }
   [[nodiscard]] ReadSegment reader_of(const Use& use);
   [[nodiscard]] SegmentUse whole(const Use& use) const;
   Result<Footer> read_footer(const Use& use);

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "store/flash_health.h"
 #include "store/footer_reader.h"
 #include "store/format.h"
 #include "store/segment_scan.h"
@@ -67,6 +68,23 @@ TEST(StoreRecovery, NewerCopyWinsAlsoWhereSegmentsOverlap) {
   kit.remove(3);
   ASSERT_TRUE(kit.reopen()) << kit.why;
   for (std::uint64_t n = 0; n < 8; ++n) EXPECT_EQ(kit.get(n), n == 3 ? 0u : 6u) << n;
+}
+
+// Its reads wait for one another, and nothing else is under way meanwhile.
+TEST(StoreRecovery, ALongScanIsNotTakenForADeviceThatHangs) {
+  StoreKit kit;
+  use_small_records(kit, 1 << 20, 6);
+  constexpr std::uint64_t kRecords = 50;
+  ASSERT_TRUE(kit.open()) << kit.why;
+  put_all(kit, kRecords);
+  kit.kill();
+  kit.drive().hold_back(kHeadBytes, 6 << 20, Millis(500));
+  const Time began = kit.loop.now();
+  ASSERT_TRUE(kit.open()) << kit.why;
+  EXPECT_GT(kit.loop.now() - began, 2 * FlashHealth::kStallMax);
+  EXPECT_EQ(kit.stats().tier_off.value(), 0u);
+  kit.drive().hold_back(kHeadBytes, 6 << 20, Duration::zero());
+  for (std::uint64_t n = 0; n < kRecords; ++n) EXPECT_EQ(kit.get(n), 1u) << n;
 }
 
 // Two that share a schema, and one with two schemas.
