@@ -134,6 +134,8 @@ struct Flash {
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;
   bool unlisted = false;  // some segment is not what a table of uses can tell of it
+  // Of which recovery could not read all. A later opening may: removals and replacements name them.
+  std::vector<ReplacedPlace> partly_read;
 
  private:
   // An operation that the device has: who it is reported to.

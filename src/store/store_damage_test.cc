@@ -354,6 +354,71 @@ TEST_F(DamagedRecordTest, ADamagedCopyDoesNotTakeItsSuccessorWithIt) {
   EXPECT_EQ(kit_.get(1), 1u);
 }
 
+// ---- A segment that a start cannot read to its end, and the next one can ----
+
+class PartlyReadTest : public DamagedRecordTest {
+ protected:
+  // The machine stops with an open segment of four records and the removal of the first of them, each in a frame.
+  void fill() {
+    open();
+    for (std::uint64_t n = 1; n <= 4; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+    EXPECT_TRUE(kit_.remove(1));
+    kit_.loop.run_for(Millis(200));
+    ASSERT_EQ(kit_.stats().tombstones.value(), 1u);
+    kit_.lose_power(1, 0);
+  }
+  // What the start reads to find this record's frame touches this page, but not what it reads to find the one before.
+  void wear_out(std::uint64_t number) {
+    kit_.drive().wear_out(io::DiskOp::Kind::kRead, place_of(number) + 5 * kPageBytes, 1);
+  }
+  void mend_and_reopen() {
+    kit_.drive().mend();
+    kit_.kill();
+    open();
+  }
+};
+
+TEST_F(PartlyReadTest, WhatLiesBehindIsThereAtTheNextStart) {
+  fill();
+  wear_out(3);
+  open();
+  EXPECT_EQ(kit_.get(2), 1u);
+  for (const std::uint64_t n : {3u, 4u}) EXPECT_EQ(kit_.lookup(n), Tier::kNone);
+  EXPECT_EQ(kit_.log.count("cannot be read from page 21 on"), 1u);
+  EXPECT_EQ(kit_.stats().recovered_dropped.value(), 1u);
+  mend_and_reopen();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone) << "its removal lies behind";
+  for (const std::uint64_t n : {2u, 3u, 4u}) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
+TEST_F(PartlyReadTest, WhatIsRemovedOrReplacedMeanwhileStaysAway) {
+  fill();
+  wear_out(3);
+  open();
+  EXPECT_FALSE(kit_.remove(3)) << "it is not known";
+  std::optional<Code> code;
+  kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
+  EXPECT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, Millis(100)));
+  EXPECT_EQ(code, Code::kOk);
+  ASSERT_TRUE(kit_.replace(4, 2, AckLevel::kWritten));
+  EXPECT_TRUE(kit_.remove(4));
+  kit_.loop.run_for(Millis(200));
+  mend_and_reopen();
+  EXPECT_EQ(kit_.get(2), 1u);
+  for (const std::uint64_t n : {3u, 4u}) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << n;
+}
+
+TEST_F(PartlyReadTest, ASegmentOfWhichNothingCanBeReadIsNotFree) {
+  fill();
+  wear_out(1);
+  open();
+  for (std::uint64_t n = 1; n <= 4; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << n;
+  for (std::uint64_t n = 11; n <= 13; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+  mend_and_reopen();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+  for (const std::uint64_t n : {2u, 3u, 4u, 11u, 12u, 13u}) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
 TEST_F(DamagedRecordTest, AnOlderImageOfTheSameRecordInItsPlaceIsNoticed) {
   open();
   ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));

@@ -390,6 +390,8 @@ std::vector<ReplacedPlace> StoreImpl::take_unindexed(std::uint64_t hash) {
   std::vector<ReplacedPlace> places = tier_->flash.strays.take(hash);
   for (const std::uint32_t segment : tier_->evictor.removed_from(hash))
     places.push_back({segment, tier_->flash.segments.at(segment).generation});
+  for (const ReplacedPlace& place : tier_->flash.partly_read)
+    if (tier_->flash.segments.holds(place.segment, place.generation)) places.push_back(place);
   return places;
 }
 

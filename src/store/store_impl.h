@@ -143,7 +143,8 @@ class StoreImpl final : public Store {
   // remembered with `record`.
   void supersede(PoolRecord& record);
   // Where copies of a record may lie that the index does not know and a start could find: in segments that are being
-  // given up, and in frames of rewrites that failed. Told once: they are to be buried or replaced.
+  // given up, in frames of rewrites that failed, and where recovery could not read. The first two are told once: they
+  // are to be buried or replaced.
   std::vector<ReplacedPlace> take_unindexed(std::uint64_t hash);
   void finish_get(Get& get, Result<RecordView> result);
   void forget_record(PoolRecord& record);
