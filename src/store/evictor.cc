@@ -32,6 +32,7 @@ void Evictor::add_spare() {
 }
 
 void Evictor::maintain() {
+  if (!flash_.health.on()) return flash_.update_gauges();  // what flash holds is the next opening's
   prepare_free();
   if (const auto overfull = flash_.tombstones.overfull();
       overfull && flash_.segments.at(*overfull).state == SegmentState::kSealed && tasks_.size() < kTasksMax)

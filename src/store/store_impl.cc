@@ -262,7 +262,7 @@ Result<const GroupInfo*> StoreImpl::check_put(NamespaceHandle ns, const block::R
   const GroupInfo* group = group_of(ns, id.group);
   if (group == nullptr) return fail(Code::kInvalid, "the namespace has no such group");
   if (foreign.size() > kForeignKeyBytesMax) return fail(Code::kInvalid, "the foreign key is longer than 256 bytes");
-  if (recovering_) {  // what is still to be read may have it, or a newer one
+  if (recovering()) {  // what is still to be read may have it, or a newer one
     stats_.puts_refused.add();
     return fail(Code::kBusy, "the store is recovering");
   }
@@ -397,7 +397,7 @@ std::vector<ReplacedPlace> StoreImpl::take_unindexed(std::uint64_t hash) {
 
 void StoreImpl::await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
                       std::move_only_function<void(Status)> on_ack) {
-  if (recovering_) return on_ack(fail(Code::kBusy, "the store is recovering"));
+  if (recovering()) return on_ack(fail(Code::kBusy, "the store is recovering"));
   const RecordKey key = namespaces_->key_of(ns, id);
   PoolRecord* record = find_usable(key);
   const auto found = record == nullptr ? find_on_flash(key) : std::nullopt;
@@ -493,7 +493,7 @@ void StoreImpl::forget_record(PoolRecord& record) {
 }
 
 bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
-  KVD_CHECK(!recovering_);  // what is read later could bring it back
+  KVD_CHECK(!recovering());  // what is read later could bring it back
   if (group_of(ns, id.group) == nullptr) return false;
   const RecordKey key = namespaces_->key_of(ns, id);
   bool present = false;
@@ -524,8 +524,10 @@ void StoreImpl::await_removals(std::move_only_function<void(Status)> on_ack) {
 
 // ---- The tier as a whole ----
 
+// Also while flash is still being read, by a device that may hang for ever: what it tells does not count any more.
 void StoreImpl::tier_off() {
   stats_.tier_off.set(1);
+  namespaces_->set_reading(false);
   tier_->demoter.tier_off();
   tier_->loader.abandon_all(tier_is_off());
 }

@@ -54,7 +54,7 @@ class StoreImpl final : public Store {
   // Takes memory, directory, flash file, and recovers unless options.recover_later. Blocks.
   Status open(io::DiskFactory& disks, std::string& why);
   Status recover(std::string* why) override;
-  [[nodiscard]] bool recovering() const noexcept override { return recovering_; }
+  [[nodiscard]] bool recovering() const noexcept override { return recovering_ && tier_->flash.health.on(); }
 
   void drain(Time deadline, std::move_only_function<void()> on_done) override;
   Result<NamespaceHandle> open_namespace(const Namespace& ns) override { return namespaces_->open(ns); }
@@ -172,7 +172,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<Namespaces> namespaces_;
   std::unique_ptr<Pool> pool_;       // outlives the flash tier: operations in flight use its memory
   std::unique_ptr<FlashTier> tier_;  // null without flash
-  bool recovering_ = false;
+  bool recovering_ = false;  // also with a tier that has gone off meanwhile
   io::Timer pool_ready_;  // armed until the pool's memory is there
   // Tenants that may have something beyond a quota that has become smaller, and the timer for the next slice of it.
   std::vector<TenantSpace*> beyond_quota_;
