@@ -397,28 +397,6 @@ TEST_F(FlashTest, ARemovalNamesARewriteThatFailedAndIsOnTheMedium) {
   EXPECT_EQ(kit_.lookup(1), Tier::kNone);
 }
 
-// The tombstone of what is being written ends the first copy as well, so nobody is promised that any more.
-TEST_F(FlashTest, ARewriteWhoseImageIsDamagedEndsTheFirstCopyToo) {
-  open();
-  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));
-  put_unsafe(1);
-  kit_.drive().hold_back(kHeadBytes, kit_.drive().size() - kHeadBytes, Millis(100));
-  std::optional<Code> code;
-  kit_.store->await(kit_.ns, id_of(1), AckLevel::kSynced,
-                    [&](Status status) { code = status ? Code::kOk : status.error().code; });
-  kit_.loop.run_for(Millis(20));
-  ASSERT_TRUE(kit_.flip_in_pool(1, 0));
-  EXPECT_TRUE(kit_.store->check(kit_.ns, id_of(1)));
-  EXPECT_EQ(code, Code::kCorrupt);
-  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
-  kit_.drive().hold_back(kHeadBytes, kit_.drive().size() - kHeadBytes, Duration::zero());
-  kit_.loop.run_for(Millis(300));
-  EXPECT_TRUE(kit_.put(1, 1, AckLevel::kWritten));
-  kit_.kill();
-  open();
-  EXPECT_EQ(kit_.get(1), 1u);
-}
-
 // The same where it succeeds: the first copy, in the segment that stays, is ended by the second and by the removal.
 TEST_F(FlashTest, WhatARewriteOutdatesStaysRemovedWithIt) {
   open();
