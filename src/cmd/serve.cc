@@ -134,7 +134,7 @@ class Shutdown {
     if (draining_) {
       log_.warn("a second signal: ending at once, what is not on flash yet is lost");
       // Recovery takes turns of the loop itself, which stop() does not end, and has nothing to lose.
-      if (node_.store().recovering()) ::_exit(EXIT_FAILURE);
+      if (node_.store().stats().recovering.value() > 0) ::_exit(EXIT_FAILURE);
       return loop_.stop();
     }
     draining_ = true;

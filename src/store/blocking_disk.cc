@@ -17,7 +17,9 @@ Status BlockingDisk::run(io::DiskOp::Kind kind, std::uint64_t offset, MutableByt
     done = true;
   };
   if (auto submitted = disk_.submit(op); !submitted) return submitted;
+  const Time expected = health_ == nullptr ? kNever : health_->submitted(kind);
   while (!done) loop_.run_once(Duration::max());
+  if (health_ != nullptr) health_->completed(expected, true);
   return result;
 }
 

@@ -1,5 +1,5 @@
 // BlockingDisk: reads, writes and flushes that wait, for opening a store. It runs the loop until its operation is done,
-// so it must not be used from a callback, nor once the store serves.
+// so it must not be used from a callback, nor once recovery has ended.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,16 @@
 #include "base/result.h"
 #include "io/disk.h"
 #include "io/loop.h"
+#include "store/flash_health.h"
 
 namespace kvd::store {
 
 class BlockingDisk {
  public:
-  // Both are borrowed.
-  BlockingDisk(io::Loop& loop, io::Disk& disk) : loop_(loop), disk_(disk) {}
+  // All are borrowed. `health`, where there is one, hears of each operation and of its end, so that one that hangs
+  // turns the tier off and many in a row do not. It hears of no errors.
+  BlockingDisk(io::Loop& loop, io::Disk& disk, FlashHealth* health = nullptr)
+      : loop_(loop), disk_(disk), health_(health) {}
 
   // Offsets, addresses and lengths are multiples of 4 KiB. Errors: kIo, kInvalid (out of range).
   Status read(std::uint64_t offset, MutableBytes to) { return run(io::DiskOp::Kind::kRead, offset, to); }
@@ -26,6 +29,7 @@ class BlockingDisk {
 
   io::Loop& loop_;
   io::Disk& disk_;
+  FlashHealth* health_;
 };
 
 }  // namespace kvd::store

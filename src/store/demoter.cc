@@ -88,18 +88,14 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
       flash_.backs(record.place) && !flash_.usage.given_up(*record.tenant, record.place.segment, record.place.offset);
   const bool unsafe = backed && level == AckLevel::kSynced && flash_.segments.at(record.place.segment).unflushed;
   if (record.state == PoolRecord::State::kClean && record.load == nullptr && (!backed || unsafe)) {
-    // It would only be dropped, and the copy that may be there with it.
+    // It would only be dropped. Beside copies that count no more are begun than can be written.
     const bool admitted = Flash::admits(record);
     if (!admitted || flash_.over_budget(unsafe ? dirty_bytes_ + record.bytes() : 0)) {
       due_.emplace_back(std::move(on_ack), admitted ? budget_spent() : beyond_quota());
       return acks_.arm(flash_.loop.now());
     }
-    // Its segment was given up while it stayed in DRAM, or a flush of it failed; now somebody wants it on flash. Of two
-    // copies the older one must not outlive a removal of the younger.
-    if (unsafe) {
-      flash_.leave(record.key, record.place.segment, record.place.offset);
-      flash_.bury(record.key, record.place.segment, record.place.generation);
-    }
+    // Its segment was given up while it stayed in DRAM, or a flush of it failed; now somebody wants it on flash. A copy
+    // that there is counts until the new one is written.
     record.put_seq = flash_.put_seq_next++;
     record.published = flash_.loop.now();
     record.write_failures = 0;
@@ -288,7 +284,8 @@ void Demoter::frame_done(Frame& frame, const Status& status) {
     PoolRecord& record = *records[i];
     record.in_frame = false;
     if (record.state == PoolRecord::State::kDirty) {
-      if (status) {
+      // What a scan may not come as far as does not take the place of a copy that it finds.
+      if (reachable || (status && !flash_.known(record.key.hash))) {
         record_written(record, frame.place(i));
       } else {
         record_failed(record, frame.place(i));
@@ -302,38 +299,47 @@ void Demoter::frame_done(Frame& frame, const Status& status) {
 
 void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   if (!flash_.health.on()) return give_up(record, tier_is_off());
-  if (flash_.index.size() >= flash_.index.records_max()) evictor_.make_index_room();
+  const auto known = flash_.known(record.key.hash);
+  if (!known && flash_.index.size() >= flash_.index.records_max()) evictor_.make_index_room();
   const IndexEntry entry{place.segment, place.offset, record.pages, 0, place.checksum};
   const bool admitted = Flash::admits(record);  // the quota may have become smaller meanwhile
-  if (admitted) note_given_up(record);
-  bool inserted = admitted && flash_.enter(record.key, entry);
-  while (admitted && !inserted && evictor_.make_index_room_now()) inserted = flash_.enter(record.key, entry);
+  TenantSpace& tenant = *record.tenant;
+  if (admitted && tenant.quota.flash_bytes != SpaceQuota::kUnlimited) flash_.usage.make_room(tenant, record.bytes());
+  FlashPlace outdated;
+  bool inserted = admitted && flash_.enter(record.key, entry, &outdated);
+  while (admitted && !inserted && evictor_.make_index_room_now())
+    inserted = flash_.enter(record.key, entry, &outdated);
   if (!inserted) {
     // Unfindable on flash: a tombstone keeps it from coming back at the next start after a removal.
-    flash_.bury(record.key, place.segment, place.generation);
+    end_copies(record.key, place);
     return give_up(record, admitted ? not_written() : beyond_quota());
   }
   record.place = place;
+  // Older copies must not outlive it.
+  if (outdated.generation != 0) record.note_replaced({outdated.segment, outdated.generation});
+  for (const ReplacedPlace& stray : flash_.strays.take(record.key.hash)) record.note_replaced(stray);
   flash_.replaced_by(record, place);
   uncount(record);
   pool_.clean(record);
   take_acks(record, {});
 }
 
-// The tenant gives up what is beyond its quota with this record. An older copy that it had given up must not come back
-// when this one is removed.
-void Demoter::note_given_up(PoolRecord& record) {
-  TenantSpace& tenant = *record.tenant;
-  if (tenant.quota.flash_bytes != SpaceQuota::kUnlimited) flash_.usage.make_room(tenant, record.bytes());
-  if (tenant.floor == LogPosition{}) return;
-  if (const auto old = flash_.find(record.key.hash))
-    record.replaced.push_back({old->place.segment, old->place.generation});
+// Buries what was, or may have been, written at `place`. Its tombstone is newer than a copy that is known, and ends it,
+// too: so nobody is promised that any more.
+void Demoter::end_copies(const RecordKey& key, const FlashPlace& place) {
+  if (const auto known = flash_.known(key.hash)) {
+    flash_.leave(key, known->place.segment, known->place.offset);
+    flash_.bury(key, known->place.segment, known->place.generation);
+  }
+  flash_.bury(key, place.segment, place.generation);
 }
 
 // The frame may be on the medium all the same, and as long as its segment has no footer a scan would find it there. So
-// the failed copy is buried, and what is written from now on is newer than that.
+// the failed copy is buried, and what is written from now on is newer than that. The tombstone would end an older copy,
+// too. What this record replaces has left the index; so where one is known, either may be found.
 void Demoter::record_failed(PoolRecord& record, const FlashPlace& place) {
-  flash_.bury(record.key, place.segment, place.generation);
+  const bool rewrite = flash_.known(record.key.hash).has_value();
+  if (!rewrite || !flash_.strays.add(record.key.hash, {place.segment, place.generation})) end_copies(record.key, place);
   record.put_seq = flash_.put_seq_next++;
   record.place = {};
   if (!flash_.health.on()) return give_up(record, tier_is_off());
@@ -341,9 +347,11 @@ void Demoter::record_failed(PoolRecord& record, const FlashPlace& place) {
   urgent_.push_front(record);
 }
 
-// The record will not be on flash; it stays in the pool as long as there is room.
+// The record will not be on flash, but for a copy that there may be; it stays in the pool as long as there is room.
 void Demoter::give_up(PoolRecord& record, const Status& why) {
-  record.place = {};
+  const auto copy = flash_.find(record.key.hash);
+  const bool same = copy && copy->place.checksum == static_cast<std::uint32_t>(record.own_checksum);
+  record.place = same ? copy->place : FlashPlace{};
   flash_.bury_replaced(record);
   uncount(record);
   pool_.clean(record);

@@ -5,10 +5,12 @@
 // records (pressure), and on drain. Otherwise reads come first. Records that somebody waits for overtake the others and
 // share frames and flushes; so do removals, whose tombstones come first in every frame. A record whose frame failed is
 // appended once more, elsewhere; then it stays in DRAM only and its puts end with kIo. What failed may be on the medium
-// all the same, so it gets a tombstone: a later removal holds for it, too. After a failed flush the open segment is
-// closed, tombstones that were not flushed before are written again, and a put that asks for `synced` appends its
-// record anew. Over the write budget no record is written: what would have to be now stays in DRAM only, where it may
-// be evicted, and its puts end with kBusy. Removals and what segments need for themselves are written all the same.
+// all the same, so it gets a tombstone: a later removal holds for it, too. Beside a copy that the tombstone would end
+// as well it is a stray instead (Strays). After a failed flush the open segment is closed, tombstones that were not
+// flushed before are written again, and a put that asks for `synced` appends its record anew; the first copy counts
+// until that is written. Over the write budget no record is written: what would have to be now stays in DRAM only,
+// where it may be evicted, and its puts end with kBusy. Removals and what segments need for themselves are written all
+// the same.
 // Belongs to the store's loop; acknowledgements come from the loop.
 #pragma once
 
@@ -81,9 +83,9 @@ class Demoter {
   [[nodiscard]] bool only_carried() const noexcept;
   void fill(Frame& frame, bool records);
   void frame_done(Frame& frame, const Status& status);
-  void note_given_up(PoolRecord& record);
   void record_written(PoolRecord& record, const FlashPlace& place);
   void record_failed(PoolRecord& record, const FlashPlace& place);
+  void end_copies(const RecordKey& key, const FlashPlace& place);
   void give_up(PoolRecord& record, const Status& why);
   void drop_due();
   void add_ack(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack);

@@ -32,6 +32,7 @@ void Evictor::add_spare() {
 }
 
 void Evictor::maintain() {
+  if (!flash_.health.on()) return flash_.update_gauges();  // what flash holds is the next opening's
   prepare_free();
   if (const auto overfull = flash_.tombstones.overfull();
       overfull && flash_.segments.at(*overfull).state == SegmentState::kSealed && tasks_.size() < kTasksMax)
@@ -314,6 +315,7 @@ void Evictor::discarded(Task& task, const Status& status) {
 void Evictor::finish(Task& task) {
   failures_ = 0;
   flash_.tombstones.forget(task.segment);
+  flash_.strays.forget(task.segment);
   flash_.release_namespaces(task.segment);
   if (task.retire) {
     flash_.segments.at(task.segment).generation = task.new_generation;

@@ -57,11 +57,15 @@ void Flash::fail_refused() {
   }
 }
 
-bool Flash::enter(const RecordKey& key, const IndexEntry& entry) {
+bool Flash::enter(const RecordKey& key, const IndexEntry& entry, FlashPlace* outdated) {
   IndexEntry before;
   if (!index.insert(key.hash, entry, &before)) return false;
   TenantSpace& tenant = namespaces.tenant(key.ns);
-  if (before.offset > 0) usage.remove(tenant, before.segment, before.offset, before.pages);
+  if (before.offset > 0) {
+    usage.remove(tenant, before.segment, before.offset, before.pages);
+    if (outdated != nullptr)
+      *outdated = {before.segment, before.offset, segments.at(before.segment).generation, before.checksum};
+  }
   usage.add(tenant, entry.segment, entry.offset, entry.pages);
   return true;
 }
@@ -83,9 +87,11 @@ void Flash::release_namespaces(std::uint32_t segment) {
   segment_namespaces_[segment].clear();
 }
 
-void Flash::bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation) {
+void Flash::bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation, std::uint64_t put_seq) {
+  // While the tier is off none of them is written, and no more are kept than a store keeps.
+  if (!health.on() && tombstones.size() >= Tombstones::kLiveMax) return;
   hold_namespace(segment, key.ns);
-  tombstones.add({key, put_seq_next++, segment, generation});
+  tombstones.add({key, put_seq != 0 ? put_seq : put_seq_next++, segment, generation});
 }
 
 void Flash::replaced_by(PoolRecord& record, const FlashPlace& place) {
@@ -105,8 +111,7 @@ void Flash::replaced_by(PoolRecord& record, const FlashPlace& place) {
 
 void Flash::bury_replaced(PoolRecord& record) {
   for (const ReplacedPlace& old : std::exchange(record.replaced, {}))
-    if (health.on() && segments.at(old.segment).generation == old.generation)
-      bury(record.key, old.segment, old.generation);
+    if (segments.at(old.segment).generation == old.generation) bury(record.key, old.segment, old.generation);
 }
 
 }  // namespace kvd::store

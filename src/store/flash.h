@@ -21,6 +21,7 @@
 #include "store/recycler.h"
 #include "store/segments.h"
 #include "store/store.h"
+#include "store/strays.h"
 #include "store/tombstones.h"
 #include "store/volume.h"
 
@@ -48,23 +49,26 @@ struct Flash {
   Flash(const Flash&) = delete;
   Flash& operator=(const Flash&) = delete;
 
-  // Where a record lies that may be read, also one that its tenant has given up; nothing when the tier is off. The
-  // place's generation is filled in.
   struct Found {
     FlashPlace place;
     std::uint32_t pages = 0;
   };
+  // Where a record lies that a start could find, whether or not it may be read now: what removals ask, and puts that
+  // take its place. The place's generation is filled in.
+  [[nodiscard]] std::optional<Found> known(std::uint64_t hash) const noexcept { return found(index.find(hash)); }
+  // Where a record lies that may be read, also one that its tenant has given up; nothing when the tier is off.
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash) const noexcept {
     if (!health.on() || hidden_.contains(hash)) return std::nullopt;
-    return found(index.find(hash));
+    return known(hash);
   }
   // The same, of which the index has fetched the place.
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash, const FlashIndex::Place& place) const noexcept {
     if (!health.on() || hidden_.contains(hash)) return std::nullopt;
     return found(index.find(place));
   }
-  // Enters a record that was written into the index and counts it. False when the index has no place.
-  bool enter(const RecordKey& key, const IndexEntry& entry);
+  // Enters a record that was written into the index and counts it. False when the index has no place. `outdated`, where
+  // it is given, gets the place that the index had for it; its generation stays 0 when there was none.
+  bool enter(const RecordKey& key, const IndexEntry& entry, FlashPlace* outdated = nullptr);
   // Takes a record out of the index, if it lies there.
   void leave(const RecordKey& key, std::uint32_t segment, std::uint32_t offset);
   // Whether this record's tenant may have it on flash at all.
@@ -97,8 +101,9 @@ struct Flash {
   [[nodiscard]] std::size_t records_per_segment() const noexcept {
     return std::min<std::size_t>(index.records_max() / segments.count() + 1, volume.segment_pages());
   }
-  // Notes that the record of this key in a segment of this generation is removed, for as long as that lives.
-  void bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation);
+  // Notes that the record of this key in a segment of this generation is removed, for as long as that lives, and with
+  // it what is older. `put_seq`: that of its successor, which must not end with it; 0: there is none.
+  void bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation, std::uint64_t put_seq = 0);
   // `record`, which replaces others, is on flash at `place`: as long as it is there nothing older of its key is found,
   // so it counts as their tombstone.
   void replaced_by(PoolRecord& record, const FlashPlace& place);
@@ -124,10 +129,13 @@ struct Flash {
   Segments segments;
   FlashUsage usage;
   Tombstones tombstones;
+  Strays strays;
   FlashHealth health;
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;
   bool unlisted = false;  // some segment is not what a table of uses can tell of it
+  // Of which recovery could not read all. A later opening may: removals and replacements name them.
+  std::vector<ReplacedPlace> partly_read;
 
  private:
   // An operation that the device has: who it is reported to.

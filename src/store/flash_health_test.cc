@@ -102,6 +102,19 @@ TEST_F(BreakerTest, ManyErrorsTurnTheTierOffAndThePoolGoesOn) {
   EXPECT_EQ(kit_.log.count("the flash tier is off: what is in memory only is lost"), 1u);
 }
 
+TEST_F(BreakerTest, ARemovalTellsWhatATierThatIsOffHolds) {
+  open();
+  for (std::uint64_t n = 0; n < 10; ++n) ASSERT_TRUE(kit_.put(n));
+  ASSERT_TRUE(kit_.reopen());
+  for (std::uint64_t i = 1; i <= 16; ++i) kit_.drive().inject(io::DiskOp::Kind::kRead, i, io::SimFault::kError);
+  for (std::uint64_t n = 0; n < 9; ++n) kit_.get(n);
+  kit_.loop.run_for(Millis(1));
+  ASSERT_EQ(kit_.stats().tier_off.value(), 1u);
+  EXPECT_TRUE(kit_.remove(9));
+  EXPECT_FALSE(kit_.remove(9));
+  EXPECT_FALSE(kit_.remove(10));
+}
+
 TEST_F(BreakerTest, AHangingDiskTurnsTheTierOffInsteadOfFillingThePool) {
   open();
   std::optional<Code> code;

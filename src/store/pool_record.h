@@ -8,6 +8,7 @@
 // Only a kClean record without pins and holds can be evicted; without a flash tier, kDirty does not exist.
 #pragma once
 
+#include <algorithm>
 #include <bitset>
 #include <cstdint>
 #include <functional>
@@ -57,6 +58,7 @@ struct FlashPlace {
 struct ReplacedPlace {
   std::uint32_t segment = 0;
   std::uint64_t generation = 0;
+  friend bool operator==(const ReplacedPlace&, const ReplacedPlace&) = default;
 };
 
 using LayerSet = std::bitset<kLayersMax>;
@@ -125,6 +127,9 @@ class PoolRecord {
   Ack* acks_last = nullptr;
   // Of a record that replaces others and is not on flash yet: where those are. They must not come back instead of it.
   std::vector<ReplacedPlace> replaced;
+  void note_replaced(const ReplacedPlace& old) {
+    if (std::ranges::find(replaced, old) == replaced.end()) replaced.push_back(old);
+  }
 
   Pool* pool = nullptr;
   TenantSpace* tenant = nullptr;  // null: of no namespace

@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "base/error_text.h"
 #include "store/aligned_buffer.h"
-#include "store/blocking_disk.h"
 #include "store/footer_reader.h"
 #include "store/use_table.h"
 
@@ -133,10 +132,15 @@ void Recovery::take(const Use& use, Result<Footer> footer) {
   if (!footer) footer = read_footer(use);
   bool has_footer = footer.has_value();
   if (!has_footer) {
-    footer = scan(use);
-    if (footer->content.descriptors.empty()) return flash_.segments.unread(use.segment, false);  // begun, never used
+    bool cut_short = false;
+    footer = scan(use, cut_short);
+    if (cut_short) {
+      leave_for_later(use, footer->trailer.data_pages);
+    } else if (footer->content.descriptors.empty()) {
+      return flash_.segments.unread(use.segment, false);  // begun, never used
+    }
     ++report_.scanned;
-    has_footer = write_footer(use, *footer);
+    has_footer = !cut_short && write_footer(use, *footer);
   }
   ++report_.segments;
   seqs_.note(use.segment, footer->content.descriptors, has_footer);
@@ -155,7 +159,10 @@ void Recovery::known_above(std::uint64_t generation) {
 bool Recovery::finish() {
   sort_for_eviction(taken_);
   for (const auto& [use, absorbed] : taken_) {
-    flash_.segments.seal(use.segment, use.refused);
+    // What was not read may be an older copy of something elsewhere: it must not stay longer than that.
+    const auto& partly = flash_.partly_read;
+    const bool cut_short = std::ranges::find(partly, use.segment, &ReplacedPlace::segment) != partly.end();
+    flash_.segments.seal(use.segment, use.refused || cut_short);
     if (!absorbed) surplus_.push_back(use.segment);
   }
   return apply_tombstones();
@@ -205,8 +212,7 @@ Status Recovery::read_headers(std::vector<Use>& uses) {
   std::uint32_t unreadable = 0;
   const AlignedBuffer page(kPageBytes);
   for (const std::uint32_t segment : again) {
-    const Status read =
-        BlockingDisk(flash_.loop, flash_.volume.disk()).read(flash_.volume.offset_of(segment), page.span());
+    const Status read = disk().read(flash_.volume.offset_of(segment), page.span());
     if (!read) ++unreadable;
     if (read) take_header(segment, page.span(), uses);
   }
@@ -229,7 +235,7 @@ bool Recovery::take_header(std::uint32_t segment, Bytes page, std::vector<Use>& 
 
 ReadSegment Recovery::reader_of(const Use& use) {
   return [this, start = flash_.volume.offset_of(use.segment)](std::uint64_t offset, MutableBytes to) {
-    return BlockingDisk(flash_.loop, flash_.volume.disk()).read(start + offset, to);
+    return disk().read(start + offset, to);
   };
 }
 
@@ -243,21 +249,31 @@ Result<Footer> Recovery::read_footer(const Use& use) {
 
 // ---- Segments without a footer ----
 
-Footer Recovery::scan(const Use& use) {
+Footer Recovery::scan(const Use& use, bool& cut_short) {
   Footer footer;
   SegmentContent read;           // everything the frames say
   std::vector<Descriptor> good;  // of these, what verifies
   const auto verify = [&](const FrameHead& head, std::uint32_t page, std::size_t first) {
     verify_frame(use, head, first, page, read, good);
   };
-  const auto [frames, end] = walk_frames(reader_of(use), flash_.volume.seeds(), whole(use), UINT32_MAX, read, verify);
+  const FramesFound found = walk_frames(reader_of(use), flash_.volume.seeds(), whole(use), UINT32_MAX, read, verify);
+  cut_short = found.cut_short;
   read.descriptors = std::move(good);
   footer.content = std::move(read);
   footer.trailer.segment = use.segment;
   footer.trailer.generation = use.generation;
-  footer.trailer.frames = frames;
-  footer.trailer.data_pages = end;
+  footer.trailer.frames = found.frames;
+  footer.trailer.data_pages = found.end_page;
   return footer;
+}
+
+// From this page on it could not be read, and it may be readable at a later opening.
+void Recovery::leave_for_later(const Use& use, std::uint32_t page) {
+  ++report_.dropped;
+  flash_.partly_read.push_back({use.segment, use.generation});
+  flash_.log.warn(fmt::format(
+      "store: segment {} cannot be read from page {} on: what lies there is missed, and looked for at the next start",
+      use.segment, page));
 }
 
 void Recovery::verify_frame(const Use& use, const FrameHead& head, std::size_t first_descriptor,
@@ -296,10 +312,9 @@ bool Recovery::write_footer(const Use& use, Footer& footer) {
   footer.trailer.boot_epoch = flash_.volume.boot_epoch();
   const AlignedBuffer area(bytes);
   encode_footer(area.span(), flash_.volume.seeds(), footer.trailer, content, footer.usage);
-  BlockingDisk disk(flash_.loop, flash_.volume.disk());
   const std::uint64_t end = flash_.volume.offset_of(use.segment) + flash_.volume.segment_bytes();
   // Without it the next start scans again; nothing is lost.
-  const auto written = disk.write(end - bytes, area.span());
+  const auto written = disk().write(end - bytes, area.span());
   if (!written)
     flash_.log.warn(
         fmt::format("store: the footer of segment {} was not written: {}", use.segment, error_text(written.error())));

@@ -3,7 +3,8 @@
 // Headers of all segments first, then, newest segment first, each one's footer; segments without a valid footer are
 // scanned frame by frame with every payload verified, and get a footer for what was found. It only ever adds footers,
 // so it can be interrupted and repeated at any point. What cannot be read or does not verify is read once more, because
-// a lost segment may hold tombstones; then damage loses the record or segment it hit and is counted.
+// a lost segment may hold tombstones; then damage loses the record or segment it hit and is counted. A segment of which
+// not all frames can be read gets no footer, which would hide the others for good: the next opening scans it again.
 // Footers are read ahead, and the index's memory is fetched ahead of insertions. Blocks: runs the loop. Takes less than
 // 13 MiB besides the index and 90 bytes for each tombstone on flash, and while it scans as much as the largest record,
 // given back when it is done.
@@ -29,6 +30,7 @@
 
 #include "base/result.h"
 #include "store/aligned_buffer.h"
+#include "store/blocking_disk.h"
 #include "store/flash.h"
 #include "store/put_seqs.h"
 #include "store/segment_scan.h"
@@ -37,7 +39,7 @@ namespace kvd::store {
 
 struct RecoveryReport {
   std::uint64_t records = 0;   // in the index now
-  std::uint64_t dropped = 0;   // damaged, of another version, or no room in the index
+  std::uint64_t dropped = 0;   // damaged, of another version, or no room in the index; a segment's unread rest is one
   std::uint32_t segments = 0;  // that hold something
   std::uint32_t scanned = 0;   // of these, without a footer
 };
@@ -85,10 +87,13 @@ class Recovery {
   bool finish();
   // Sorts segments by when they go: as they were used, as far as the newest header tells, else by age.
   void sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const;
+  [[nodiscard]] BlockingDisk disk() { return {flash_.loop, flash_.volume.disk(), &flash_.health}; }
   [[nodiscard]] ReadSegment reader_of(const Use& use);
   [[nodiscard]] SegmentUse whole(const Use& use) const;
   Result<Footer> read_footer(const Use& use);
-  Footer scan(const Use& use);
+  // What its frames tell. `cut_short`: they could not be read to their end.
+  Footer scan(const Use& use, bool& cut_short);
+  void leave_for_later(const Use& use, std::uint32_t page);
   void verify_frame(const Use& use, const FrameHead& head, std::size_t first_descriptor, std::uint32_t first_page,
                     SegmentContent& content, std::vector<Descriptor>& good);
   bool record_verifies(const Use& use, const Descriptor& d, const SegmentContent& content);

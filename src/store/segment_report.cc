@@ -109,15 +109,16 @@ FramesFound SegmentWalk::walk_frames(std::uint32_t frames_max, SegmentContent& c
 // The footer speaks for its frames, so a damaged frame loses nothing while the footer is there.
 void SegmentWalk::check_frames() {
   SegmentContent content;
-  const auto [frames, page] = walk_frames(report_.footer.trailer.frames, content);
-  if (frames == report_.footer.trailer.frames) return;
-  damage(fmt::format("frame {} of {} at page {} is damaged; the footer still lists its records", frames,
-                     report_.footer.trailer.frames, page));
+  const FramesFound found = walk_frames(report_.footer.trailer.frames, content);
+  if (found.frames == report_.footer.trailer.frames) return;
+  damage(fmt::format("frame {} of {} at page {} is damaged; the footer still lists its records", found.frames,
+                     report_.footer.trailer.frames, found.end_page));
 }
 
 void SegmentWalk::scan() {
   Footer& footer = report_.footer;
-  const auto [frames, page] = walk_frames(UINT32_MAX, footer.content);
+  const FramesFound found = walk_frames(UINT32_MAX, footer.content);
+  const std::uint32_t frames = found.frames, page = found.end_page;
   footer.trailer.segment = report_.segment;
   footer.trailer.generation = report_.header.generation;
   footer.trailer.frames = frames;

@@ -30,8 +30,9 @@ FramesFound walk_frames(const ReadSegment& read, const FormatSeeds& seeds, const
     const std::size_t bytes = std::min<std::size_t>(kDescriptorAreaMax, std::size_t{expected.pages_left} * kPageBytes);
     const std::size_t first = content.descriptors.size();
     const auto read_frame = [&]() -> Result<FrameHead> {
-      if (auto status = read(std::uint64_t{found.end_page} * kPageBytes, area.first(bytes)); !status)
-        return fail(status.error());
+      const Status status = read(std::uint64_t{found.end_page} * kPageBytes, area.first(bytes));
+      found.cut_short = !status;
+      if (!status) return fail(status.error());
       return parse_frame(area.first(bytes), seeds, expected, content);
     };
     auto head = read_frame();

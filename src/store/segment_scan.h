@@ -34,6 +34,7 @@ using OnFrame = std::function<void(const FrameHead& head, std::uint32_t page, st
 struct FramesFound {
   std::uint32_t frames = 0;
   std::uint32_t end_page = 1;  // after the last one
+  bool cut_short = false;      // what follows could not be read: the segment may hold more
 };
 FramesFound walk_frames(const ReadSegment& read, const FormatSeeds& seeds, const SegmentUse& use,
                         std::uint32_t frames_max, SegmentContent& content, const OnFrame& on_frame);

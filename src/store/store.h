@@ -186,8 +186,11 @@ class Store {
   // of it meanwhile. Until it returns, gets and lookups find records of which it is known already that nothing newer
   // says otherwise, the last written first, and miss the others; puts are refused with kBusy, nothing is written and
   // nothing given up; remove() must not be called. A drain() ends it: kCancelled. Other errors as those of open(), with
-  // `why`; then the store is to be destroyed.
+  // `why`; then the store is to be destroyed. Where the device fails or hangs so that the flash tier goes off, nobody
+  // waits for what flash holds any more: the pool serves from then on, though recover() may not return yet.
   virtual Status recover(std::string* why = nullptr) = 0;
+  // Whether what flash holds is still to be read, and will count then. StoreStats::recovering is 1 until recover()
+  // returns.
   [[nodiscard]] virtual bool recovering() const noexcept = 0;
 
   // Writes what is dirty to flash and flushes it, at most until `deadline`, then on_done; records that could not

@@ -272,6 +272,17 @@ TEST_F(PoolDamageTest, ADirtyRecordIsDroppedAndItsPutSaysSo) {
 class DamagedRecordTest : public ::testing::Test {
  protected:
   void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
+  // Where the first byte of the record's first slab lies.
+  std::uint64_t place_of(std::uint64_t number) {
+    std::vector<std::byte> slab(5'000);
+    std::uint64_t at = kHeadBytes;
+    for (; at + slab.size() < kit_.drive().size(); at += kPageBytes) {
+      kit_.drive().peek(at, slab);
+      if (slab_is(slab, number, 1, 0)) return at;
+    }
+    ADD_FAILURE() << "record " << number << " is not there";
+    return at;
+  }
 
   StoreKit kit_;
 };
@@ -312,6 +323,100 @@ TEST_F(DamagedRecordTest, ADamagedRecordIsDroppedForGoodAndCanBePutAgain) {
   ASSERT_TRUE(kit_.put(1, 2));
   ASSERT_TRUE(kit_.reopen());
   EXPECT_EQ(kit_.get(1), 2u);
+}
+
+// A flush has failed, so the record is written anew; while that is under way the scrubber reads the first copy.
+TEST_F(DamagedRecordTest, ADamagedCopyDoesNotTakeItsSuccessorWithIt) {
+  open();
+  for (std::uint64_t n = 0; n < 4; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  kit_.close();
+  kit_.options.scrub_bytes_per_s = 64 << 10;  // a footer, and a second later the records
+  open();
+  ASSERT_EQ(kit_.get(1), 1u);
+  kit_.drive().flip_bit(place_of(1), 3);
+  kit_.drive().inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kError);
+  EXPECT_EQ(kit_.put(1, 1, AckLevel::kSynced).error().code, Code::kIo);
+  kit_.drive().hold_back(kHeadBytes, kit_.drive().size() - kHeadBytes, std::chrono::seconds(8));
+  std::optional<Code> code;
+  kit_.store->await(kit_.ns, id_of(1), AckLevel::kSynced,
+                    [&](Status status) { code = status ? Code::kOk : status.error().code; });
+  kit_.loop.run_for(Millis(10));
+  kit_.drive().hold_back(kHeadBytes, kit_.drive().size() - kHeadBytes, Duration::zero());
+  ASSERT_TRUE(kit_.loop.run_until([&] { return kit_.stats().corrupt.value() == 1; }, std::chrono::seconds(7)));
+  EXPECT_FALSE(code.has_value()) << "the frame is under way";
+  ASSERT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, std::chrono::seconds(5)));
+  EXPECT_EQ(code, Code::kOk);
+  kit_.loop.run_for(Millis(200));
+  EXPECT_EQ(kit_.stats().tombstones.value(), 1u);
+  kit_.kill();
+  kit_.options.scrub_bytes_per_s = 0;
+  open();
+  EXPECT_EQ(kit_.get(1), 1u);
+}
+
+// ---- A segment that a start cannot read to its end, and the next one can ----
+
+class PartlyReadTest : public DamagedRecordTest {
+ protected:
+  // The machine stops with an open segment of four records and the removal of the first of them, each in a frame.
+  void fill() {
+    open();
+    for (std::uint64_t n = 1; n <= 4; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+    EXPECT_TRUE(kit_.remove(1));
+    kit_.loop.run_for(Millis(200));
+    ASSERT_EQ(kit_.stats().tombstones.value(), 1u);
+    kit_.lose_power(1, 0);
+  }
+  // What the start reads to find this record's frame touches this page, but not what it reads to find the one before.
+  void wear_out(std::uint64_t number) {
+    kit_.drive().wear_out(io::DiskOp::Kind::kRead, place_of(number) + 5 * kPageBytes, 1);
+  }
+  void mend_and_reopen() {
+    kit_.drive().mend();
+    kit_.kill();
+    open();
+  }
+};
+
+TEST_F(PartlyReadTest, WhatLiesBehindIsThereAtTheNextStart) {
+  fill();
+  wear_out(3);
+  open();
+  EXPECT_EQ(kit_.get(2), 1u);
+  for (const std::uint64_t n : {3u, 4u}) EXPECT_EQ(kit_.lookup(n), Tier::kNone);
+  EXPECT_EQ(kit_.log.count("cannot be read from page 21 on"), 1u);
+  EXPECT_EQ(kit_.stats().recovered_dropped.value(), 1u);
+  mend_and_reopen();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone) << "its removal lies behind";
+  for (const std::uint64_t n : {2u, 3u, 4u}) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
+TEST_F(PartlyReadTest, WhatIsRemovedOrReplacedMeanwhileStaysAway) {
+  fill();
+  wear_out(3);
+  open();
+  EXPECT_FALSE(kit_.remove(3)) << "it is not known";
+  std::optional<Code> code;
+  kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
+  EXPECT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, Millis(100)));
+  EXPECT_EQ(code, Code::kOk);
+  ASSERT_TRUE(kit_.replace(4, 2, AckLevel::kWritten));
+  EXPECT_TRUE(kit_.remove(4));
+  kit_.loop.run_for(Millis(200));
+  mend_and_reopen();
+  EXPECT_EQ(kit_.get(2), 1u);
+  for (const std::uint64_t n : {3u, 4u}) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << n;
+}
+
+TEST_F(PartlyReadTest, ASegmentOfWhichNothingCanBeReadIsNotFree) {
+  fill();
+  wear_out(1);
+  open();
+  for (std::uint64_t n = 1; n <= 4; ++n) EXPECT_EQ(kit_.lookup(n), Tier::kNone) << n;
+  for (std::uint64_t n = 11; n <= 13; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+  mend_and_reopen();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+  for (const std::uint64_t n : {2u, 3u, 4u, 11u, 12u, 13u}) EXPECT_EQ(kit_.get(n), 1u) << n;
 }
 
 TEST_F(DamagedRecordTest, AnOlderImageOfTheSameRecordInItsPlaceIsNoticed) {

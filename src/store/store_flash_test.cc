@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "store/format.h"
 #include "store/testing/store_kit.h"
 
 namespace kvd::store {
@@ -21,6 +22,28 @@ class FlashTest : public ::testing::Test {
       kit_.loop.run_for(Millis(2));
     }
     kit_.loop.run_for(Millis(20));
+  }
+  // So many that all segments but that of record `keep` have been given up.
+  void turn_over(std::uint64_t keep) {
+    const auto until = kit_.stats().segments_evicted.value() + 12;
+    while (kit_.stats().segments_evicted.value() < until) {
+      EXPECT_EQ(kit_.get(keep), 1u);
+      ASSERT_TRUE(kit_.put(next_++, 1, AckLevel::kWritten));
+    }
+  }
+  // The record is written and not flushed, and its segment is closed.
+  void put_unsafe(std::uint64_t number) {
+    kit_.loop.run_for(Millis(20));
+    kit_.drive().inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kError);
+    EXPECT_EQ(kit_.put(number, 1, AckLevel::kSynced).error().code, Code::kIo);
+    kit_.loop.run_for(Millis(20));
+  }
+  void remove(std::uint64_t number) {
+    EXPECT_TRUE(kit_.remove(number));
+    std::optional<Code> code;
+    kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
+    ASSERT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, Millis(100)));
+    EXPECT_EQ(code, Code::kOk);
   }
 
   StoreKit kit_;
@@ -328,6 +351,85 @@ TEST_F(FlashTest, AfterAFailedFlushSyncedMeansWrittenAgain) {
   kit_.kill();
   open();
   EXPECT_EQ(kit_.lookup(1), Tier::kNone) << "neither copy comes back";
+}
+
+// ---- Rewrites ----
+
+TEST_F(FlashTest, ARewriteThatFailsKeepsTheCopyThatWasAcknowledged) {
+  open();
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));
+  put_unsafe(1);
+  EXPECT_TRUE(kit_.put(1, 1, AckLevel::kWritten));
+  for (std::uint64_t segment = 0; segment < 8; ++segment)  // every frame fails, headers do not
+    kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kHeadBytes + segment * kit_.options.segment_bytes + kPageBytes,
+                          kit_.options.segment_bytes - 2 * kPageBytes);
+  EXPECT_EQ(kit_.put(1, 1, AckLevel::kSynced).error().code, Code::kIo);
+  EXPECT_EQ(kit_.stats().io_errors.value(), 3u) << "of the flush, of the frame, of the frame that repeats it";
+  kit_.drive().mend();
+  const auto before = kit_.drive().counters().bytes_written;
+  EXPECT_TRUE(kit_.put(1, 1, AckLevel::kWritten));
+  EXPECT_EQ(kit_.drive().counters().bytes_written, before) << "it has been all the time";
+  kit_.loop.run_for(Millis(100));
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.get(1), 1u);
+}
+
+// The segment with the copy that was acknowledged is given up, and so is the one with the tombstones. That in which a
+// scan would find the frame that failed stays.
+TEST_F(FlashTest, ARemovalNamesARewriteThatFailedAndIsOnTheMedium) {
+  open();
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));
+  put_unsafe(1);
+  ASSERT_TRUE(kit_.put(2, 1, AckLevel::kWritten));
+  kit_.loop.run_for(Millis(20));
+  kit_.drive().inject(io::DiskOp::Kind::kWrite, 1, io::SimFault::kErrorDone);  // behind record 2
+  kit_.drive().inject(io::DiskOp::Kind::kWrite, 3, io::SimFault::kError);      // behind the next header
+  kit_.drive().inject(io::DiskOp::Kind::kWrite, 4, io::SimFault::kLose);       // the footer
+  EXPECT_EQ(kit_.put(1, 1, AckLevel::kSynced).error().code, Code::kIo);
+  EXPECT_EQ(kit_.stats().io_errors.value(), 3u);
+  kit_.loop.run_for(Millis(20));
+  remove(1);
+  turn_over(2);
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.get(2), 1u) << "its segment is still there";
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
+// The same where it succeeds: the first copy, in the segment that stays, is ended by the second and by the removal.
+TEST_F(FlashTest, WhatARewriteOutdatesStaysRemovedWithIt) {
+  open();
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));
+  put_unsafe(1);
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  remove(1);
+  turn_over(0);
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.get(0), 1u) << "its segment is still there";
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
+// It may lie beside the second attempt, which succeeds, and outlive that: nobody has removed it, but what was put and
+// acknowledged behind it is newer.
+TEST_F(FlashTest, ARewriteThatFailedDoesNotComeBackBehindLaterPuts) {
+  open();
+  ASSERT_TRUE(kit_.put(0, 1, AckLevel::kSynced));
+  put_unsafe(1);
+  ASSERT_TRUE(kit_.put(2, 1, AckLevel::kWritten));
+  kit_.loop.run_for(Millis(20));
+  kit_.drive().inject(io::DiskOp::Kind::kWrite, 1, io::SimFault::kErrorDone);  // behind record 2
+  kit_.drive().inject(io::DiskOp::Kind::kWrite, 4, io::SimFault::kLose);       // the footer
+  EXPECT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  turn_over(2);
+  ASSERT_EQ(kit_.lookup(1), Tier::kNone);
+  EXPECT_TRUE(kit_.put(1, 2, AckLevel::kSynced));
+  turn_over(2);
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.get(2), 1u) << "its segment is still there";
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
 }
 
 // ---- Eviction ----

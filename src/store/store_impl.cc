@@ -262,7 +262,7 @@ Result<const GroupInfo*> StoreImpl::check_put(NamespaceHandle ns, const block::R
   const GroupInfo* group = group_of(ns, id.group);
   if (group == nullptr) return fail(Code::kInvalid, "the namespace has no such group");
   if (foreign.size() > kForeignKeyBytesMax) return fail(Code::kInvalid, "the foreign key is longer than 256 bytes");
-  if (recovering_) {  // what is still to be read may have it, or a newer one
+  if (recovering()) {  // what is still to be read may have it, or a newer one
     stats_.puts_refused.add();
     return fail(Code::kBusy, "the store is recovering");
   }
@@ -369,31 +369,35 @@ void StoreImpl::supersede(PoolRecord& record) {
   if (old != nullptr) stats_.puts_replacing.add();
   if (tier_ != nullptr) {
     Flash& flash = tier_->flash;
-    const auto note = [&record](std::uint32_t segment, std::uint64_t generation) {
-      const auto same = [&](const ReplacedPlace& p) { return p.segment == segment && p.generation == generation; };
-      if (std::ranges::none_of(record.replaced, same)) record.replaced.push_back({segment, generation});
-    };
     if (old != nullptr) {
       record.replaced = std::exchange(old->replaced, {});
-      if (old->in_frame || flash.backs(old->place)) note(old->place.segment, old->place.generation);
+      if (old->in_frame || flash.backs(old->place))
+        record.note_replaced({old->place.segment, old->place.generation});
       tier_->demoter.replace(*old, record);
       tier_->loader.abandon(*old, fail(Code::kNotFound, "the record was replaced"));
     }
-    if (const auto found = flash.find(record.key.hash)) {
+    if (const auto found = flash.known(record.key.hash)) {
       if (old == nullptr) stats_.puts_replacing.add();
-      note(found->place.segment, found->place.generation);
+      record.note_replaced({found->place.segment, found->place.generation});
       flash.leave(record.key, found->place.segment, found->place.offset);
     }
-    // What a segment that is being given up still holds could come back, too.
-    for (const std::uint32_t segment : tier_->evictor.removed_from(record.key.hash))
-      note(segment, flash.segments.at(segment).generation);
+    for (const ReplacedPlace& place : take_unindexed(record.key.hash)) record.note_replaced(place);
   }
   if (old != nullptr) pool_->detach(*old);
 }
 
+std::vector<ReplacedPlace> StoreImpl::take_unindexed(std::uint64_t hash) {
+  std::vector<ReplacedPlace> places = tier_->flash.strays.take(hash);
+  for (const std::uint32_t segment : tier_->evictor.removed_from(hash))
+    places.push_back({segment, tier_->flash.segments.at(segment).generation});
+  for (const ReplacedPlace& place : tier_->flash.partly_read)
+    if (tier_->flash.segments.holds(place.segment, place.generation)) places.push_back(place);
+  return places;
+}
+
 void StoreImpl::await(NamespaceHandle ns, const block::RecordId& id, AckLevel level,
                       std::move_only_function<void(Status)> on_ack) {
-  if (recovering_) return on_ack(fail(Code::kBusy, "the store is recovering"));
+  if (recovering()) return on_ack(fail(Code::kBusy, "the store is recovering"));
   const RecordKey key = namespaces_->key_of(ns, id);
   PoolRecord* record = find_usable(key);
   const auto found = record == nullptr ? find_on_flash(key) : std::nullopt;
@@ -428,7 +432,10 @@ bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
   stats_.corrupt.add();
   if (tier_ != nullptr) {
     const Status why = fail(Code::kCorrupt, "the record went bad in the pool");
-    if (record->in_frame) bury(record->key, record->place);  // what is being written is no better
+    if (record->in_frame) {  // what is being written is no better, and its tombstone ends an older copy as well
+      bury(record->key, record->place);
+      if (const auto known = tier_->flash.known(record->key.hash)) bury(record->key, known->place);
+    }
     tier_->flash.bury_replaced(*record);
     tier_->demoter.forget(*record, why);
     tier_->loader.abandon(*record, why);
@@ -439,11 +446,11 @@ bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
 
 // ---- Removal ----
 
-// Notes that the record at `place` is removed, for as long as its segment lives.
-void StoreImpl::bury(const RecordKey& key, const FlashPlace& place) {
+// Notes that the record at `place` is removed, for as long as its segment lives. `put_seq`: see Flash::bury().
+void StoreImpl::bury(const RecordKey& key, const FlashPlace& place, std::uint64_t put_seq) {
   Flash& flash = tier_->flash;
   flash.leave(key, place.segment, place.offset);
-  flash.bury(key, place.segment, place.generation);
+  flash.bury(key, place.segment, place.generation, put_seq);
   tier_->demoter.kick();
 }
 
@@ -454,14 +461,15 @@ void StoreImpl::forget_passing(const PoolRecord& image) {
 }
 
 // What flash holds of a record is damaged. An image in the pool that was not read from there is sound: it stays, and
-// who wants it on flash gets another copy.
+// who wants it on flash gets another copy. Where that is on its way the tombstone must not end it.
 void StoreImpl::forget_copy(const RecordKey& key, const FlashPlace& place) {
   PoolRecord* const record = pool_->find(key);
   if (record != nullptr && record->state == PoolRecord::State::kClean && record->place == place) {
     if (record->load != nullptr && !record->load->passing) return forget_record(*record);
     record->place = {};
   }
-  bury(key, place);
+  const bool succeeded = record != nullptr && record->state == PoolRecord::State::kDirty;
+  bury(key, place, succeeded ? record->put_seq : 0);
 }
 
 // Takes a published record out of pool and index. Before recovery has ended no tombstone can be written: whoever asks
@@ -485,7 +493,7 @@ void StoreImpl::forget_record(PoolRecord& record) {
 }
 
 bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
-  KVD_CHECK(!recovering_);  // what is read later could bring it back
+  KVD_CHECK(!recovering());  // what is read later could bring it back
   if (group_of(ns, id.group) == nullptr) return false;
   const RecordKey key = namespaces_->key_of(ns, id);
   bool present = false;
@@ -493,17 +501,15 @@ bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
     present = usable(*record);
     forget_record(*record);
   }
-  // Also what its tenant has given up: the next start would find it again.
-  if (const auto found = tier_ != nullptr ? tier_->flash.find(key.hash) : std::nullopt) {
-    present = present || serves(namespaces_->tenant(key.ns), found);
-    bury(key, found->place);
-  }
-  if (tier_ != nullptr && tier_->flash.health.on()) {
+  if (tier_ != nullptr) {
     tier_->demoter.activity();
-    // A segment that is being given up would bring the record back if the machine stopped now.
-    for (const std::uint32_t segment : tier_->evictor.removed_from(key.hash)) {
-      Flash& flash = tier_->flash;
-      flash.bury(key, segment, flash.segments.at(segment).generation);
+    // Also what its tenant has given up: the next start would find it again.
+    if (const auto found = tier_->flash.known(key.hash)) {
+      present = present || serves(namespaces_->tenant(key.ns), found);
+      bury(key, found->place);
+    }
+    for (const ReplacedPlace& place : take_unindexed(key.hash)) {
+      tier_->flash.bury(key, place.segment, place.generation);
       tier_->demoter.kick();
     }
   }
@@ -518,8 +524,10 @@ void StoreImpl::await_removals(std::move_only_function<void(Status)> on_ack) {
 
 // ---- The tier as a whole ----
 
+// Also while flash is still being read, by a device that may hang for ever: what it tells does not count any more.
 void StoreImpl::tier_off() {
   stats_.tier_off.set(1);
+  namespaces_->set_reading(false);
   tier_->demoter.tier_off();
   tier_->loader.abandon_all(tier_is_off());
 }

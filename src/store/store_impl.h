@@ -54,7 +54,7 @@ class StoreImpl final : public Store {
   // Takes memory, directory, flash file, and recovers unless options.recover_later. Blocks.
   Status open(io::DiskFactory& disks, std::string& why);
   Status recover(std::string* why) override;
-  [[nodiscard]] bool recovering() const noexcept override { return recovering_; }
+  [[nodiscard]] bool recovering() const noexcept override { return recovering_ && tier_->flash.health.on(); }
 
   void drain(Time deadline, std::move_only_function<void()> on_done) override;
   Result<NamespaceHandle> open_namespace(const Namespace& ns) override { return namespaces_->open(ns); }
@@ -142,9 +142,13 @@ class StoreImpl final : public Store {
   // `record` is about to be published: what is stored under its key leaves pool and index, and its places on flash are
   // remembered with `record`.
   void supersede(PoolRecord& record);
+  // Where copies of a record may lie that the index does not know and a start could find: in segments that are being
+  // given up, in frames of rewrites that failed, and where recovery could not read. The first two are told once: they
+  // are to be buried or replaced.
+  std::vector<ReplacedPlace> take_unindexed(std::uint64_t hash);
   void finish_get(Get& get, Result<RecordView> result);
   void forget_record(PoolRecord& record);
-  void bury(const RecordKey& key, const FlashPlace& place);
+  void bury(const RecordKey& key, const FlashPlace& place, std::uint64_t put_seq = 0);
   void forget_copy(const RecordKey& key, const FlashPlace& place);
   void lend_pool();
   // There was no room in the pool for a record of this key, or not within its tenant's quota: the error for who asked,
@@ -168,7 +172,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<Namespaces> namespaces_;
   std::unique_ptr<Pool> pool_;       // outlives the flash tier: operations in flight use its memory
   std::unique_ptr<FlashTier> tier_;  // null without flash
-  bool recovering_ = false;
+  bool recovering_ = false;  // also with a tier that has gone off meanwhile
   io::Timer pool_ready_;  // armed until the pool's memory is there
   // Tenants that may have something beyond a quota that has become smaller, and the timer for the next slice of it.
   std::vector<TenantSpace*> beyond_quota_;

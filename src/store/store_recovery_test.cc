@@ -4,11 +4,13 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "store/flash_health.h"
 #include "store/footer_reader.h"
 #include "store/format.h"
 #include "store/segment_scan.h"
@@ -67,6 +69,23 @@ TEST(StoreRecovery, NewerCopyWinsAlsoWhereSegmentsOverlap) {
   kit.remove(3);
   ASSERT_TRUE(kit.reopen()) << kit.why;
   for (std::uint64_t n = 0; n < 8; ++n) EXPECT_EQ(kit.get(n), n == 3 ? 0u : 6u) << n;
+}
+
+// Its reads wait for one another, and nothing else is under way meanwhile.
+TEST(StoreRecovery, ALongScanIsNotTakenForADeviceThatHangs) {
+  StoreKit kit;
+  use_small_records(kit, 1 << 20, 6);
+  constexpr std::uint64_t kRecords = 50;
+  ASSERT_TRUE(kit.open()) << kit.why;
+  put_all(kit, kRecords);
+  kit.kill();
+  kit.drive().hold_back(kHeadBytes, 6 << 20, Millis(500));
+  const Time began = kit.loop.now();
+  ASSERT_TRUE(kit.open()) << kit.why;
+  EXPECT_GT(kit.loop.now() - began, 2 * FlashHealth::kStallMax);
+  EXPECT_EQ(kit.stats().tier_off.value(), 0u);
+  kit.drive().hold_back(kHeadBytes, 6 << 20, Duration::zero());
+  for (std::uint64_t n = 0; n < kRecords; ++n) EXPECT_EQ(kit.get(n), 1u) << n;
 }
 
 // Two that share a schema, and one with two schemas.
@@ -299,6 +318,61 @@ TEST_F(WhileRecoveringTest, NothingIsTakenAndNothingWritten) {
   EXPECT_TRUE(kit_.put(99, 1, AckLevel::kWritten));
   EXPECT_TRUE(kit_.remove(39));
   EXPECT_EQ(kit_.get(39), 0u);
+}
+
+// Nothing of flash is served any more then, so that nothing has to wait for it.
+TEST_F(WhileRecoveringTest, ThePoolServesThoughTheDeviceHangs) {
+  open();
+  put_all(kit_, 40);
+  kit_.settle();
+  const std::uint32_t oldest = segment_of(0);
+  kit_.close();
+  hold_back_footer(oldest, std::chrono::seconds(25));
+  Namespace unheard = kit_.name_space;
+  unheard.fingerprint = "another model";
+  std::optional<Code> put;
+  kit_.meanwhile = [&] {
+    if (put || kit_.stats().tier_off.value() == 0 || kit_.store->recovering()) return;
+    EXPECT_EQ(kit_.stats().recovering.value(), 1u) << "its end is not waited for";
+    EXPECT_TRUE(kit_.store->open_namespace(unheard));
+    EXPECT_FALSE(kit_.remove(98));
+    kit_.start_put(99, put, AckLevel::kPooled);
+  };
+  began_ = kit_.loop.now();
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  kit_.meanwhile = {};
+  EXPECT_GE(kit_.loop.now(), after(began_, std::chrono::seconds(25)));
+  EXPECT_EQ(put, Code::kOk);
+  EXPECT_EQ(kit_.get(99), 1u);
+  EXPECT_EQ(kit_.lookup(39), Tier::kNone);
+  hold_back_footer(oldest, Duration::zero());
+  kit_.kill();
+  open();
+  for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
+// The first read hangs, so that nothing is told before the tier goes off, and what is opened then does not agree with
+// what lies on flash.
+TEST_F(WhileRecoveringTest, WhatIsOpenedWhileTheDeviceHangsCostsNothingOnFlash) {
+  open();
+  put_all(kit_, 40);
+  kit_.close();
+  kit_.drive().hold_back(kUseTableAt, kPageBytes, std::chrono::seconds(15));
+  const Namespace before = kit_.name_space;
+  kit_.name_space.groups[0].slab_bytes *= 2;
+  kit_.meanwhile = [] {};
+  open();
+  kit_.meanwhile = {};
+  EXPECT_EQ(kit_.stats().tier_off.value(), 1u);
+  EXPECT_TRUE(kit_.put(39, 2));
+  EXPECT_EQ(kit_.get(39), 2u);
+  kit_.loop.run_for(Millis(100));
+  EXPECT_EQ(kit_.stats().segments_evicted.value(), 0u);
+  kit_.drive().hold_back(kUseTableAt, kPageBytes, Duration::zero());
+  kit_.name_space = before;
+  kit_.kill();
+  open();
+  for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
 }
 
 TEST_F(WhileRecoveringTest, ANamespaceIsOpenedOnlyWhenFlashHasToldOfIt) {

@@ -1,6 +1,7 @@
 #include "store/tombstones.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -15,6 +16,7 @@ void Tombstones::add(const Tombstone& tombstone) {
   if (obsolete(tombstone)) return;
   ++segments_.at(tombstone.segment).removed;
   pending_.push_back(tombstone);
+  pending_.back().awaited = true;
   unwritten_.insert(tombstone.put_seq);
 }
 
@@ -37,8 +39,8 @@ void Tombstones::restore(const Tombstone& tombstone) {
 void Tombstones::take_pending() { queue_of(next_pending()).pop_front(); }
 
 // It is on flash, or has nothing to name any more.
-void Tombstones::written_or_gone(const Tombstone& tombstone) {
-  unwritten_.erase(tombstone.put_seq);
+void Tombstones::written_or_gone(Tombstone& tombstone) {
+  if (std::exchange(tombstone.awaited, false)) unwritten_.erase(unwritten_.find(tombstone.put_seq));
   if (tombstone.from == UINT32_MAX) return;
   KVD_CHECK(carry_pending_ > 0);
   --carry_pending_;
@@ -113,7 +115,7 @@ void Tombstones::carry_from(std::uint32_t segment) {
 
 void Tombstones::forget(std::uint32_t segment) {
   if (const auto end = ends_.find(segment); end != ends_.end()) {
-    unwritten_.erase(end->second);
+    unwritten_.erase(unwritten_.find(end->second));
     ends_.erase(end);
   }
   std::erase_if(live_, [&](const Tombstone& tombstone) { return tombstone.segment == segment; });

@@ -29,6 +29,7 @@ struct Tombstone {
   std::uint32_t holder = 0;             // segment that holds this tombstone
   std::uint64_t holder_generation = 0;  // 0 = not written
   std::uint32_t from = UINT32_MAX;      // segment being given up that it is carried away from
+  bool awaited = false;                 // counts in Tombstones::written_before()
 };
 
 class Tombstones {
@@ -88,7 +89,7 @@ class Tombstones {
  private:
   [[nodiscard]] bool obsolete(const Tombstone& tombstone) const;
   [[nodiscard]] bool carries(const Tombstone& tombstone, std::uint32_t segment) const;
-  void written_or_gone(const Tombstone& tombstone);
+  void written_or_gone(Tombstone& tombstone);
   void done_carrying(Tombstone& tombstone);
   [[nodiscard]] std::deque<Tombstone>& queue_of(const Tombstone& tombstone) {
     return tombstone.from == UINT32_MAX ? pending_ : carried_pending_;
@@ -103,7 +104,8 @@ class Tombstones {
   std::vector<Unflushed> unflushed_;  // in order
   std::deque<Tombstone> pending_;
   std::deque<Tombstone> carried_pending_;
-  std::set<std::uint64_t> unwritten_;            // put_seq of those that are nowhere on flash yet, and of ends_
+  // put_seq of those that are nowhere on flash yet, and of ends_. Several have one where a record outdates several.
+  std::multiset<std::uint64_t> unwritten_;
   std::map<std::uint32_t, std::uint64_t> ends_;  // put_seq of the first removal that waits for the end of a segment
   std::vector<std::uint32_t> carried_;           // by segment
   std::uint64_t carry_pending_ = 0;              // pending or in a frame, and carried

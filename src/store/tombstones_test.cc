@@ -1,0 +1,66 @@
+// Tests of Tombstones by themselves: who waits for which. What becomes of them on flash is in store_removal_test.cc.
+#include "store/tombstones.h"
+
+#include <gtest/gtest.h>
+
+#include "policy/eviction.h"
+
+namespace kvd::store {
+namespace {
+
+class TombstonesTest : public ::testing::Test {
+ protected:
+  TombstonesTest() {
+    for (std::uint32_t segment = 0; segment < 4; ++segment) segments_.ready(segment, generation_of(segment));
+  }
+  static std::uint64_t generation_of(std::uint32_t segment) { return 10 + segment; }
+  static Tombstone naming(std::uint32_t segment, std::uint64_t put_seq) {
+    return {{}, put_seq, segment, generation_of(segment)};
+  }
+  // The next one that waits is written to `holder`.
+  void write_one(std::uint32_t holder) {
+    const Tombstone tombstone = tombstones_.next_pending();
+    tombstones_.take_pending();
+    tombstones_.written(tombstone, holder, generation_of(holder));
+  }
+
+  Segments segments_{4, policy::make_eviction(policy::Eviction::kLru, 4)};
+  Tombstones tombstones_{segments_};
+};
+
+// A record ends its copies in two segments with its own number.
+TEST_F(TombstonesTest, TwoOfOneNumberAreBothWaitedFor) {
+  tombstones_.add(naming(0, 7));
+  tombstones_.add(naming(1, 7));
+  write_one(2);
+  EXPECT_FALSE(tombstones_.written_before(8)) << "the other one waits";
+  EXPECT_TRUE(tombstones_.written_before(7));
+  write_one(2);
+  EXPECT_TRUE(tombstones_.written_before(8));
+}
+
+TEST_F(TombstonesTest, OneOfTwoThatHasNothingToNameAnyMoreIsNotWaitedFor) {
+  tombstones_.add(naming(0, 7));
+  tombstones_.add(naming(1, 7));
+  tombstones_.forget(0);
+  EXPECT_FALSE(tombstones_.written_before(8));
+  write_one(2);
+  EXPECT_TRUE(tombstones_.written_before(8));
+}
+
+// One that a record implies, or that was written before and is carried, answers for none that waits.
+TEST_F(TombstonesTest, OneThatNobodyWaitsForAnswersForNoOther) {
+  tombstones_.add(naming(0, 7));
+  tombstones_.imply(naming(1, 7), 2, generation_of(2));
+  EXPECT_FALSE(tombstones_.written_before(8));
+  tombstones_.carry_from(2);
+  ASSERT_TRUE(tombstones_.next_is_carried());
+  write_one(3);
+  EXPECT_FALSE(tombstones_.written_before(8));
+  write_one(3);
+  EXPECT_TRUE(tombstones_.written_before(8));
+  EXPECT_FALSE(tombstones_.pending());
+}
+
+}  // namespace
+}  // namespace kvd::store
