@@ -307,8 +307,7 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   if (admitted && tenant.quota.flash_bytes != SpaceQuota::kUnlimited) flash_.usage.make_room(tenant, record.bytes());
   FlashPlace outdated;
   bool inserted = admitted && flash_.enter(record.key, entry, &outdated);
-  while (admitted && !inserted && evictor_.make_index_room_now())
-    inserted = flash_.enter(record.key, entry, &outdated);
+  while (admitted && !inserted && evictor_.make_index_room_now()) inserted = flash_.enter(record.key, entry, &outdated);
   if (!inserted) {
     // Unfindable on flash: a tombstone keeps it from coming back at the next start after a removal.
     end_copies(record.key, place);

@@ -371,8 +371,7 @@ void StoreImpl::supersede(PoolRecord& record) {
     Flash& flash = tier_->flash;
     if (old != nullptr) {
       record.replaced = std::exchange(old->replaced, {});
-      if (old->in_frame || flash.backs(old->place))
-        record.note_replaced({old->place.segment, old->place.generation});
+      if (old->in_frame || flash.backs(old->place)) record.note_replaced({old->place.segment, old->place.generation});
       tier_->demoter.replace(*old, record);
       tier_->loader.abandon(*old, fail(Code::kNotFound, "the record was replaced"));
     }

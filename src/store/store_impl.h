@@ -172,8 +172,8 @@ class StoreImpl final : public Store {
   std::unique_ptr<Namespaces> namespaces_;
   std::unique_ptr<Pool> pool_;       // outlives the flash tier: operations in flight use its memory
   std::unique_ptr<FlashTier> tier_;  // null without flash
-  bool recovering_ = false;  // also with a tier that has gone off meanwhile
-  io::Timer pool_ready_;  // armed until the pool's memory is there
+  bool recovering_ = false;          // also with a tier that has gone off meanwhile
+  io::Timer pool_ready_;             // armed until the pool's memory is there
   // Tenants that may have something beyond a quota that has become smaller, and the timer for the next slice of it.
   std::vector<TenantSpace*> beyond_quota_;
   io::Timer trim_;

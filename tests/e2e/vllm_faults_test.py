@@ -32,8 +32,9 @@ SLOWNESS = 0.4                              # a slowed load over the compute tha
 PAGE = 4096
 SLAB_PAGES = 48                             # a block's K and V of one layer in float32
 HEAD, SEGMENT = 4 << 20, 64 << 20           # of the depot's log
-SEGMENT_FLAG = f"--segment={SEGMENT}"
 FOOTER = 1 << 20                            # at a segment's end; it takes less
+# Damage is for the drills' own reads to find: scrubbing would find and drop it before them.
+FLAGS = [f"--segment={SEGMENT}", "--scrub=0"]
 
 
 class InOnePass:
@@ -58,7 +59,7 @@ class Faults(unittest.TestCase):
         cls.figures = DrillFigures("vllm_faults")
         cls.rig = Rig()
         cls.addClassCleanup(cls.rig.close)
-        cls.depot = cls.enterClassContext(DepotProcess(pool="256MiB", flash="2GiB", extra=[SEGMENT_FLAG]))
+        cls.depot = cls.enterClassContext(DepotProcess(pool="256MiB", flash="2GiB", extra=FLAGS))
         cls.flipped = {}                                # offset -> the byte that was written there
         cls.model = cls.rig.copy_of_model("model")
         cls.digests = cls.rig.work / "digests.jsonl"
@@ -115,7 +116,7 @@ class Faults(unittest.TestCase):
     def restart(self, *flags):
         """A new depot process on the same data, and engines that are connected to it again."""
         self.depot.kill()
-        self.depot._extra = [SEGMENT_FLAG, *flags]
+        self.depot._extra = [*FLAGS, *flags]
         self.depot.start()
         self.reconnect()
 
@@ -248,7 +249,7 @@ class Faults(unittest.TestCase):
     def test_3_bytes_flipped_while_it_is_down(self):
         self.depot.kill()
         self.flip()
-        self.depot._extra = [SEGMENT_FLAG]
+        self.depot._extra = FLAGS
         self.depot.start()
         self.reconnect()
         self.ask_for_found_damage(self.engine, "down")
