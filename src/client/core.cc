@@ -44,7 +44,8 @@ Core::Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, Clien
       release_timer_(loop, [this] { send_releases(); }),
       desk_(std::make_shared<LoanDesk>(loop, [this] { take_back(); })),
       returns_timer_(loop, [this] { look_for_returns(); }),
-      loan_timer_(loop, [this] { end_loans(); }) {
+      loan_timer_(loop, [this] { end_loans(); }),
+      prefault_(loop, [this] { return has_waiters(); }) {
   for (std::uint32_t slot = 0; slot < running_.size(); ++slot) {
     running_[slot].timer = std::make_unique<io::Timer>(loop, [this, slot] { on_deadline(slot); });
   }

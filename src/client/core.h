@@ -18,6 +18,7 @@
 #include "client/get_flow.h"
 #include "client/op_deadline.h"
 #include "client/op_table.h"
+#include "client/prefault.h"
 #include "client/put_flow.h"
 #include "client/submit_stack.h"
 
@@ -147,6 +148,7 @@ class Core final : private ChannelUser {
   void queue_releases();
   void send_releases();
   void forget_views();
+  [[nodiscard]] bool has_waiters() const noexcept;
   void note_loans(const Running& running);
   void take_back();
   void look_for_returns();
@@ -195,6 +197,7 @@ class Core final : private ChannelUser {
   io::Timer returns_timer_;
   io::Timer loan_timer_;
   Time loan_timer_at_ = kNever;
+  Prefault prefault_;               // of the data channel's memory
   std::deque<std::uint32_t> puts_;  // slots with layers to send, in turn
   bool pump_posted_ = false;
   bool pumping_ = false;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -272,6 +273,15 @@ TEST_F(CoreBorrow, BehindACopyNewGetsReadTheDepotsMemory) {
   EXPECT_TRUE(view->borrowed());
   EXPECT_EQ(rig->finish(rig->get()).failed_keys, 0U);
   EXPECT_TRUE(shows_all(*old));
+}
+
+TEST_F(CoreBorrow, BehindACopyTheNewMappingIsEnteredAheadOfItsFirstRead) {
+  start();
+  const auto old = view_of(rig->borrow(true, Millis(500)));
+  rig->loop.run_for(Millis(800));
+  EXPECT_FALSE(old->borrowed());
+  const auto entered = CoreRig::entered_bytes();  // what was cut loose is listed apart
+  EXPECT_GE(std::accumulate(entered.begin(), entered.end(), std::uint64_t{0}), 2 * rig->memory.size());
 }
 
 TEST_F(CoreBorrow, AViewOutlastsItsConnectionAndIsNotGivenBackOnTheNext) {

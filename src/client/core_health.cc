@@ -63,6 +63,7 @@ void Core::on_ready(Channel& channel) {
     breaker_.on_success();
   }
   if (!is_data(channel)) data_.channel.note_word();
+  if (channel.memory() != nullptr) prefault_.start(channel.memory());
   // Else nothing could be matched for up to a second.
   (is_data(channel) ? control_ : data_).channel.hurry();
   if (!control_.channel.ready() || !data_.channel.ready()) return;

@@ -147,7 +147,10 @@ void Core::end_loans() {
 Time Core::end_loan(Loan& loan, std::size_t& bytes_left) {
   if (bytes_left == 0) return loop_.now();
   const Time later = after(loop_.now(), kLoanAgain);  // there is no memory now: the depot waits
-  if (loan.mapping() == data_.channel.memory() && !data_.channel.renew_memory()) return later;
+  if (loan.mapping() == data_.channel.memory()) {
+    if (!data_.channel.renew_memory()) return later;
+    prefault_.start(data_.channel.memory());
+  }
   const Result<bool> ended = loan.end_some(bytes_left);
   if (!ended) return later;
   if (!*ended) return loop_.now();
@@ -155,7 +158,13 @@ Time Core::end_loan(Loan& loan, std::size_t& bytes_left) {
   return kNever;
 }
 
+// Somebody waits for a lookup or a get.
+bool Core::has_waiters() const noexcept {
+  return control_.running > 0 || std::ranges::any_of(running_, [](const Running& r) { return r.get != nullptr; });
+}
+
 void Core::forget_views() {
+  prefault_.stop();
   view_ = 0;
   view_mapping_.reset();
   releases_.clear();

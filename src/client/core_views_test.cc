@@ -241,5 +241,18 @@ TEST_F(CoreViews, AfterAReconnectTheMemoryIsTheNewOne) {
   EXPECT_TRUE(all_given_back());
 }
 
+TEST_F(CoreViews, TheMemoryIsEnteredAheadOfItsFirstRead) {
+  start();
+  EXPECT_EQ(rig->finish(rig->get()).code, Code::kOk);
+  rig->depot->drop_connections();
+  ASSERT_TRUE(rig->loop.run_until([&] { return !rig->state.connected(); }, std::chrono::seconds(5)));
+  EXPECT_EQ(CoreRig::entered_bytes().size(), 0U);
+  ASSERT_TRUE(rig->wait_connected());
+  rig->loop.run_for(Millis(200));
+  const auto entered = CoreRig::entered_bytes();
+  ASSERT_EQ(entered.size(), 1U);
+  EXPECT_GE(entered[0], rig->memory.size());
+}
+
 }  // namespace
 }  // namespace kvd::client

@@ -20,8 +20,8 @@ bool LentView::verify(std::size_t key, std::uint16_t layer) const noexcept {
 // Copies were verified as they were made.
 bool LentView::is_copy(const std::byte* place) const noexcept {
   const std::byte* const begin = copies_.get();
-  const std::less_equal<const std::byte*> before{};
-  return begin != nullptr && before(begin, place) && before(place, begin + slabs_.places.size() * slabs_.slab_bytes);
+  const std::less<const std::byte*> before{};
+  return begin != nullptr && !before(place, begin) && before(place, begin + slabs_.places.size() * slabs_.slab_bytes);
 }
 
 // A bad image in the depot's pool would else be a miss until it is evicted.

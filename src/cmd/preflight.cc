@@ -109,13 +109,15 @@ Finding judge_memlock(const Needs& needs, const Offers& offers) {
   return {Level::kInfo, fmt::format("locked memory: {}; {}", limit, follows)};
 }
 
+// A client of this host has two connections, and a descriptor more for each: of its rings, and of its keeper
+// (docs/formats/wire.md).
 Finding judge_files(const Needs& needs, const Offers& offers) {
-  const auto wanted = needs.connections_max + kFilesBesideConnections;
+  const auto wanted = 2 * std::uint64_t{needs.connections_max} + kFilesBesideConnections;
   if (offers.open_files != 0 && offers.open_files < wanted)
     return {Level::kWarn,
-            fmt::format("open files: limit {} allows fewer than the {} connections configured; more are refused "
-                        "(raise it with ulimit -n or LimitNOFILE)",
-                        offers.open_files, needs.connections_max)};
+            fmt::format("open files: limit {}, but the {} connections configured may need {}; what is beyond it is "
+                        "refused (raise it with ulimit -n or LimitNOFILE)",
+                        offers.open_files, needs.connections_max, wanted)};
   return {Level::kInfo, fmt::format("open files: limit {}", offers.open_files)};
 }
 

@@ -66,6 +66,14 @@ TEST(Preflight, WarnsOfTooFewFilesAndTooLittleDisk) {
   EXPECT_EQ(findings[3].level, Level::kWarn);
 }
 
+TEST(Preflight, CountsADescriptorMoreForEachConnectionOfThisHost) {
+  auto offers = plenty();
+  offers.open_files = 2 * usual().connections_max + 64;
+  EXPECT_EQ(judge(usual(), offers)[2].level, Level::kInfo);
+  --offers.open_files;
+  EXPECT_EQ(judge(usual(), offers)[2].level, Level::kWarn);
+}
+
 TEST(Preflight, TakesTheSmallestLimitOnTheWayToTheRoot) {
   const auto root = std::filesystem::path(::testing::TempDir()) / "kvd_cgroup_test";
   std::filesystem::create_directories(root / "a/b");

@@ -160,8 +160,10 @@ TEST_F(ViewTest, ShowsWhatWasPutWithoutACopy) {
   EXPECT_EQ(client_->stats().bytes_borrowed, 4 * kRecord);
   EXPECT_EQ(client_->stats().bytes_shared, 0U);
   EXPECT_GE(stat("kept_bytes"), 4 * kRecord);
+  EXPECT_EQ(stat("kept_keys"), 4U);
   view.reset();
   EXPECT_TRUE(becomes("kept_bytes", 0));
+  EXPECT_TRUE(becomes("kept_keys", 0));
   EXPECT_TRUE(becomes("pool_bytes_pinned", 0));
 }
 

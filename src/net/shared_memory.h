@@ -33,6 +33,11 @@ class SharedMemory {
   [[nodiscard]] Bytes bytes() const noexcept { return bytes_; }
   // The same file mapped once more. kNoSpace.
   [[nodiscard]] Result<std::unique_ptr<SharedMemory>> again() const;
+  // Enters those of the pages that `part` lies in into this process's page table that the file consists of, so that
+  // who reads them first does not pay for that: about 0.4 us a page, next to nothing where they are huge. Pages that
+  // the peer has never written to are left alone, as a read would take memory for them; how many bytes these are,
+  // of `part` in whole pages (all of it where the kernel does not tell). Reads a byte a page. Any thread.
+  [[nodiscard]] std::uint64_t prefault(Bytes part) const;
   // Cuts the pages that `part` lies in loose. Whoever reads them meanwhile reads the same bytes. kNoSpace: there is no
   // memory for all of them; the part still shows its bytes, those of the file where it was not cut. May be called again
   // for the same part. Takes about a microsecond a page.

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -95,6 +97,70 @@ TEST(SharedMemory, MoreMappingsTakeNoMoreDescriptors) {
   EXPECT_EQ(behind.get(), before.get() + 1);
   mappings.erase(mappings.begin());
   EXPECT_TRUE(mappings.back()->again().has_value()) << "whoever maps it last holds it";
+}
+
+// Page faults of this thread while it reads a byte of each page.
+long faults_of_reading(Bytes bytes) {
+  rusage before{}, behind{};
+  ::getrusage(RUSAGE_THREAD, &before);
+  for (std::size_t at = 0; at < bytes.size(); at += kPageBytes) {
+    static_cast<void>(*static_cast<const volatile std::byte*>(bytes.data() + at));
+  }
+  ::getrusage(RUSAGE_THREAD, &behind);
+  return behind.ru_minflt - before.ru_minflt;
+}
+
+// What the file takes of the system's memory.
+std::uint64_t taken_bytes(int fd) {
+  struct stat status{};
+  EXPECT_EQ(::fstat(fd, &status), 0);
+  return static_cast<std::uint64_t>(status.st_blocks) * 512;
+}
+
+// A file of `bytes` whose first half is written to.
+struct HalfWritten {
+  explicit HalfWritten(std::size_t bytes) {
+    io::PrivateFd file = make_file(bytes, F_SEAL_SHRINK);
+    descriptor.reset(::dup(file.get()));
+    const std::vector<std::byte> noise(bytes / 2, std::byte{0x5C});
+    EXPECT_EQ(::pwrite(descriptor.get(), noise.data(), noise.size(), 0), static_cast<ssize_t>(noise.size()));
+    memory = SharedMemory::map(std::move(file), bytes).value();
+  }
+  io::UniqueFd descriptor;
+  std::unique_ptr<SharedMemory> memory;
+};
+
+TEST(SharedMemory, WhatWasPrefaultedIsReadWithoutAFault) {
+  constexpr std::size_t kBytes = 2 * 700 * kPageBytes;  // more than a system call asks for
+  const HalfWritten file(kBytes);
+  const Bytes there = file.memory->bytes().first(kBytes / 2);
+  EXPECT_EQ(file.memory->prefault(there.subspan(100, there.size() - 200)), 0U);
+  EXPECT_EQ(faults_of_reading(there), 0);
+  EXPECT_EQ(there[kBytes / 2 - 1], std::byte{0x5C});
+}
+
+TEST(SharedMemory, PrefaultingTakesNoMemoryForPagesThatThePeerNeverWroteTo) {
+  constexpr std::size_t kBytes = 2 * 64 * kPageBytes;
+  const HalfWritten file(kBytes);
+  const std::uint64_t before = taken_bytes(file.descriptor.get());
+  EXPECT_EQ(file.memory->prefault(file.memory->bytes()), kBytes / 2);
+  EXPECT_EQ(taken_bytes(file.descriptor.get()), before);
+  EXPECT_EQ(::pwrite(file.descriptor.get(), "later", 5, kBytes / 2 + 10 * kPageBytes), 5);
+  EXPECT_EQ(file.memory->prefault(file.memory->bytes()), kBytes / 2 - kPageBytes);
+}
+
+TEST(SharedMemory, AKernelThatDoesNotTellWhatIsThereLeavesAllToItsReader) {
+  constexpr std::size_t kBytes = 2 * 64 * kPageBytes;
+  const HalfWritten file(kBytes);
+  bool denied = false;
+  std::uint64_t missing = 0;
+  std::thread([&] {
+    denied = io::deny_syscall(SYS_mincore, ENOSYS);
+    if (denied) missing = file.memory->prefault(file.memory->bytes());
+  }).join();
+  if (!denied) GTEST_SKIP() << "system calls cannot be denied here";
+  EXPECT_EQ(missing, kBytes);
+  EXPECT_GT(faults_of_reading(file.memory->bytes().first(kBytes / 2)), 0);
 }
 
 // Cuts all of the mapping loose on a thread that the kernel answers so when it asks for copies; kOk also where nothing

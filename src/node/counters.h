@@ -30,6 +30,7 @@ struct NodeCounters {
   Gauge unfinished_bytes;                     // of the pool, by PUTs
   Gauge views, view_bytes;                    // messages that clients read from shared memory, and their slabs
   Gauge kept_bytes;                           // of the pool, by GETs whose clients keep their views
+  Gauge kept_keys;                            // of these GETs
   Gauge leavers;                              // clients without a connection that still keep some
   LatencyHistogram match_us, get_us, put_us;  // from the request's arrival to its last byte in the socket
   LatencyHistogram match_residence_us;  // of MATCHes, from when they could have been read; see Loop::ready_since()

@@ -115,6 +115,7 @@ constexpr std::array kNodeGauges{
     Field{"views", &NodeCounters::views, "Views of shared memory that clients hold."},
     Field{"view_bytes", &NodeCounters::view_bytes, "Bytes in the views of shared memory that clients hold."},
     Field{"kept_bytes", &NodeCounters::kept_bytes, "Bytes of the pool that clients keep views of."},
+    Field{"kept_keys", &NodeCounters::kept_keys, "Keys of the GETs whose views clients keep."},
     Field{"leavers", &NodeCounters::leavers, "Clients without a connection that still keep views."}};
 constexpr std::array kNodeHistograms{
     Field{"match", &NodeCounters::match_us, "Time of a MATCH inside the depot."},

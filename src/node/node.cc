@@ -156,7 +156,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       pinned_(percent_of(options_.store.pool_bytes, options_.limits.pinned_percent_max), &counters_.pinned_bytes),
       lent_(percent_of(pinned_.bytes_max(), options_.limits.lent_percent_max)),
       kept_(percent_of(lent_.bytes_max(), options_.limits.kept_percent_max), &counters_.kept_bytes),
-      kept_keys_(options_.limits.op_keys_max),
+      kept_keys_(options_.limits.op_keys_max, &counters_.kept_keys),
       leavers_(std::make_unique<Leavers>(counters_)),
       unfinished_(percent_of(options_.store.pool_bytes, options_.limits.unfinished_percent_max),
                   &counters_.unfinished_bytes),

@@ -297,7 +297,7 @@ void require_the_others_records(RawClient& client, std::uint32_t handle) {
 
 bool clean(const Rig& rig) {
   for (const char* name : {"ops", "op_keys", "leases", "pinned_bytes", "unfinished_bytes", "views", "view_bytes",
-                           "kept_bytes", "leavers"}) {
+                           "kept_bytes", "kept_keys", "leavers"}) {
     if (rig.stat("node", name) != 0) return false;
   }
   return rig.stat("node", "connections") == 1 && rig.stat("store", "pool_bytes_pinned") == 0 &&

@@ -65,6 +65,8 @@ class CoreRig {
   [[nodiscard]] MutableBytes slab(std::size_t layer, std::size_t key);
   [[nodiscard]] bool landed(std::size_t layer, std::size_t key);
   [[nodiscard]] bool poisoned(std::size_t layer, std::size_t key);
+  // Of each mapping of the depot's memory, the bytes that reading would not fault on.
+  [[nodiscard]] static std::vector<std::uint64_t> entered_bytes();
   [[nodiscard]] Namespace ns_value() const;
   [[nodiscard]] std::vector<std::byte> key_list() const;
 
