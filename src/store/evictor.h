@@ -117,10 +117,10 @@ class Evictor {
   std::vector<std::unique_ptr<Task>> spare_;  // not in use; they keep their memory
   Footer footer_;                             // of the segment that is looked at; the same
   std::vector<block::NamespaceHash> hashes_;  // of its namespaces; the same
-  std::vector<ReplacedPlace> surplus_;  // uses of segments that are to be given up
-  bool discards_;               // the disk takes them
-  bool discarding_ = false;     // one is under way
-  std::uint32_t failures_ = 0;  // since a segment became ready
+  std::vector<ReplacedPlace> surplus_;        // uses of segments that are to be given up
+  bool discards_;                             // the disk takes them
+  bool discarding_ = false;                   // one is under way
+  std::uint32_t failures_ = 0;                // since a segment became ready
   io::Timer sweep_;
   io::Timer retry_;
 };

@@ -52,7 +52,7 @@ struct Segment {
   // flush that ended well.
   std::uint32_t completed_to = 0, flushing_to = 0, flushed_to = 0;
   std::uint32_t lost_from = UINT32_MAX;  // the device was away: what lies from this page on counts as not there
-  bool doomed = false;     // it holds removed records that no tombstone names: it is to be given up
+  bool doomed = false;                   // it holds removed records that no tombstone names: it is to be given up
   bool unflushed = false;  // a flush failed since it took frames: the device may have lost what it holds, and says
                            // so once only. It serves reads; `synced` takes another copy
 };
@@ -140,7 +140,7 @@ class Segments {
   std::vector<std::uint32_t> ready_;  // in order; two or so
   std::vector<std::uint32_t> recent_;
   std::vector<std::uint32_t> to_flush_;  // with frames that no flush has covered; the open one and a few
-  std::uint64_t order_ = 0;  // of the segment that was opened last
+  std::uint64_t order_ = 0;              // of the segment that was opened last
 };
 
 }  // namespace kvd::store

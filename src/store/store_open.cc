@@ -23,7 +23,7 @@ constexpr double kBudgetShare = 0.8;
 constexpr double kDaySeconds = 86'400;
 constexpr double kBudgetFirstSeconds = 600;
 constexpr Duration kPoolLookDelay = Millis(20);
-constexpr Duration kListWait = Millis(500);                   // at an orderly end, for segments that are being given up
+constexpr Duration kListWait = Millis(500);              // at an orderly end, for segments that are being given up
 constexpr Duration kLogEvery = std::chrono::seconds(5);  // lines of the log about a long recovery
 
 Status invalid(std::string& why, std::string text) {

@@ -369,10 +369,11 @@ int run(int argc, char** argv) {
   }
   fmt::print(
       "{} seeds: {} gets ({} hits, {} ended by their deadline), {} puts, {} faults, {} crashes,\n"
-      "{} times the tier went off, {} times it came back, {} times it was off at an end, {} records dropped as corrupt, {} writes beyond the "
+      "{} times the tier went off, {} times it came back, {} times it was off at an end, {} records dropped as "
+      "corrupt, {} writes beyond the "
       "budget, {} seeds wrong\n",
-      seeds, t.gets, t.hits, t.timeouts, t.puts, t.faults, t.crashes, t.outages, t.returns, t.tiers_off, t.corrupt, t.writes_dropped,
-      failures);
+      seeds, t.gets, t.hits, t.timeouts, t.puts, t.faults, t.crashes, t.outages, t.returns, t.tiers_off, t.corrupt,
+      t.writes_dropped, failures);
   return failures > 0 ? 1 : 0;
 }
 
