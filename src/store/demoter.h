@@ -75,7 +75,7 @@ class Demoter {
   // It is back: what waits is written now.
   void device_back();
   // Behind that, of any record: a clean one that was not written while the device was off, or that it has lost, takes
-  // the copy that there is or is written. False: too much waits for now.
+  // the copy that there is or is written. False: too much waits.
   bool catch_up(PoolRecord& record);
 
  private:
