@@ -52,7 +52,8 @@ constexpr std::array kStoreCounters{
     Field{"writes_dropped", &StoreStats::writes_dropped,
           "Records kept in memory only because the write budget was spent."},
     Field{"flash_bytes_discarded", &StoreStats::flash_bytes_discarded,
-          "Bytes of given-up segments that a block device was told are not needed."}};
+          "Bytes of given-up segments that a block device was told are not needed."},
+    Field{"tier_outages", &StoreStats::tier_outages, "Times that the flash tier went off because the device fails."}};
 constexpr std::array kStoreGauges{
     Field{"pool_bytes_used", &StoreStats::pool_bytes_used, "Bytes of the pool in use."},
     Field{"pool_bytes_pinned", &StoreStats::pool_bytes_pinned, "Bytes of the pool that may not be evicted now."},
@@ -63,7 +64,7 @@ constexpr std::array kStoreGauges{
     Field{"dirty_records", &StoreStats::dirty_records, "Records that are in the pool only and wait to be written."},
     Field{"recovered_records", &StoreStats::recovered_records, "Records found on flash when the store was opened."},
     Field{"recovered_dropped", &StoreStats::recovered_dropped, "Records dropped when the store was opened: damaged."},
-    Field{"tier_off", &StoreStats::tier_off, "1 when the flash tier was switched off because the device fails."},
+    Field{"tier_off", &StoreStats::tier_off, "1 while the flash tier is off because the device fails."},
     Field{"recovery_ms", &StoreStats::recovery_ms, "Time that opening the store took, in milliseconds."},
     Field{"recovering", &StoreStats::recovering,
           "1 while the store reads what flash holds: it serves what is known, and takes no puts and removals."},

@@ -28,7 +28,11 @@ Demoter::Demoter(Flash& flash, Pool& pool, LogWriter& writer, Evictor& evictor, 
       ack_nodes_(pool.reserved(kAcksReserved)) {
   due_.reserve(pool.reserved(kAcksReserved));
   telling_.reserve(pool.reserved(kAcksReserved));
-  syncs_.on_flush([this] { flash_.tombstones.flush_begins(); }, [this](bool ok) { flushed(ok); });
+  const auto begins = [this] {
+    flash_.tombstones.flush_begins();
+    flash_.segments.flush_begins();
+  };
+  syncs_.on_flush(begins, [this](bool ok) { flushed(ok); });
   writer_.on_frame([this](Frame& frame, const Status& status) { frame_done(frame, status); });
 }
 
@@ -84,6 +88,7 @@ void Demoter::replace(PoolRecord& record, PoolRecord& by) {
 void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack) {
   if (level == AckLevel::kPooled) return on_ack({});
   if (!flash_.health.on()) return on_ack(tier_is_off());
+  if (record.missed && record.state == PoolRecord::State::kClean) static_cast<void>(take_copy(record));
   const bool backed =
       flash_.backs(record.place) && !flash_.usage.given_up(*record.tenant, record.place.segment, record.place.offset);
   const bool unsafe = backed && level == AckLevel::kSynced && flash_.segments.at(record.place.segment).unflushed;
@@ -96,11 +101,7 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
     }
     // Its segment was given up while it stayed in DRAM, or a flush of it failed; now somebody wants it on flash. A copy
     // that there is counts until the new one is written.
-    record.put_seq = flash_.put_seq_next++;
-    record.published = flash_.loop.now();
-    record.write_failures = 0;
-    pool_.dirty(record);
-    add(record);
+    write_again(record);
   }
   if (record.state == PoolRecord::State::kDirty) {
     add_ack(record, level, std::move(on_ack));
@@ -115,8 +116,19 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
   syncs_.request(std::move(on_ack));
 }
 
+// A clean record, newer than any copy of it.
+void Demoter::write_again(PoolRecord& record) {
+  record.put_seq = flash_.put_seq_next++;
+  record.published = flash_.loop.now();
+  record.write_failures = 0;
+  record.missed = false;
+  pool_.dirty(record);
+  add(record);
+}
+
 void Demoter::flushed(bool ok) {
   if (ok) {
+    flash_.segments.flushed();
     flash_.tombstones.flushed();
     return evictor_.tombstones_durable();
   }
@@ -166,6 +178,8 @@ bool Demoter::has_work() {
 // Whether to write now; otherwise the timer is set for when that may change.
 bool Demoter::must_write() {
   if (flush_always_ || pressure_ || pressing_ > 0 || flash_.tombstones.carrying()) return true;
+  catching_up_ = catching_up_ && flash_.tombstones.pending();
+  if (catching_up_) return true;
   if (dirty_bytes_ > pool_.bytes() / 2) return pressure_ = true;
   if (!removal_waits_.empty() && flash_.tombstones.pending() && writer_.in_flight() == 0) return true;
   if (!urgent_.empty()) {
@@ -298,7 +312,10 @@ void Demoter::frame_done(Frame& frame, const Status& status) {
 }
 
 void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
-  if (!flash_.health.on()) return give_up(record, tier_is_off());
+  if (!flash_.health.on()) {
+    note_stray(record, place);
+    return give_up(record, tier_is_off());
+  }
   const auto known = flash_.known(record.key.hash);
   if (!known && flash_.index.size() >= flash_.index.records_max()) evictor_.make_index_room();
   const IndexEntry entry{place.segment, place.offset, record.pages, 0, place.checksum};
@@ -315,12 +332,17 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   }
   record.place = place;
   // Older copies must not outlive it.
-  if (outdated.generation != 0) record.note_replaced({outdated.segment, outdated.generation});
-  for (const ReplacedPlace& stray : flash_.strays.take(record.key.hash)) record.note_replaced(stray);
-  flash_.replaced_by(record, place);
+  std::vector<ReplacedPlace> copies = flash_.strays.take(record.key.hash);
+  if (outdated.generation != 0) copies.push_back({outdated.segment, outdated.generation});
+  flash_.replaced_by(record, place, copies);
   uncount(record);
   pool_.clean(record);
   take_acks(record, {});
+}
+
+// It may be on the medium at `place`, and is not known to be.
+void Demoter::note_stray(const PoolRecord& record, const FlashPlace& place) {
+  if (!flash_.strays.add(record.key.hash, {place.segment, place.generation})) end_copies(record.key, place);
 }
 
 // Buries what was, or may have been, written at `place`. Its tombstone is newer than a copy that is known, and ends it,
@@ -351,27 +373,57 @@ void Demoter::give_up(PoolRecord& record, const Status& why) {
   const auto copy = flash_.find(record.key.hash);
   const bool same = copy && copy->place.checksum == static_cast<std::uint32_t>(record.own_checksum);
   record.place = same ? copy->place : FlashPlace{};
+  record.missed = !flash_.health.on();
   flash_.bury_replaced(record);
   uncount(record);
   pool_.clean(record);
   take_acks(record, why);
 }
 
-void Demoter::tier_off() {
+// ---- A device that goes off and comes back ----
+
+void Demoter::device_off() {
   pump_.disarm();
   for (Queue* queue : {&urgent_, &waiting_})
     while (PoolRecord* record = queue->pop_front()) give_up(*record, tier_is_off());
-  // A device that hangs may keep a frame for ever: the images stay with it, but nobody waits for it.
+  // The device may keep a frame for ever: the images stay with it, but nobody waits for it. It may also land.
   writer_.visit_in_flight([this](const Frame& frame) {
-    for (PoolRecord* record : frame.records()) {
-      if (record->state != PoolRecord::State::kDirty) continue;
-      uncount(*record);
-      pool_.clean(*record);
-      take_acks(*record, tier_is_off());
+    for (std::size_t i = 0; i < frame.records().size(); ++i) {
+      PoolRecord& record = *frame.records()[i];
+      record.in_frame = false;
+      if (record.state != PoolRecord::State::kDirty) continue;
+      note_stray(record, frame.place(i));
+      give_up(record, tier_is_off());
     }
   });
   take_removals();
   syncs_.give_up();
+}
+
+void Demoter::device_back() {
+  catching_up_ = true;
+  kick();
+}
+
+// Of a record that was put while the device was off flash may have a copy: it counts as on flash then. Maybe of another
+// version, which a put that had found it would have left as it is.
+bool Demoter::take_copy(PoolRecord& record) {
+  const auto copy = flash_.find(record.key.hash);
+  if (!copy || flash_.usage.given_up(*record.tenant, copy->place.segment, copy->place.offset)) return false;
+  record.place = copy->place;
+  record.missed = false;
+  return true;
+}
+
+bool Demoter::catch_up(PoolRecord& record) {
+  if (record.state != PoolRecord::State::kClean || record.load != nullptr) return true;
+  if (!record.missed && !flash_.lost(record.place)) return true;
+  if (take_copy(record)) return true;
+  if (!Flash::admits(record) || flash_.over_budget(dirty_bytes_ + record.bytes())) return true;
+  if (dirty_bytes_ > 0 && dirty_bytes_ + record.bytes() > pool_.bytes() / 4) return false;
+  record.place = {};
+  write_again(record);
+  return true;
 }
 
 // ---- Acknowledgements ----

@@ -69,9 +69,14 @@ class Demoter {
 
   // Nothing is dirty, no tombstone waits, nothing is being written.
   [[nodiscard]] bool settled() const noexcept;
-  // The flash tier is off: dirty records become evictable, waiting puts end with kIo, also those whose frame or flush
-  // is still with the device.
-  void tier_off();
+  // The device is off: dirty records become evictable, waiting puts end with kIo, also those whose frame or flush is
+  // still with the device. Tombstones wait.
+  void device_off();
+  // It is back: what waits is written now.
+  void device_back();
+  // Behind that, of any record: a clean one that was not written while the device was off, or that it has lost, takes
+  // the copy that there is or is written. False: too much waits.
+  bool catch_up(PoolRecord& record);
 
  private:
   using Queue = List<PoolRecord, &PoolRecord::link>;
@@ -85,6 +90,9 @@ class Demoter {
   void frame_done(Frame& frame, const Status& status);
   void record_written(PoolRecord& record, const FlashPlace& place);
   void record_failed(PoolRecord& record, const FlashPlace& place);
+  [[nodiscard]] bool take_copy(PoolRecord& record);
+  void write_again(PoolRecord& record);
+  void note_stray(const PoolRecord& record, const FlashPlace& place);
   void end_copies(const RecordKey& key, const FlashPlace& place);
   void give_up(PoolRecord& record, const Status& why);
   void drop_due();
@@ -110,6 +118,7 @@ class Demoter {
   bool pressure_ = false;
   std::size_t pressing_ = 0;  // tenants of which as much is written now
   bool flush_always_ = false;
+  bool catching_up_ = false;  // tombstones that waited for the device are written
   Time last_activity_;
   Time removal_at_ = kNever;  // when the first tombstone that waits was seen
   io::Timer pump_;

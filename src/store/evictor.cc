@@ -38,9 +38,10 @@ void Evictor::maintain() {
       overfull && flash_.segments.at(*overfull).state == SegmentState::kSealed && tasks_.size() < kTasksMax)
     evict(*overfull);
   while (!surplus_.empty() && tasks_.size() < kTasksMax) {
-    const std::uint32_t segment = surplus_.back();
+    const ReplacedPlace use = surplus_.back();
     surplus_.pop_back();
-    if (flash_.segments.at(segment).state == SegmentState::kSealed) evict(segment);
+    const Segment& segment = flash_.segments.at(use.segment);
+    if (segment.state == SegmentState::kSealed && segment.generation == use.generation) evict(use.segment);
   }
   const auto unblocked = [this] {
     return static_cast<std::uint32_t>(std::ranges::count_if(
@@ -53,6 +54,19 @@ void Evictor::maintain() {
             flash_.segments.first_victim([&](auto s) { return !flash_.tombstones.holds_for_others(s); }))
       evict(*victim);
   flash_.update_gauges();
+}
+
+void Evictor::give_up(const std::vector<std::uint32_t>& segments) {
+  for (const std::uint32_t s : segments) surplus_.push_back({s, flash_.segments.at(s).generation});
+}
+
+void Evictor::resume() {
+  failures_ = 0;
+  for (const auto& task : tasks_) task->failures = 0;
+  for (std::uint32_t s = 0; s < flash_.segments.count(); ++s)
+    if (flash_.segments.at(s).doomed) surplus_.push_back({s, flash_.segments.at(s).generation});
+  retry_all();
+  maintain();
 }
 
 void Evictor::changed() {
@@ -298,10 +312,11 @@ void Evictor::discarded(Task& task, const Status& status) {
   discarding_ = false;
   task.discard_at += task.op.discard_bytes;
   if (status) flash_.stats.flash_bytes_discarded.add(task.op.discard_bytes);
-  if (!status && std::exchange(discards_, false))
+  const bool on = flash_.health.on();  // otherwise the rest is not worth waiting for
+  if (!status && on && std::exchange(discards_, false))
     flash_.log.warn(
         fmt::format("store: the device discards nothing until the next start: {}", error_text(status.error())));
-  if (discards_ && task.discard_at < flash_.volume.segment_bytes()) return discard_next();
+  if (on && discards_ && task.discard_at < flash_.volume.segment_bytes()) return discard_next();
   finish(task);
   if (discards_) return discard_next();
   const auto waits = [](const auto& other) { return other->step == Task::Step::kDiscard; };
@@ -333,8 +348,9 @@ void Evictor::finish(Task& task) {
 
 // The segment stays given up. Its header may or may not be the new one, so it counts as living until a write succeeds.
 void Evictor::retry(Task& task) {
-  flash_.log.warn(fmt::format("store: segment {} could not be prepared; trying again", task.segment));
   task.step = Task::Step::kRetry;
+  if (!flash_.health.on()) return;  // see resume()
+  flash_.log.warn(fmt::format("store: segment {} could not be prepared; trying again", task.segment));
   const bool waited_for = flash_.tombstones.awaits_end(task.segment);  // nobody's removal may hang on it
   ++task.failures;
   if (++failures_ >= kFailuresMax || (waited_for && task.failures >= kFailuresMax))

@@ -49,7 +49,9 @@ class Evictor {
   // is left to give up.
   bool make_index_room_now();
   // Sealed segments to give up as soon as may be, a few at a time: recovery had no room for their records.
-  void give_up(std::vector<std::uint32_t> segments) { surplus_ = std::move(segments); }
+  void give_up(const std::vector<std::uint32_t>& segments);
+  // The device is back: goes on with what could not be done, and gives up what is doomed.
+  void resume();
   // Gives up this segment, which must be sealed; `retire`: for good, its number is to disappear from the volume.
   void evict(std::uint32_t segment, bool retire = false);
   // A load has ended that read from `segment`; tombstones became durable.
@@ -115,10 +117,10 @@ class Evictor {
   std::vector<std::unique_ptr<Task>> spare_;  // not in use; they keep their memory
   Footer footer_;                             // of the segment that is looked at; the same
   std::vector<block::NamespaceHash> hashes_;  // of its namespaces; the same
-  std::vector<std::uint32_t> surplus_;
-  bool discards_;               // the disk takes them
-  bool discarding_ = false;     // one is under way
-  std::uint32_t failures_ = 0;  // since a segment became ready
+  std::vector<ReplacedPlace> surplus_;        // uses of segments that are to be given up
+  bool discards_;                             // the disk takes them
+  bool discarding_ = false;                   // one is under way
+  std::uint32_t failures_ = 0;                // since a segment became ready
   io::Timer sweep_;
   io::Timer retry_;
 };

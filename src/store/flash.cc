@@ -6,10 +6,11 @@
 namespace kvd::store {
 
 void Flash::submit(io::DiskOp& op) {
+  const bool off = recovered && !health.on();
   std::uint64_t bytes = 0;
   for (const iovec& buffer : op.buffers) bytes += buffer.iov_len;
-  if (op.kind == io::DiskOp::Kind::kRead) stats.flash_bytes_read.add(bytes);
-  if (op.kind == io::DiskOp::Kind::kWrite) {
+  if (op.kind == io::DiskOp::Kind::kRead && !off) stats.flash_bytes_read.add(bytes);
+  if (op.kind == io::DiskOp::Kind::kWrite && !off) {
     stats.flash_bytes_written.add(bytes);
     write_budget_.spend(static_cast<double>(bytes));
   }
@@ -19,11 +20,14 @@ void Flash::submit(io::DiskOp& op) {
   flight.expected = expected;
   flight.hint = op.kind == io::DiskOp::Kind::kDiscard;
   flight.changes = flight.hint || op.kind == io::DiskOp::Kind::kWrite;
+  flight.refused = off;
   writing_ += flight.changes ? 1 : 0;
   flight.on_done = std::move(op.on_done);
   op.on_done = [this, &flight](Status status) { landed(flight, status); };
   const bool late = ended_ && flight.changes;
-  const Status submitted = late ? fail(Code::kIo, "the store has ended") : volume.disk().submit(op);
+  const Status submitted = off    ? Status(tier_is_off())
+                           : late ? Status(fail(Code::kIo, "the store has ended"))
+                                  : volume.disk().submit(op);
   if (!submitted) {
     refused_.emplace_back(&op, submitted);
     if (!refused_timer_.armed()) refused_timer_.arm(loop.now());
@@ -32,7 +36,7 @@ void Flash::submit(io::DiskOp& op) {
 
 void Flash::landed(Flight& flight, const Status& status) {
   const Time expected = flight.expected;
-  const bool well = status.has_value() || flight.hint;
+  const bool well = status.has_value() || flight.hint || flight.refused;
   writing_ -= flight.changes ? 1 : 0;
   auto on_done = std::move(flight.on_done);
   flights_.give_back(flight);
@@ -88,24 +92,34 @@ void Flash::release_namespaces(std::uint32_t segment) {
 }
 
 void Flash::bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation, std::uint64_t put_seq) {
-  // While the tier is off none of them is written, and no more are kept than a store keeps.
-  if (!health.on() && tombstones.size() >= Tombstones::kLiveMax) return;
+  if (put_seq == 0) put_seq = put_seq_next++;
+  if (!health.on() && tombstones.waiting() >= removals_waiting_max) {
+    if (segments.at(segment).generation != generation) return;
+    segments.at(segment).doomed = true;
+    return tombstones.await_end(segment, put_seq);
+  }
   hold_namespace(segment, key.ns);
-  tombstones.add({key, put_seq != 0 ? put_seq : put_seq_next++, segment, generation});
+  tombstones.add({key, put_seq, segment, generation});
 }
 
-void Flash::replaced_by(PoolRecord& record, const FlashPlace& place) {
-  for (const ReplacedPlace& old : std::exchange(record.replaced, {})) {
-    if (old.segment == place.segment && old.generation == place.generation) continue;  // they go together
-    if (segments.at(old.segment).generation != old.generation) continue;
-    hold_namespace(old.segment, record.key.ns);
-    const Tombstone tombstone{record.key, record.put_seq, old.segment, old.generation};
-    // Where a flush has failed a scan may not come as far as the record.
-    if (segments.at(place.segment).unflushed) {
-      tombstones.add(tombstone);
-    } else {
-      tombstones.imply(tombstone, place.segment, place.generation);
-    }
+void Flash::replaced_by(PoolRecord& record, const FlashPlace& place, const std::vector<ReplacedPlace>& outdated) {
+  const auto replaced = std::exchange(record.replaced, {});
+  for (const ReplacedPlace& old : replaced) imply(record, place, old, false);
+  for (const ReplacedPlace& old : outdated)
+    if (std::ranges::find(replaced, old) == replaced.end()) imply(record, place, old, true);
+}
+
+void Flash::imply(const PoolRecord& record, const FlashPlace& place, const ReplacedPlace& old, bool outdates) {
+  if (old.segment == place.segment && old.generation == place.generation) return;  // they go together
+  if (segments.at(old.segment).generation != old.generation) return;
+  hold_namespace(old.segment, record.key.ns);
+  Tombstone tombstone{record.key, record.put_seq, old.segment, old.generation};
+  tombstone.outdates = outdates;
+  // Where a flush has failed a scan may not come as far as the record.
+  if (segments.at(place.segment).unflushed) {
+    tombstones.add(tombstone);
+  } else {
+    tombstones.imply(tombstone, place.segment, place.generation);
   }
 }
 

@@ -59,12 +59,12 @@ struct Flash {
   // Where a record lies that may be read, also one that its tenant has given up; nothing when the tier is off.
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash) const noexcept {
     if (!health.on() || hidden_.contains(hash)) return std::nullopt;
-    return known(hash);
+    return there(known(hash));
   }
   // The same, of which the index has fetched the place.
   [[nodiscard]] std::optional<Found> find(std::uint64_t hash, const FlashIndex::Place& place) const noexcept {
     if (!health.on() || hidden_.contains(hash)) return std::nullopt;
-    return found(index.find(place));
+    return there(found(index.find(place)));
   }
   // Enters a record that was written into the index and counts it. False when the index has no place. `outdated`, where
   // it is given, gets the place that the index had for it; its generation stays 0 when there was none.
@@ -87,7 +87,11 @@ struct Flash {
   }
   // Whether a record's place still holds it.
   [[nodiscard]] bool backs(const FlashPlace& place) const noexcept {
-    return health.on() && segments.holds(place.segment, place.generation);
+    return health.on() && segments.holds(place.segment, place.generation) && !lost(place);
+  }
+  // Whether the device may have lost what lay there, when it went off.
+  [[nodiscard]] bool lost(const FlashPlace& place) const noexcept {
+    return segments.at(place.segment).generation == place.generation && segments.lost(place.segment, place.offset);
   }
   void update_gauges() {
     stats.flash_records.set(index.size());
@@ -103,18 +107,22 @@ struct Flash {
   }
   // Notes that the record of this key in a segment of this generation is removed, for as long as that lives, and with
   // it what is older. `put_seq`: that of its successor, which must not end with it; 0: there is none.
+  // While the tier is off removals_waiting_max wait; beyond that the segment is given up when it is back.
   void bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation, std::uint64_t put_seq = 0);
-  // `record`, which replaces others, is on flash at `place`: as long as it is there nothing older of its key is found,
-  // so it counts as their tombstone.
-  void replaced_by(PoolRecord& record, const FlashPlace& place);
+  // `record`, which replaces others or outdates copies of it, is on flash at `place`: as long as it is there nothing
+  // older of its key is found, so it counts as their tombstone.
+  void replaced_by(PoolRecord& record, const FlashPlace& place, const std::vector<ReplacedPlace>& outdated);
   // The same record will not be on flash: what it replaces is removed.
   void bury_replaced(PoolRecord& record);
   // Submits `op`; its on_done comes from the loop in every case, also when the disk refuses it. Watches over its time,
-  // counts its errors and bytes.
+  // counts its errors and bytes. Behind recovery a device that is off gets nothing: kIo, which counts as no error.
   void submit(io::DiskOp& op);
   // From now on nothing is written or discarded: such operations fail as kIo, and soon turn the tier off. For an
   // orderly end, behind which nobody asks for any.
-  void end_writing() noexcept { ended_ = true; }
+  void end_writing() noexcept {
+    ended_ = true;
+    health.may_probe(false);
+  }
   // Something is being written or discarded.
   [[nodiscard]] bool writing() const noexcept { return writing_ > 0; }
   // Whether with `more` bytes as much has been written as StoreOptions::drive_writes_per_day allows by now.
@@ -133,6 +141,8 @@ struct Flash {
   FlashHealth health;
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;
+  bool recovered = false;  // recovery has ended
+  std::size_t removals_waiting_max = Tombstones::kWaitingMax;
   bool unlisted = false;  // some segment is not what a table of uses can tell of it
   // Of which recovery could not read all. A later opening may: removals and replacements name them.
   std::vector<ReplacedPlace> partly_read;
@@ -143,11 +153,16 @@ struct Flash {
     Time expected{};
     bool hint = false;     // a discard: the device may refuse it without being at fault
     bool changes = false;  // a write or a discard
+    bool refused = false;  // the tier is off: nobody's error
     std::move_only_function<void(Status)> on_done;
     void reset() noexcept { on_done = nullptr; }
   };
   static constexpr std::size_t kFlightsReserved = 256;  // as many as the disk takes at once
 
+  [[nodiscard]] std::optional<Found> there(const std::optional<Found>& copy) const noexcept {
+    return copy && !segments.lost(copy->place.segment, copy->place.offset) ? copy : std::nullopt;
+  }
+  void imply(const PoolRecord& record, const FlashPlace& place, const ReplacedPlace& old, bool outdates);
   void landed(Flight& flight, const Status& status);
   void fail_refused();
 

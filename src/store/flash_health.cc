@@ -1,6 +1,11 @@
 #include "store/flash_health.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <fmt/format.h>
+
+#include "base/error_text.h"
 
 namespace kvd::store {
 
@@ -8,6 +13,8 @@ FlashHealth::FlashHealth(io::Loop& loop, Log& log, io::Disk& disk)
     : loop_(loop),
       log_(log),
       disk_(disk),
+      probe_(loop, disk),
+      probe_at_(loop, [this] { probe(); }),
       watchdog_(loop, [this] { check_stall(); }),
       overdue_(loop, [this] { check_overdue(); }),
       announce_(loop, [this] {
@@ -15,6 +22,7 @@ FlashHealth::FlashHealth(io::Loop& loop, Log& log, io::Disk& disk)
       }) {}
 
 Time FlashHealth::submitted(io::DiskOp::Kind kind) {
+  ++under_way_;
   if (!on_) return kNever;
   if (!watchdog_.armed()) {
     completions_seen_ = completions_;
@@ -29,6 +37,7 @@ Time FlashHealth::submitted(io::DiskOp::Kind kind) {
 
 void FlashHealth::completed(Time expected, bool ok) {
   ++completions_;
+  --under_way_;
   if (const auto at = expected_.find(expected); at != expected_.end()) expected_.erase(at);
   if (expected_.empty()) overdue_.disarm();
   if (ok || !on_) return;
@@ -63,8 +72,54 @@ void FlashHealth::turn_off(const char* why) {
   on_ = false;
   watchdog_.disarm();
   overdue_.disarm();
-  log_.error(fmt::format("store: flash tier turned off until the next start: {} ({} errors)", why, errors_));
+  why_ = why;
+  off_at_ = loop_.now();
+  const bool again = back_at_ != Time::min() && off_at_ < after(back_at_, kProbation);
+  pause_ = again ? std::min<Duration>(2 * pause_, kProbeMax) : kProbeFirst;
+  told_waiting_ = false;
+  if (may_probe_) probe_at_.arm_in(pause_);
+  log_.error(fmt::format("store: flash tier turned off{}: {} ({} errors)", may_probe_ ? "" : " until the next start",
+                         why, errors_));
   announce_.arm(loop_.now());
+}
+
+// ---- Back ----
+
+void FlashHealth::may_probe(bool may) noexcept {
+  may_probe_ = may && on_;
+  if (may_probe_) return;
+  probe_at_.disarm();
+  probe_.stop();
+}
+
+// What a probe would find out while the device still has something could be undone by that.
+void FlashHealth::probe() {
+  if (under_way_ > 0 || disk_.in_flight() > 0 || probe_.busy()) {
+    if (!std::exchange(told_waiting_, true))
+      log_.warn(fmt::format("store: the flash tier stays off until the device has answered {} operations",
+                            std::max<std::uint64_t>(under_way_, disk_.in_flight())));
+    return probe_at_.arm_in(kProbeFirst);
+  }
+  probe_.start([this](const Status& how) { probed(how); });
+}
+
+void FlashHealth::probed(const Status& how) {
+  if (how && disk_.in_flight() == 0) return come_back();
+  pause_ = std::min<Duration>(2 * pause_, kProbeMax);
+  probe_at_.arm_in(pause_);
+  if (!how)
+    log_.warn(fmt::format("store: the flash tier stays off: {}; next try in {} s", error_text(how.error()),
+                          std::chrono::duration_cast<std::chrono::seconds>(pause_).count()));
+}
+
+void FlashHealth::come_back() {
+  on_ = true;
+  back_at_ = loop_.now();
+  errors_ = 0;
+  window_end_ = Time::min();
+  log_.warn(fmt::format("store: the flash tier is on again after {} s ({})",
+                        std::chrono::duration_cast<std::chrono::seconds>(back_at_ - off_at_).count(), why_));
+  if (back_) back_();
 }
 
 }  // namespace kvd::store

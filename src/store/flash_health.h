@@ -1,6 +1,11 @@
 // FlashHealth: the breaker of the flash tier. Too many errors in a while, a device that completes nothing, or a write
-// or flush that does not come back turn the tier off for the rest of this opening: lookups miss, puts stay in the pool,
-// nobody waits for the device. Reads are watched together only: who asks for one has a deadline of its own.
+// or flush that does not come back turn the tier off: lookups miss, puts stay in the pool, nobody waits for the device.
+// Reads are watched together only: who asks for one has a deadline of its own.
+//
+// The tier comes back when all that the device had has been answered, so that nothing of before can land later, and a
+// probe ends well (DeviceProbe): first after a second, then twice as long, at most a minute; off again within a minute,
+// it begins with the next longer pause. Only where it may be probed: before recovery has ended nobody knows what the
+// device holds, and behind an orderly end nothing may be written.
 //
 // Belongs to the store's loop. A miss is always a legal answer; a stalled request is not.
 #pragma once
@@ -15,6 +20,7 @@
 #include "base/time.h"
 #include "io/disk.h"
 #include "io/loop.h"
+#include "store/device_probe.h"
 
 namespace kvd::store {
 
@@ -35,30 +41,51 @@ class FlashHealth {
   // proves nothing.
   static constexpr Duration kLateMax = std::chrono::seconds(1);
 
+  static constexpr Duration kProbeFirst = std::chrono::seconds(1), kProbeMax = std::chrono::seconds(60);
+  // Off again within it: the next longer pause.
+  static constexpr Duration kProbation = std::chrono::seconds(60);
+
   // All are borrowed.
   FlashHealth(io::Loop& loop, Log& log, io::Disk& disk);
 
   [[nodiscard]] bool on() const noexcept { return on_; }
-  // Called once, from the loop, when the tier goes off.
-  void on_off(std::function<void()> callback) { off_ = std::move(callback); }
+  // Called from the loop: the tier went off, soon after on() is false; it is back, before anything is submitted.
+  void on_change(std::function<void()> off, std::function<void()> back) {
+    off_ = std::move(off);
+    back_ = std::move(back);
+  }
+  // Whether a device that goes off may be probed. Not one that is off when it begins to be allowed.
+  void may_probe(bool may) noexcept;
 
-  // An operation was submitted: watches over its completion. Returns by when that is expected, for completed().
+  // An operation was submitted, or is told to have failed, maybe later: watches over its completion. Returns by when
+  // that is expected, for completed().
   Time submitted(io::DiskOp::Kind kind);
   // An operation completed, well or not.
   void completed(Time expected, bool ok);
-  // Turns the tier off, saying why.
+  // Turns the tier off, saying why: static text.
   void turn_off(const char* why);
 
  private:
   void check_stall();
   void check_overdue();
   void watch_until(Time when);
+  void probe();
+  void probed(const Status& how);
+  void come_back();
   [[nodiscard]] bool late(Time due) const { return loop_.now() - due > kLateMax; }
 
   io::Loop& loop_;
   Log& log_;
   io::Disk& disk_;
-  std::function<void()> off_;
+  std::function<void()> off_, back_;
+  DeviceProbe probe_;
+  io::Timer probe_at_;
+  bool may_probe_ = false;
+  bool told_waiting_ = false;  // the log has it that operations of before are waited for
+  Duration pause_{};           // before the probe that is next, or was last
+  Time off_at_{}, back_at_ = Time::min();
+  const char* why_ = "";
+  std::uint64_t under_way_ = 0;  // operations
   io::Timer watchdog_;
   std::pmr::unsynchronized_pool_resource nodes_;  // keeps what expected_ gives up
   std::pmr::multiset<Time> expected_{&nodes_};    // of writes, flushes, discards that are under way; a few

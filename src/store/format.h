@@ -177,6 +177,7 @@ struct UseEntry {
   friend bool operator==(const UseEntry&, const UseEntry&) = default;
 };
 static_assert(sizeof(UseEntry) == 16);
+inline constexpr std::uint64_t kProbeAt = std::uint64_t{32} << 10;                   // a page (store/device_probe.h)
 inline constexpr std::uint64_t kUseTableAt = std::uint64_t{64} << 10;                // behind superblock copy 0
 inline constexpr std::uint64_t kUseTableBytesMax = kSuperblockStride - kUseTableAt;  // 61,436 segments
 

@@ -270,6 +270,10 @@ bool Loader::take_landed(PoolRecord& record) {
 // Transient errors exist: once more. What fails again is dropped.
 bool Loader::read_again(PoolRecord& record, bool table, const LayerSet& layers, Code code) {
   PoolRecord::Load& load = *record.load;
+  if (!flash_.health.on()) {  // it says nothing about the record
+    abandon(record, tier_is_off());
+    return false;
+  }
   if (!std::exchange(load.retried, true)) {
     load.wanted |= layers;
     load.table_wanted = load.table_wanted || table;

@@ -86,6 +86,7 @@ void LogWriter::settle(OpenSegment& segment) {
       on_frame_(frame, frame.status ? Status(fail(Code::kIo, "an earlier frame of the segment failed")) : frame.status);
     } else {
       frame.enter_content();
+      flash_.segments.completed(segment.id, segment.completed_page);
       on_frame_(frame, frame.status);
     }
     free_.push_back(&frame);

@@ -348,6 +348,13 @@ void Pool::dirty(PoolRecord& record) {
   settle(record);
 }
 
+std::optional<std::uint32_t> Pool::visit(std::uint32_t from, std::size_t max,
+                                         const std::function<bool(PoolRecord&)>& visit) {
+  auto at = by_place_.lower_bound(from);
+  while (at != by_place_.end() && max-- > 0 && visit(*at->second)) ++at;
+  return at == by_place_.end() ? std::nullopt : std::optional(at->first);
+}
+
 void Pool::touch(PoolRecord& record) {
   if (!clean_.holds(record)) return;
   clean_.erase(record);

@@ -114,6 +114,11 @@ class Pool {
   // many pages, or one record. False when no such stretch was found; nothing has been evicted then.
   bool make_room(std::uint32_t pages);
 
+  // Calls `visit` with records that have an image, by place from page `from` on: at most `max`, and until it says
+  // false. It may change a record's state and must not free any. Returns where to go on: nothing at the end.
+  std::optional<std::uint32_t> visit(std::uint32_t from, std::size_t max,
+                                     const std::function<bool(PoolRecord&)>& visit);
+
   // `told` hears of a tenant that has more than its quota and now something that may be evicted: from inside of
   // whatever made it so, only to note it.
   void on_beyond(std::function<void(TenantSpace&)> told) { on_beyond_ = std::move(told); }

@@ -109,6 +109,7 @@ class PoolRecord {
   std::uint32_t layer_base = 0;  // the first layer that the image has room for; not 0 in a passing one only
   State state = State::kFree;
   bool in_frame = false;  // its image is being written to flash
+  bool missed = false;    // it was put, or was to be written, while the flash tier was off
   bool urgent = false;    // somebody waits for it to be written
   bool replaces = false;  // its put takes the place of what is stored under its key
   std::uint8_t write_failures = 0;

@@ -22,8 +22,12 @@ void Scrubber::start(Drop drop) {
   timer_.arm(pass_began_);
 }
 
+void Scrubber::resume() {
+  if (drop_) timer_.arm(flash_.loop.now());
+}
+
 void Scrubber::step() {
-  if (!flash_.health.on()) return;  // for the rest of this opening
+  if (!flash_.health.on()) return;  // until resume()
   if (in_segment_ && !flash_.segments.holds(segment_, generation_)) end_segment();
   if (!in_segment_) return begin_segment();
   again_.empty() ? read_records() : read_again();
@@ -102,7 +106,7 @@ void Scrubber::read_again() {
   const std::uint64_t begin = std::uint64_t{d.offset} * kPageBytes;
   again_.pop_back();
   read(begin, align_up(d.length, kPageBytes), [this, &d, begin](Status status) {
-    if (live(d) && !(status && sound(d, begin))) drop(d);
+    if (flash_.health.on() && live(d) && !(status && sound(d, begin))) drop(d);
   });
 }
 

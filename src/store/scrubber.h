@@ -32,6 +32,8 @@ class Scrubber {
 
   // Begins the first pass, unless bytes_per_s is 0. For after recovery.
   void start(Drop drop);
+  // The device was off, and is back.
+  void resume();
 
  private:
   void step();

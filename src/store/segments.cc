@@ -57,6 +57,33 @@ void Segments::retire_ready(std::uint32_t segment) {
   segments_[segment].state = SegmentState::kRetired;
 }
 
+void Segments::completed(std::uint32_t segment, std::uint32_t page) {
+  segments_[segment].completed_to = page;
+  if (std::ranges::find(to_flush_, segment) == to_flush_.end()) to_flush_.push_back(segment);
+}
+
+void Segments::flush_begins() {
+  for (const std::uint32_t s : to_flush_) segments_[s].flushing_to = segments_[s].completed_to;
+}
+
+void Segments::flushed() {
+  std::erase_if(to_flush_, [this](std::uint32_t s) {
+    Segment& segment = segments_[s];
+    if (!segment.unflushed) segment.flushed_to = std::max(segment.flushed_to, segment.flushing_to);
+    return segment.unflushed || segment.flushed_to == segment.completed_to;
+  });
+}
+
+void Segments::lose_unflushed() {
+  for (Segment& segment : segments_) {
+    const bool open = segment.state == SegmentState::kOpen || segment.state == SegmentState::kSealing;
+    if (!open && segment.completed_to == segment.flushed_to) continue;
+    segment.lost_from = std::min(segment.lost_from, segment.flushed_to);
+    segment.unflushed = true;
+  }
+  to_flush_.clear();
+}
+
 void Segments::flush_failed() {
   for (std::uint32_t i = 0; i < count(); ++i) segments_[i].unflushed = segments_[i].unflushed || readable(i);
 }
@@ -67,7 +94,10 @@ void Segments::ready(std::uint32_t segment, std::uint64_t generation, std::uint6
   segments_[segment].unopened = unopened;
   segments_[segment].removed = 0;
   segments_[segment].order = 0;
-  segments_[segment].unflushed = false;
+  segments_[segment].unflushed = segments_[segment].doomed = false;
+  segments_[segment].completed_to = segments_[segment].flushing_to = segments_[segment].flushed_to = 0;
+  segments_[segment].lost_from = UINT32_MAX;
+  std::erase(to_flush_, segment);
   ready_.push_back(segment);
 }
 

@@ -48,6 +48,11 @@ struct Segment {
   std::uint64_t order = 0;       // grows with each segment that is opened; > 0 where there are records
   std::uint32_t readers = 0;     // loads that still have to read from it
   std::uint32_t removed = 0;     // tombstones that name it
+  // Pages up to which frames have completed in this opening, had when the flush that runs began, and are covered by a
+  // flush that ended well.
+  std::uint32_t completed_to = 0, flushing_to = 0, flushed_to = 0;
+  std::uint32_t lost_from = UINT32_MAX;  // the device was away: what lies from this page on counts as not there
+  bool doomed = false;                   // it holds removed records that no tombstone names: it is to be given up
   bool unflushed = false;  // a flush failed since it took frames: the device may have lost what it holds, and says
                            // so once only. It serves reads; `synced` takes another copy
 };
@@ -58,6 +63,7 @@ class Segments {
       : segments_(count), policy_(std::move(policy)) {
     ready_.reserve(count);
     recent_.reserve(count);
+    to_flush_.reserve(count);
   }
 
   [[nodiscard]] std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(segments_.size()); }
@@ -103,8 +109,19 @@ class Segments {
   // The same for one that is kReady and another one is, too.
   void retire_ready(std::uint32_t segment);
 
+  // Frames of a segment have completed up to `page`.
+  void completed(std::uint32_t segment, std::uint32_t page);
+  // A flush begins. It has ended well: what had completed when it began is durable, unless one has failed before.
+  void flush_begins();
+  void flushed();
   // A flush has failed: see Segment::unflushed.
   void flush_failed();
+  // The device went off: what no flush has covered may be lost, also what is still on its way (Segment::lost_from).
+  void lose_unflushed();
+  // Whether this place, as long as its segment is in this use, counts as not there for that.
+  [[nodiscard]] bool lost(std::uint32_t segment, std::uint32_t page) const noexcept {
+    return page >= segments_[segment].lost_from;
+  }
   // A segment whose header is durable waits to be opened; ready ones are opened in order.
   void ready(std::uint32_t segment, std::uint64_t generation, std::uint64_t unopened = 0);
   // The last ready one is opened only with `last_too`: it is what lets tombstones be carried away when all others are
@@ -122,7 +139,8 @@ class Segments {
   std::unique_ptr<policy::EvictionPolicy> policy_;
   std::vector<std::uint32_t> ready_;  // in order; two or so
   std::vector<std::uint32_t> recent_;
-  std::uint64_t order_ = 0;  // of the segment that was opened last
+  std::vector<std::uint32_t> to_flush_;  // with frames that no flush has covered; the open one and a few
+  std::uint64_t order_ = 0;              // of the segment that was opened last
 };
 
 }  // namespace kvd::store

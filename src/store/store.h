@@ -49,6 +49,7 @@ struct StoreOptions {
   bool share_pool = false;                               // seal the pool's memory for readers: see shared_fd()
   bool verify = true;                                    // verify slabs read from flash; false only in tests
   bool recover_later = false;                            // open() leaves recovery to recover()
+  std::size_t removals_waiting_max = 65'536;             // for a device that is off; tests: fewer
   bool list_uses = true;                                 // false in tests: no table of uses is written at the end
   bool force_threads = false;                            // tests: disk engine without io_uring
   bool small_sizes = false;                              // tests: no lower limits on pool, flash and segments
@@ -157,7 +158,7 @@ struct StoreStats {
   Counter pool_hits, flash_hits, misses, puts, puts_duplicate, puts_replacing, puts_refused, removes, corrupt;
   Counter io_errors, busy;
   Counter bytes_put, bytes_got, flash_bytes_written, flash_bytes_read, segments_evicted, pool_evictions, tombstones;
-  Counter scrubbed_bytes, scrub_passes, writes_dropped, flash_bytes_discarded;
+  Counter scrubbed_bytes, scrub_passes, writes_dropped, flash_bytes_discarded, tier_outages;
   Gauge pool_bytes_used, pool_bytes_pinned, pool_records, flash_records, segments_free, dirty_bytes, dirty_records;
   Gauge recovered_records, recovered_dropped, recovery_ms, unfinished_puts, tier_off;
   Gauge recovering, recovery_percent;

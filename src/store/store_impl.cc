@@ -359,6 +359,7 @@ void StoreImpl::complete_put(PutHandle put, std::span<const std::uint64_t> check
     tier_->demoter.kick();  // nothing else would have the tombstone written
   }
   if (flash_on) record->put_seq = tier_->flash.put_seq_next++;
+  record->missed = tier_ != nullptr && !tier_->flash.health.on();
   pool_->publish(*record, flash_on ? PoolRecord::State::kDirty : PoolRecord::State::kClean);
   if (flash_on) tier_->demoter.add(*record);
   await(key.ns, key.id, level, std::move(on_ack));
@@ -522,14 +523,6 @@ void StoreImpl::await_removals(std::move_only_function<void(Status)> on_ack) {
 }
 
 // ---- The tier as a whole ----
-
-// Also while flash is still being read, by a device that may hang for ever: what it tells does not count any more.
-void StoreImpl::tier_off() {
-  stats_.tier_off.set(1);
-  namespaces_->set_reading(false);
-  tier_->demoter.tier_off();
-  tier_->loader.abandon_all(tier_is_off());
-}
 
 void StoreImpl::drain(Time deadline, std::move_only_function<void()> on_done) {
   drain_ = std::make_unique<Drain>(loop_, [this] { check_drain(); });

@@ -28,6 +28,8 @@ class StoreImpl final : public Store {
  public:
   // Share of the pool that unfinished puts may take, so that gets always find room for theirs.
   static constexpr std::uint64_t kUnfinishedPercentMax = 50;
+  // Records of the pool that are looked at in a turn of the loop when the device is back: a millisecond or less.
+  static constexpr std::size_t kWalkRecords = 4096;
   // Lookups whose memory reads overlap: more than the misses that a core has in flight (10 to 48).
   static constexpr std::size_t kLookupsAtOnce = 32;
 
@@ -112,7 +114,7 @@ class StoreImpl final : public Store {
   Status open_flash(io::DiskFactory& disks, std::string& why);
   Status read_flash(std::string& why);
   // Recovery has put everything in its place: the store may write.
-  Status begin_writing(std::vector<std::uint32_t> surplus, std::string& why);
+  Status begin_writing(const std::vector<std::uint32_t>& surplus, std::string& why);
   Status shrink(std::string& why);
   [[nodiscard]] std::optional<std::uint32_t> segment_to_lend() const;
   void retire(std::uint32_t segment);
@@ -162,7 +164,10 @@ class StoreImpl final : public Store {
   // Everything is on flash: writes the table of uses, where that is possible. Whether that is done.
   bool list_uses();
   void tell_losses();
-  void tier_off();
+  // The device went off; it is back (store_outage.cc).
+  void device_off();
+  void device_back();
+  void walk();
 
   io::Loop& loop_;
   Log& log_;
@@ -177,6 +182,8 @@ class StoreImpl final : public Store {
   // Tenants that may have something beyond a quota that has become smaller, and the timer for the next slice of it.
   std::vector<TenantSpace*> beyond_quota_;
   io::Timer trim_;
+  io::Timer walk_;  // armed while the pool is walked, from walk_from_ on, for what the device has missed
+  std::uint32_t walk_from_ = 0;
   std::uint64_t lease_bytes_ = 0;
   std::uint64_t unfinished_bytes_ = 0;
   std::unique_ptr<Drain> drain_;

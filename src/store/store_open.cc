@@ -23,8 +23,8 @@ constexpr double kBudgetShare = 0.8;
 constexpr double kDaySeconds = 86'400;
 constexpr double kBudgetFirstSeconds = 600;
 constexpr Duration kPoolLookDelay = Millis(20);
-constexpr Duration kListWait = Millis(500);                   // at an orderly end, for segments that are being given up
-constexpr Duration kProgressEvery = std::chrono::seconds(5);  // lines of the log about a long recovery
+constexpr Duration kListWait = Millis(500);              // at an orderly end, for segments that are being given up
+constexpr Duration kLogEvery = std::chrono::seconds(5);  // lines of the log about a long recovery
 
 Status invalid(std::string& why, std::string text) {
   why = std::move(text);
@@ -99,9 +99,12 @@ std::uint64_t Store::flash_bytes(const StoreOptions& options) {
 }
 
 StoreImpl::StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options)
-    : loop_(loop), log_(log), options_(options), pool_ready_(loop, [this] { lend_pool(); }), trim_(loop, [this] {
-        trim();
-      }) {}
+    : loop_(loop),
+      log_(log),
+      options_(options),
+      pool_ready_(loop, [this] { lend_pool(); }),
+      trim_(loop, [this] { trim(); }),
+      walk_(loop, [this] { walk(); }) {}
 
 StoreImpl::~StoreImpl() {
   drain_.reset();
@@ -187,7 +190,8 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
                     options_.dir, a_day / 1e9, kBudgetShare, options_.drive_writes_per_day));
   tier_ = std::make_unique<FlashTier>(loop_, log_, stats_, *namespaces_, *pool_, std::move(*directory),
                                       std::move(*volume), records, budget, options_);
-  tier_->flash.health.on_off([this] { tier_off(); });
+  tier_->flash.removals_waiting_max = options_.removals_waiting_max;
+  tier_->flash.health.on_change([this] { device_off(); }, [this] { device_back(); });
   tier_->evictor.on_progress([this] { tier_->demoter.kick(); });
   tier_->demoter.on_reading([this] { return tier_->loader.busy(); });
   tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });
@@ -213,11 +217,11 @@ Status StoreImpl::read_flash(std::string& why) {
   if (options_.recover_later) {
     log_.info(fmt::format("store {}: recovering {} segments; what is known of them is served meanwhile", options_.dir,
                           flash.segments.count()));
-    serve = [this, tell_at = after(start, kProgressEvery)] mutable {
+    serve = [this, tell_at = after(start, kLogEvery)] mutable {
       loop_.run_once(Duration::zero());
       if (loop_.now() >= tell_at) {
         log_.info(fmt::format("store {}: recovering, {} %", options_.dir, stats_.recovery_percent.value()));
-        tell_at = after(loop_.now(), kProgressEvery);
+        tell_at = after(loop_.now(), kLogEvery);
       }
       return drain_ == nullptr;
     };
@@ -241,9 +245,9 @@ Status StoreImpl::read_flash(std::string& why) {
   return begin_writing(recovery.surplus(), why);
 }
 
-Status StoreImpl::begin_writing(std::vector<std::uint32_t> surplus, std::string& why) {
+Status StoreImpl::begin_writing(const std::vector<std::uint32_t>& surplus, std::string& why) {
   Flash& flash = tier_->flash;
-  tier_->evictor.give_up(std::move(surplus));
+  tier_->evictor.give_up(surplus);
   if (flash.volume.segments_wanted() < flash.segments.count()) {
     if (Status shrunk = shrink(why); !shrunk) return shrunk;
   } else {
@@ -251,6 +255,8 @@ Status StoreImpl::begin_writing(std::vector<std::uint32_t> surplus, std::string&
   }
   flash.unhide_all();
   recovering_ = false;
+  flash.recovered = true;
+  flash.health.may_probe(true);
   namespaces_->set_reading(false);
   fit_flash_quotas();
   stats_.recovering.set(0);

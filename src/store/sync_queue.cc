@@ -26,7 +26,12 @@ void SyncQueue::give_up() {
 void SyncQueue::finish(Status status) {
   telling_.swap(finishing_);
   running_ = false;
-  if (ends_) ends_(status.has_value());
+  // Nobody knows what the flush of a device that went off meanwhile has covered.
+  if (!flash_.health.on()) {
+    status = tier_is_off();
+  } else if (ends_) {
+    ends_(status.has_value());
+  }
   if (!waiting_.empty()) start();
   for (auto& callback : telling_) callback(status);
   telling_.clear();

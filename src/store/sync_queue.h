@@ -24,8 +24,8 @@ class SyncQueue {
     for (auto* list : {&waiting_, &finishing_, &telling_}) list->reserve(kReserved);
   }
 
-  // Called when a flush is submitted, and when it has ended, before those that waited for it are told. Must not request
-  // one.
+  // Called when a flush is submitted, and when it has ended and the tier is on, before those that waited for it are
+  // told. Must not request one.
   void on_flush(std::function<void()> begins, std::function<void(bool ok)> ends) {
     begins_ = std::move(begins);
     ends_ = std::move(ends);

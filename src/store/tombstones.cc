@@ -86,6 +86,18 @@ void Tombstones::flush_failed() {
   unflushed_.clear();
 }
 
+void Tombstones::device_off(const std::function<bool(const Tombstone&)>& keep) {
+  const auto kept = [&](Tombstone& tombstone) {
+    if (!tombstone.outdates || tombstone.from != UINT32_MAX || obsolete(tombstone) || !keep(tombstone)) return false;
+    written_or_gone(tombstone);
+    --segments_.at(tombstone.segment).removed;
+    return true;
+  };
+  std::erase_if(unflushed_, [&](Unflushed& u) { return kept(u.tombstone); });
+  std::erase_if(pending_, kept);  // their successors lie behind a failed flush
+  flush_failed();
+}
+
 // Whether `tombstone` lies in `segment` and does not end with it.
 bool Tombstones::carries(const Tombstone& tombstone, std::uint32_t segment) const {
   return tombstone.holder == segment && tombstone.holder_generation == segments_.at(segment).generation &&

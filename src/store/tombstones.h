@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -29,12 +30,15 @@ struct Tombstone {
   std::uint32_t holder = 0;             // segment that holds this tombstone
   std::uint64_t holder_generation = 0;  // 0 = not written
   std::uint32_t from = UINT32_MAX;      // segment being given up that it is carried away from
+  bool outdates = false;                // implied by a newer copy of the record, which was neither removed nor replaced
   bool awaited = false;                 // counts in Tombstones::written_before()
 };
 
 class Tombstones {
  public:
   static constexpr std::size_t kLiveMax = 262'144;  // 22 MiB; removals are rare and mostly of whole segments
+
+  static constexpr std::size_t kWaitingMax = 65'536;  // 6 MB: that wait for a device that is off
 
   explicit Tombstones(Segments& segments) : segments_(segments), carried_(segments.count(), 0) {}
 
@@ -69,6 +73,10 @@ class Tombstones {
   void flush_begins() noexcept { flushing_ = order_next_; }
   void flushed();
   void flush_failed();
+  // The device went off, and may have lost what no flush has covered: as a failed flush, but of a copy that is only
+  // outdated `keep` is asked whether it takes care of that: then it has no tombstone any more, as its successor may be
+  // gone.
+  void device_off(const std::function<bool(const Tombstone&)>& keep);
 
   // `segment` is being given up: what it holds for other segments becomes pending. carried() counts those of them that
   // are not durable elsewhere yet; carrying() tells whether any of all segments is not even written.
@@ -80,9 +88,9 @@ class Tombstones {
   // `segment` holds nothing any more: tombstones that name it have done their work.
   void forget(std::uint32_t segment);
 
-  [[nodiscard]] std::size_t size() const noexcept {
-    return live_.size() + unflushed_.size() + pending_.size() + carried_pending_.size();
-  }
+  // To be written.
+  [[nodiscard]] std::size_t waiting() const noexcept { return pending_.size() + carried_pending_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return live_.size() + unflushed_.size() + waiting(); }
   // The segment that most tombstones name, when there are more than kLiveMax; otherwise nothing.
   [[nodiscard]] std::optional<std::uint32_t> overfull() const;
 

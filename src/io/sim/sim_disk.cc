@@ -89,6 +89,19 @@ class SimDisk final : public Disk {
   [[nodiscard]] bool discards() const noexcept override { return drive_.model_.discards; }
   [[nodiscard]] const char* engine() const noexcept override { return "sim"; }
 
+  // What is in flight, or of it what was stalled for ever, is due now.
+  void hasten(bool stalled_only, bool fails) {
+    std::map<std::pair<Time, std::uint64_t>, Pending> hastened;
+    for (auto& [at, pending] : in_flight_) {
+      if (fails) pending.faulty = true;
+      if (fails) pending.fault = {.kind = pending.op->kind, .left = 0, .fault = SimFault::kError, .sys_errno = EIO};
+      const Time due = stalled_only && at.first != kNever ? at.first : loop_.now();
+      hastened.emplace(std::pair(due, at.second), std::move(pending));
+    }
+    in_flight_ = std::move(hastened);
+    arm();
+  }
+
   // The machine stopped: gives up what is in flight and hands its writes over.
   std::vector<SimDrive::Write> die() {
     dead_ = true;
@@ -226,6 +239,19 @@ void SimDrive::stall(std::uint64_t count, Duration extra) {
   stalled_extra_ = extra;
 }
 
+void SimDrive::release() {
+  stalled_left_ = 0;
+  for (SimDisk* disk : open_) disk->hasten(true, false);
+}
+
+void SimDrive::reset(const SimCrash& crash) {
+  Random random(Random(crash.seed).next() ^ seed_);
+  stalled_left_ = 0;
+  echoes_.clear();
+  for (SimDisk* disk : open_) disk->hasten(false, true);
+  lose_unflushed(with_sector(crash), random);
+}
+
 void SimDrive::hold_back(std::uint64_t offset, std::uint64_t bytes, Duration extra) {
   std::erase_if(held_, [&](const Held& held) { return held.begin == offset && held.end == offset + bytes; });
   if (extra > Duration::zero()) held_.push_back({.begin = offset, .end = offset + bytes, .extra = extra});
@@ -269,6 +295,11 @@ Time SimDrive::due(Time now, const DiskOp& op, std::uint64_t bytes) {
 
 bool SimDrive::take_fault(DiskOp::Kind kind, Injected& fault) {
   bool found = false;
+  if (failing_ != 0) {
+    fault = {.kind = kind, .left = 0, .fault = SimFault::kError, .sys_errno = failing_};
+    ++faults_;
+    return true;
+  }
   std::erase_if(injected_, [&](Injected& injected) {
     if (injected.kind != kind || --injected.left > 0) return false;
     fault = injected;
@@ -402,6 +433,10 @@ void SimDrive::lose_power(const SimCrash& crash) {
   for (SimDisk* disk : open_) {
     for (Write& write : disk->die()) unflushed_.push_back(std::move(write));
   }
+  lose_unflushed(crash, random);
+}
+
+void SimDrive::lose_unflushed(const SimCrash& crash, Random& random) {
   // Where writes overlap any of them may be the one that stays: each sector of each is kept or not.
   for (const Write& write : unflushed_) write_some_sectors(durable_, write, crash, random);
   for (const auto* writes : {&unflushed_, &forgotten_})

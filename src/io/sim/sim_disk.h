@@ -97,6 +97,8 @@ class SimDrive {
   void mend() noexcept { worn_.clear(); }
   // From now on every operation may be at fault by itself. All zero: none is.
   void set_fault_rates(const SimFaultRates& rates) noexcept { rates_ = rates; }
+  // From now on every operation fails with this errno; 0: none by this.
+  void fail_all(int sys_errno) noexcept { failing_ = sys_errno; }
   // Operations that were at fault so far.
   [[nodiscard]] std::uint64_t faults() const noexcept { return faults_; }
   // The drive as another one was left: what is durable, and what is visible only. `observer` (may be null) is borrowed
@@ -105,6 +107,11 @@ class SimDrive {
   void observe(SimObserver* observer) noexcept { observer_ = observer; }
   // The next `count` operations take `extra` longer; Duration::max() = they never complete.
   void stall(std::uint64_t count, Duration extra);
+  // What was stalled for ever completes now, as what comes.
+  void release();
+  // The device is reset under a machine that goes on: what is in flight fails with EIO, of writes any sectors are done;
+  // of what was not flushed any sectors are lost. Open disks go on.
+  void reset(const SimCrash& crash);
   // From now on reads and writes that touch these bytes take `extra` longer; zero = as long as others again.
   void hold_back(std::uint64_t offset, std::uint64_t bytes, Duration extra);
   // Turns one bit over on the medium: damage at rest.
@@ -152,6 +159,7 @@ class SimDrive {
   static void write_some_sectors(SparseBytes& to, const Write& write, const SimCrash& crash, Random& random);
   void kill(const SimCrash& crash);
   void lose_power(const SimCrash& crash);
+  void lose_unflushed(const SimCrash& crash, Random& random);
 
   const std::uint64_t seed_;
   Random random_;
@@ -171,6 +179,7 @@ class SimDrive {
   };
   std::vector<Held> held_;
   SimFaultRates rates_;
+  int failing_ = 0;
   std::uint64_t faults_ = 0;
   std::vector<Echo> echoes_;
   SimObserver* observer_ = nullptr;

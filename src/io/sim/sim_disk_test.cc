@@ -501,6 +501,55 @@ TEST_F(SimDiskTest, DestructionFinishesWhatIsInFlightWithoutCallbacks) {
   EXPECT_TRUE(medium(0, kPage) == written);
 }
 
+TEST_F(SimDiskTest, AResetFailsWhatIsInFlightAndLosesWhatWasNotFlushed) {
+  auto disk = open();
+  const TestBuffer flushed(kPage, 15), completed(kPage, 16), started(64 * kPage, 17);
+  ASSERT_TRUE(write(*disk, 0, flushed));
+  ASSERT_TRUE(sync(*disk));
+  ASSERT_TRUE(write(*disk, kPage, completed));
+  drive().stall(1, Duration::max());
+  TestOp stalled(kSync, 0, {});
+  TestOp op(kWrite, 64 * kPage, {started.all()});
+  ASSERT_TRUE(disk->submit(stalled.op));
+  ASSERT_TRUE(disk->submit(op.op));
+  drive().reset({.seed = 1, .keep_percent = 0});
+  EXPECT_FALSE(op.result) << "told from the loop";
+  loop_.run_for(Millis(1));
+  EXPECT_EQ(stalled.result->error().code, Code::kIo);
+  EXPECT_EQ(op.result->error().sys_errno, EIO);
+  EXPECT_TRUE(medium(0, kPage) == flushed);
+  EXPECT_TRUE(medium(kPage, kPage) == TestBuffer(kPage));
+  EXPECT_FALSE(medium(64 * kPage, 64 * kPage) == started);
+  ASSERT_TRUE(write(*disk, kPage, completed)) << "it goes on";
+  ASSERT_TRUE(sync(*disk));
+  EXPECT_EQ(drive().unflushed(), 0u);
+}
+
+TEST_F(SimDiskTest, ReleaseCompletesWhatWasStalledForEver) {
+  auto disk = open();
+  const TestBuffer written(kPage, 18);
+  drive().stall(UINT64_MAX, Duration::max());
+  TestOp op(kWrite, 0, {written.all()});
+  ASSERT_TRUE(disk->submit(op.op));
+  loop_.run_for(std::chrono::hours(1));
+  EXPECT_FALSE(op.result);
+  drive().release();
+  loop_.run_for(Millis(1));
+  EXPECT_TRUE(op.result && *op.result);
+  EXPECT_TRUE(medium(0, kPage) == written);
+  EXPECT_TRUE(read(*disk, 0, TestBuffer(kPage)));
+}
+
+TEST_F(SimDiskTest, EverythingFailsUntilItIsMended) {
+  auto disk = open();
+  drive().fail_all(EIO);
+  EXPECT_EQ(read(*disk, 0, TestBuffer(kPage)).error().sys_errno, EIO);
+  EXPECT_FALSE(sync(*disk));
+  EXPECT_FALSE(write(*disk, 0, TestBuffer(kPage)));
+  drive().fail_all(0);
+  EXPECT_TRUE(sync(*disk));
+}
+
 TEST(SimDiskOnRealLoop, Works) {
   const auto loop = std::move(make_real_loop().value());
   NullLog log;

@@ -1,0 +1,54 @@
+// A device that goes off and comes back: what the store makes of it.
+//
+// Off: lookups miss, puts stay in the pool, removals wait. The index keeps what it knows, so that a removal or a
+// replacement names every copy that a start could find; what no flush has covered counts as not there, as a reset drops
+// a device's cache and does not say so. Frames that the device still has may land: their records are strays. Back: what
+// waits is written, and what the pool has and the device missed or lost takes the copy that there is or is written.
+#include "store/store_impl.h"
+
+namespace kvd::store {
+namespace {
+
+constexpr Duration kWalkPause = Millis(20);  // while as much waits to be written as may
+
+}  // namespace
+
+// Also while flash is still being read, by a device that may hang for ever: what it tells does not count any more.
+void StoreImpl::device_off() {
+  stats_.tier_off.set(1);
+  stats_.tier_outages.add();
+  namespaces_->set_reading(false);
+  walk_.disarm();
+  Flash& flash = tier_->flash;
+  flash.unlisted = true;  // headers that are not flushed may be lost
+  flash.segments.lose_unflushed();
+  flash.tombstones.device_off([&](const Tombstone& outdated) {
+    return flash.strays.add(outdated.key.hash, {outdated.segment, outdated.generation});
+  });
+  tier_->demoter.device_off();
+  tier_->writer.roll();
+  tier_->loader.abandon_all(tier_is_off());
+}
+
+void StoreImpl::device_back() {
+  stats_.tier_off.set(0);
+  tier_->evictor.resume();
+  tier_->scrubber.resume();
+  tier_->demoter.device_back();
+  walk_from_ = 0;
+  walk_.arm(loop_.now());
+}
+
+void StoreImpl::walk() {
+  if (drain_ != nullptr) return;
+  bool full = false;
+  const auto next = pool_->visit(walk_from_, kWalkRecords, [&](PoolRecord& record) {
+    full = !tier_->demoter.catch_up(record);
+    return !full;
+  });
+  if (!next) return;
+  walk_from_ = *next;
+  walk_.arm(full ? after(loop_.now(), kWalkPause) : loop_.now());
+}
+
+}  // namespace kvd::store
