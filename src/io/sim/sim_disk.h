@@ -107,6 +107,9 @@ class SimDrive {
   void stall(std::uint64_t count, Duration extra);
   // From now on reads and writes that touch these bytes take `extra` longer; zero = as long as others again.
   void hold_back(std::uint64_t offset, std::uint64_t bytes, Duration extra);
+  // From now on bytes that are being written may change until they are: the drive has taken them when the write was
+  // submitted. For damage in memory; otherwise it aborts.
+  void let_change() noexcept { may_change_ = true; }
   // Turns one bit over on the medium: damage at rest.
   void flip_bit(std::uint64_t offset, unsigned bit);
   // Looks at and changes bytes, without time, counters or faults.
@@ -172,6 +175,7 @@ class SimDrive {
   std::vector<Held> held_;
   SimFaultRates rates_;
   std::uint64_t faults_ = 0;
+  bool may_change_ = false;
   std::vector<Echo> echoes_;
   SimObserver* observer_ = nullptr;
   std::uint64_t stalled_left_ = 0;
