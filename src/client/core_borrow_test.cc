@@ -19,16 +19,10 @@ using wire::Opcode;
 class CoreBorrow : public testing::Test {
  protected:
   void start(RigOptions options = {}, const std::function<void(FakeScript&)>& wrong = {}) {
-    options.shared_memory = true;
-    options.connect = false;
-    rig = std::make_unique<CoreRig>(options);
-    rig->depot->script.shares = true;
-    rig->depot->script.keeps = true;
-    if (wrong) wrong(rig->depot->script);
-    rig->store_records();
-    rig->start_core();
-    ASSERT_TRUE(rig->wait_connected());
-    rig->loop.settle();
+    rig = sharing_rig(std::move(options), [&](FakeScript& script) {
+      script.keeps = true;
+      if (wrong) wrong(script);
+    });
   }
   // The view of a borrow that went through; the operation is released.
   std::unique_ptr<View> view_of(OpId op) {
@@ -47,11 +41,6 @@ class CoreBorrow : public testing::Test {
       }
     }
     return true;
-  }
-  [[nodiscard]] bool all_given_back() const {
-    rig->loop.settle();
-    rig->loop.run_until([] { return false; }, Millis(5));
-    return rig->depot->lent.empty() && rig->depot->releases_bad == 0;
   }
   // The client has no copy of its keeper any more.
   [[nodiscard]] bool keeper_closed() const {
@@ -75,7 +64,7 @@ TEST_F(CoreBorrow, SlabsStayWhereTheyAreUntilTheViewEnds) {
   EXPECT_EQ(rig->depot->lent.size(), 4U) << "a message a layer";
   EXPECT_EQ(rig->depot->seen[Opcode::kRelease], 0U);
   view.reset();
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
   EXPECT_EQ(rig->depot->seen[Opcode::kRelease], 1U);
 }
 
@@ -182,7 +171,7 @@ TEST_F(CoreBorrow, ADepotThatKeepsNothingOrSendsBytesIsCopiedFrom) {
     EXPECT_FALSE(view->borrowed());
     EXPECT_EQ(rig->depot->gets_keep, 0U);
     EXPECT_EQ(rig->state.get.bytes_borrowed.value(), 0U);
-    EXPECT_TRUE(all_given_back()) << "what it was copied from";
+    EXPECT_TRUE(rig->all_given_back()) << "what it was copied from";
   }
 }
 
@@ -205,7 +194,7 @@ TEST_F(CoreBorrow, AViewThatNobodyTakesIsGivenBackWithItsOperation) {
   rig->finish(op);
   EXPECT_FALSE(rig->depot->lent.empty());
   rig->release(op);
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
   EXPECT_EQ(rig->ops->take_view(op).error().code, Code::kNotFound);
 }
 
@@ -228,7 +217,7 @@ TEST_F(CoreBorrow, ACancelledBorrowGivesBackWhatItHas) {
   rig->cancel(op);
   EXPECT_EQ(rig->finish(op).code, Code::kCancelled);
   EXPECT_EQ(rig->ops->take_view(op).error().code, Code::kNotFound);
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
 }
 
 TEST_F(CoreBorrow, WhenItsTimeIsOverAViewTurnsIntoACopyAtTheSameAddress) {
@@ -236,9 +225,9 @@ TEST_F(CoreBorrow, WhenItsTimeIsOverAViewTurnsIntoACopyAtTheSameAddress) {
   const auto view = view_of(rig->borrow(true, Millis(500)));
   const std::byte* const place = view->slab(0, 0).data();
   rig->clock.advance_to(rig->clock.now() + Millis(400));
-  EXPECT_FALSE(all_given_back());
+  EXPECT_FALSE(rig->all_given_back());
   rig->clock.advance_to(rig->clock.now() + Millis(200));
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
   EXPECT_FALSE(view->borrowed());
   EXPECT_EQ(rig->state.get.loans_ended.value(), 1U);
   rig->depot->scribble();
@@ -256,7 +245,7 @@ TEST_F(CoreBorrow, ALargeViewTurnsIntoACopyInSeveralTurns) {
   EXPECT_FALSE(view->borrowed());
   EXPECT_GE(turns, 6) << "12 MiB";
   EXPECT_EQ(rig->state.get.loans_ended.value(), 1U);
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
   rig->depot->scribble();
   EXPECT_TRUE(shows_all(*view));
 }
@@ -265,7 +254,7 @@ TEST_F(CoreBorrow, BehindACopyNewGetsReadTheDepotsMemory) {
   start();
   const auto old = view_of(rig->borrow(true, Millis(500)));
   rig->clock.advance_to(rig->clock.now() + Millis(600));
-  ASSERT_TRUE(all_given_back());
+  ASSERT_TRUE(rig->all_given_back());
   rig->depot->scribble();
   rig->depot->reuse_memory();  // new views lie where the old one did
   const auto view = view_of(rig->borrow());
@@ -296,7 +285,7 @@ TEST_F(CoreBorrow, AViewOutlastsItsConnectionAndIsNotGivenBackOnTheNext) {
   EXPECT_TRUE(shows_all(*view));
   rig->depot->lent.clear();
   view.reset();
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
   EXPECT_EQ(rig->depot->seen[Opcode::kRelease], 0U);
   EXPECT_EQ(::poll(&look, 1, 0), 1);
 }

@@ -18,15 +18,7 @@ using wire::Opcode;
 class CoreViews : public testing::Test {
  protected:
   void start(RigOptions options = {}, const std::function<void(FakeScript&)>& wrong = {}) {
-    options.shared_memory = true;
-    options.connect = false;
-    rig = std::make_unique<CoreRig>(options);
-    rig->depot->script.shares = true;
-    if (wrong) wrong(rig->depot->script);
-    rig->store_records();
-    rig->start_core();
-    ASSERT_TRUE(rig->wait_connected());
-    rig->loop.settle();
+    rig = sharing_rig(std::move(options), wrong);
   }
   [[nodiscard]] bool all_landed() const {
     for (std::size_t key = 0; key < rig->options.keys; ++key) {
@@ -36,12 +28,6 @@ class CoreViews : public testing::Test {
       }
     }
     return true;
-  }
-  // Every view was given back, once.
-  [[nodiscard]] bool all_given_back() const {
-    rig->loop.settle();
-    rig->loop.run_until([] { return false; }, Millis(5));
-    return rig->depot->lent.empty() && rig->depot->releases_bad == 0;
   }
   // Several turns of copying, in one message.
   static RigOptions large() { return {.layers = 6, .slab_bytes = 2 << 20, .keys = 2}; }
@@ -63,7 +49,7 @@ TEST_F(CoreViews, EverySlabIsCopiedToItsPlaceAndNothingComesThroughTheSocket) {
   EXPECT_EQ(rig->state.get.bytes_loaded.value(), rig->memory.size());
   EXPECT_LT(rig->state.net.bytes_in.value() - before, 4096U);
   EXPECT_EQ(rig->depot->views, 4U);
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
 }
 
 TEST_F(CoreViews, LayersAreAnnouncedInOrderAndThenTheWhole) {
@@ -87,7 +73,7 @@ TEST_F(CoreViews, ViewsAreGivenBackInOneMessageWithTheNextRequestOrAMomentLater)
   EXPECT_EQ(rig->depot->seen[Opcode::kRelease], 1U);
   EXPECT_EQ(rig->depot->lent.size(), 4U) << "of the second";
   EXPECT_EQ(rig->state.net.send_calls.value() - sends, 1U) << "with the request";
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
   EXPECT_EQ(rig->depot->seen[Opcode::kRelease], 2U);
 }
 
@@ -96,7 +82,7 @@ TEST_F(CoreViews, ManyViewsAreNotKeptBack) {
   rig->finish(rig->get());
   rig->loop.settle();
   EXPECT_LT(rig->depot->lent.size(), 256U);
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
 }
 
 TEST_F(CoreViews, TheDataConnectionAsksForMemoryAndTheOtherForRings) {
@@ -138,7 +124,7 @@ TEST_F(CoreViews, ADamagedSlabFailsItsKeyAndTheDepotIsTold) {
   EXPECT_EQ(rig->state.get.corrupt_slabs.value(), 1U);
   EXPECT_TRUE(rig->landed(3, 0) && rig->landed(3, 2));
   EXPECT_TRUE(rig->poisoned(3, 1)) << "later slabs of the key are passed over";
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
   EXPECT_EQ(rig->depot->checked.size(), 5U);
 }
 
@@ -162,7 +148,7 @@ TEST_F(CoreViews, ALargeViewIsCopiedInTurnsThatLeaveTheLoopToOthers) {
   EXPECT_LE(rig->state.get.bytes_shared.value(), 2 * kCopiesPerTurn * kReceiveBytesMax);
   EXPECT_EQ(rig->finish(op).code, Code::kOk);
   EXPECT_TRUE(all_landed());
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
 }
 
 TEST_F(CoreViews, AfterCancelNothingLandsAndTheViewIsGivenBack) {
@@ -173,7 +159,7 @@ TEST_F(CoreViews, AfterCancelNothingLandsAndTheViewIsGivenBack) {
   rig->cancel(op);
   EXPECT_EQ(rig->finish(op).code, Code::kCancelled);
   rig->poison();
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
   for (std::size_t layer = 0; layer < 6; ++layer) EXPECT_TRUE(rig->poisoned(layer, 0) && rig->poisoned(layer, 1));
   rig->release(op);
   EXPECT_EQ(rig->finish(rig->get()).code, Code::kOk) << "the connection goes on";
@@ -184,7 +170,7 @@ TEST_F(CoreViews, ViewsOfAGetThatHasEndedAreGivenBackUnread) {
   start();
   const OpId op = rig->get();
   rig->cancel(op);
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
   EXPECT_GT(rig->depot->views, 0U);
   EXPECT_EQ(rig->state.get.bytes_shared.value(), 0U);
   rig->release(op);
@@ -238,7 +224,7 @@ TEST_F(CoreViews, AfterAReconnectTheMemoryIsTheNewOne) {
   ASSERT_TRUE(rig->wait_connected());
   EXPECT_EQ(rig->finish(rig->get()).code, Code::kOk);
   EXPECT_TRUE(all_landed());
-  EXPECT_TRUE(all_given_back());
+  EXPECT_TRUE(rig->all_given_back());
 }
 
 TEST_F(CoreViews, TheMemoryIsEnteredAheadOfItsFirstRead) {

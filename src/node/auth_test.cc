@@ -4,6 +4,7 @@
 
 #include "auth/authority.h"
 #include "auth/testing/tokens.h"
+#include "io/sim/sim_disk.h"
 #include "node/tenants.h"
 #include "node/testing/resp_client.h"
 #include "node/testing/rig.h"
@@ -687,6 +688,29 @@ TEST_F(RespByCredential, OtherCredentialsEndItsConnections) {
   EXPECT_TRUE(a.ended());
   RespClient again(*rig);
   EXPECT_TRUE(said(again, {"AUTH", token_number(1)}).starts_with("-WRONGPASS"));
+}
+
+// The keyspace stays until then, though nobody uses it.
+TEST_F(RespByCredential, TheOldPartsOfAValueGoAlsoWhereItsClientDoesBeforeTheNewOneIsWritten) {
+  io::SimDisks disks(1);
+  NodeOptions options = test_options();
+  options.authority = authority_of(token_line(1, "a", "read,write"));
+  options.resp_ack = AckLevel::kWritten;
+  options.disks = &disks;
+  Rig depot(options, true);
+  RespClient client(depot);
+  EXPECT_EQ(said(client, {"AUTH", token_number(1)}), "+OK\r\n");
+  ASSERT_EQ(said(client, {"SET", "k", resp_text(9'000, 1)}), "+OK\r\n");
+  ASSERT_EQ(depot.stat("store", "flash_records"), 2U) << "its head and a part";
+  io::SimDrive& drive = disks.drive(depot.options.store.dir + "/flash.kvd");
+  drive.hold_back(0, drive.size(), std::chrono::seconds(1));
+  client.send(resp_command({"SET", "k", "small"}));
+  ASSERT_TRUE(depot.until([&] { return depot.stat("store", "dirty_records") == 1; }));
+  depot.node->set_authority(authority_of(token_line(2, "b", "read,write")));
+  EXPECT_TRUE(depot.until([&] { return depot.stat("node", "resp_connections") == 0; }));
+  EXPECT_EQ(depot.stat("store", "dirty_records"), 1U) << "not written yet";
+  EXPECT_TRUE(depot.until([&] { return depot.stat("store", "dirty_records") == 0; }));
+  EXPECT_TRUE(depot.until([&] { return depot.stat("store", "flash_records") == 1; }));
 }
 
 TEST_F(RespByCredential, ATokenThatExpiresIsGoodNoMore) {

@@ -152,6 +152,19 @@ std::unique_ptr<OpKeys> some_keys(store::StoreKit& kit, std::size_t count) {
   return std::make_unique<OpKeys>(kit.store->namespace_hash(kit.ns), keys, std::uint16_t{0}, std::uint16_t{0});
 }
 
+// Of all six layers.
+GetOp::Request six_layers(const store::StoreKit& kit, std::uint32_t slab_bytes, bool keep = false) {
+  return {.id = 1,
+          .ns = kit.ns,
+          .slab_bytes = slab_bytes,
+          .slab_stride = slab_bytes,
+          .record_bytes = 6 * slab_bytes,
+          .layer_first = 0,
+          .layer_end = 6,
+          .stop_at_first_failure = true,
+          .keep = keep};
+}
+
 void put_native(store::StoreKit& kit, const block::RecordId& id) {
   auto put = kit.store->begin_put(kit.ns, id, {});
   ASSERT_TRUE(put && *put);
@@ -181,16 +194,8 @@ TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
   store.busy_from = 1;  // there is room for the first group only
 
   Budget connection_pins(std::uint64_t{1} << 30);
-  const auto op = std::make_shared<GetOp>(context, connection_pins,
-                                          GetOp::Request{.id = 1,
-                                                         .ns = kit.ns,
-                                                         .slab_bytes = kSlabBytes,
-                                                         .slab_stride = kSlabBytes,
-                                                         .record_bytes = 6 * kSlabBytes,
-                                                         .layer_first = 0,
-                                                         .layer_end = 6,
-                                                         .stop_at_first_failure = true},
-                                          std::move(keys), io::Callback{});
+  const auto op =
+      std::make_shared<GetOp>(context, connection_pins, six_layers(kit, kSlabBytes), std::move(keys), io::Callback{});
   op->advance();
   ASSERT_EQ(store.waiting.size(), 2U) << "the first layers of both";
   ASSERT_TRUE(op->ready());
@@ -227,16 +232,7 @@ TEST(GetOp, WhatIsKeptDoesNotHoldUpWhatIsStillToBeRead) {
   }
   for (const bool keep : {true, false}) {
     Budget connection_pins(std::uint64_t{1} << 30);
-    const auto op = std::make_shared<GetOp>(context, connection_pins,
-                                            GetOp::Request{.id = 1,
-                                                           .ns = kit.ns,
-                                                           .slab_bytes = kSlabBytes,
-                                                           .slab_stride = kSlabBytes,
-                                                           .record_bytes = 6 * kSlabBytes,
-                                                           .layer_first = 0,
-                                                           .layer_end = 6,
-                                                           .stop_at_first_failure = true,
-                                                           .keep = keep},
+    const auto op = std::make_shared<GetOp>(context, connection_pins, six_layers(kit, kSlabBytes, keep),
                                             some_keys(kit, kKeys), io::Callback{});
     std::vector<net::Outgoing> views;  // nobody gives one back
     for (op->advance(); op->ready(); op->advance()) views.push_back(op->next_view(views.size() + 1));

@@ -36,7 +36,7 @@ constexpr std::array kStoreCounters{
     Field{"puts_refused", &StoreStats::puts_refused, "Puts for which there was no room."},
     Field{"removes", &StoreStats::removes, "Records removed on request."},
     Field{"corrupt", &StoreStats::corrupt, "Records dropped because they failed verification."},
-    Field{"io_errors", &StoreStats::io_errors, "Failed reads and writes of the device."},
+    Field{"io_errors", &StoreStats::io_errors, "Failed reads and writes of the device, those of recovery too."},
     Field{"busy", &StoreStats::busy, "Requests turned away because a queue was full."},
     Field{"bytes_put", &StoreStats::bytes_put, "Payload bytes of published records."},
     Field{"bytes_got", &StoreStats::bytes_got, "Payload bytes handed out."},

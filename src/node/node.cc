@@ -74,7 +74,8 @@ class NodeImpl final : public Node {
 
   [[nodiscard]] Figures figures() const;
   [[nodiscard]] http::Response answer(std::string_view path) const;
-  [[nodiscard]] std::string recovering_text() const;
+  [[nodiscard]] std::string recovery_text() const;
+  [[nodiscard]] bool serves_all() const;
   [[nodiscard]] store::StoreOptions store_options() const;
   [[nodiscard]] bool lends() const;
   Status bind(std::string& why);
@@ -388,15 +389,25 @@ Figures NodeImpl::figures() const {
       .tenants = gate_.tenants(),
       .store = served == nullptr ? nullptr : &served->stats(),
       .spaces = served == nullptr ? std::vector<store::TenantFigures>() : served->tenant_figures(Tenants::kShownMax),
-      .ready = state_.load() == State::kReady,
+      .ready = serves_all(),
       .uptime_s = uptime.count()};
 }
 
 // What of the store is read; on the HTTP thread.
-std::string NodeImpl::recovering_text() const {
+std::string NodeImpl::recovery_text() const {
   const store::Store* const served = served_.load();
   if (served == nullptr) return "recovering\n";
-  return fmt::format("recovering, {} %\n", served->stats().recovery_percent.value());
+  const std::uint64_t percent = served->stats().recovery_percent.value();
+  return serves_all() ? fmt::format("ready from memory alone, recovery stands at {} %\n", percent)
+                      : fmt::format("recovering, {} %\n", percent);
+}
+
+// Nothing waits for a flash tier that went off while it was read. Any thread.
+bool NodeImpl::serves_all() const {
+  const store::Store* const served = served_.load();
+  const State state = state_.load();
+  return state == State::kReady ||
+         (state == State::kRecovering && served != nullptr && served->stats().tier_off.value() != 0);
 }
 
 // On the HTTP thread.
@@ -406,7 +417,7 @@ http::Response NodeImpl::answer(std::string_view path) const {
   }
   if (path != "/healthz") return {.status = 404, .body = "there are /metrics and /healthz here\n"};
   switch (state_.load()) {
-    case State::kRecovering: return {.status = 503, .body = recovering_text()};
+    case State::kRecovering: return {.status = serves_all() ? 200 : 503, .body = recovery_text()};
     case State::kDraining: return {.status = 503, .body = "draining\n"};
     case State::kReady: break;
   }

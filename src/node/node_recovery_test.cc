@@ -6,10 +6,13 @@
 #include <gtest/gtest.h>
 
 #include "io/sim/sim_disk.h"
+#include "io/sim/sim_loop.h"
 #include "node/node.h"
 #include "node/testing/resp_client.h"
 #include "node/testing/rig.h"
+#include "store/flash_health.h"
 #include "store/format.h"
+#include "store/testing/store_kit.h"
 
 namespace kvd::node {
 namespace {
@@ -182,6 +185,45 @@ TEST(NodeRecovery, TheNewestIsFoundBeforeTheEndAndWhatChangesIsPutOff) {
   EXPECT_EQ(client.removal, Code::kBusy);
   EXPECT_EQ(client.put, Code::kBusy);
   EXPECT_TRUE(rig.put_all(records, 5, 1));
+}
+
+TEST(NodeRecovery, WithADriveThatHangsItIsReadyOnceFlashIsOff) {
+  const store::TempDir folder;
+  io::SimClock clock;
+  io::SimLoop loop(clock);
+  io::SimDisks disks(1);
+  RecordingLog log;
+  NodeOptions options = test_options();
+  options.store.dir = folder.path() + "/store";
+  options.store.flash_bytes = std::uint64_t{128} << 20;
+  options.store.segment_bytes = std::uint64_t{16} << 20;
+  options.disks = &disks;
+  options.http = "127.0.0.1:0";
+  ASSERT_TRUE(Node::start(loop, log, options).has_value());
+  options.serve_recovering = true;
+  const auto node = *Node::start(loop, log, options);
+  io::SimDrive& drive = disks.drive(options.store.dir + "/flash.kvd");
+  drive.hold_back(0, drive.size(), std::chrono::seconds(30));
+  const auto ready = [&] { return node->stats_json().find("\"ready\":true") != std::string::npos; };
+  const auto health = [&] { return ask_http(node->http_address(), "GET /healthz HTTP/1.0\r\n\r\n"); };
+  bool looked = false;
+  io::Timer before(loop, [&] {
+    EXPECT_FALSE(ready());
+    EXPECT_TRUE(health().starts_with("HTTP/1.1 503 "));
+  });
+  io::Timer off(loop, [&] {
+    looked = true;
+    EXPECT_TRUE(ready());
+    const std::string said = health();
+    EXPECT_TRUE(said.starts_with("HTTP/1.1 200 ")) << said;
+    EXPECT_TRUE(said.ends_with("ready from memory alone, recovery stands at 0 %\n")) << said;
+    drive.hold_back(0, drive.size(), Duration::zero());
+  });
+  before.arm_in(store::FlashHealth::kStallMax / 2);
+  off.arm_in(store::FlashHealth::kStallMax + std::chrono::seconds(1));
+  ASSERT_TRUE(node->recover());
+  EXPECT_TRUE(looked);
+  EXPECT_TRUE(health().ends_with("\r\n\r\nready\n"));
 }
 
 TEST(NodeRecovery, AStoreInMemoryHasNothingToRead) {

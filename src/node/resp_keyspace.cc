@@ -34,8 +34,9 @@ Status RespKeyspace::open_one(const std::string& tenant, const std::string& fing
   return {};
 }
 
-Result<std::shared_ptr<RespKeyspace>> RespKeyspace::open(store::Store& store, const std::string& tenant) {
-  std::shared_ptr<RespKeyspace> keyspace(new RespKeyspace(store));
+Result<std::shared_ptr<RespKeyspace>> RespKeyspace::open(store::Store& store, const std::string& tenant,
+                                                         std::uint64_t& next_part) {
+  std::shared_ptr<RespKeyspace> keyspace(new RespKeyspace(store, next_part));
   if (Status opened = keyspace->open_one(tenant, fmt::format("{}.heads", kFingerprint), {kPageBytes}); !opened)
     return fail(opened.error());
   for (std::uint32_t first = 0; first < kRespSizes; first += kGroupsMax) {
@@ -104,6 +105,11 @@ void RespKeyspace::remove_parts(const Known& value) {
     const Place at = part(value.body, value.value_bytes, i);
     store_.remove(at.ns, at.id);
   }
+}
+
+void RespKeyspace::remove_replaced(const Known& value) {
+  --replacements_;
+  remove_parts(value);
 }
 
 bool RespKeyspace::remove(std::string_view key) {

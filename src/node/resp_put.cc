@@ -128,10 +128,11 @@ void RespPut::publish(AckLevel level, std::function<void(Status)> on_done) {
   const std::uint64_t checksum = block::slab_checksum(head_.seed(), 0, head_.slab(0));
   published_ = true;
   const std::weak_ptr<RespKeyspace> keyspace = keyspace_;
+  if (old) keyspace_->will_replace();
   context_.store.complete_put(std::move(head_), {&checksum, 1}, level,
                               [self = shared_from_this(), keyspace, old](Status status) {
                                 // Not before: until the new head is there, a crash must find the old value whole.
-                                if (const auto still = keyspace.lock(); still && old) still->remove_parts(*old);
+                                if (const auto still = keyspace.lock(); still && old) still->remove_replaced(*old);
                                 if (!self->aborted_) self->told(status);
                               });
 }

@@ -19,8 +19,12 @@ Status RespServer::adopt(std::unique_ptr<io::Stream> stream) {
   const std::uint64_t number = next_session_++;
   auto session = std::make_unique<RespSession>(
       shared_, number, std::move(stream), [this](RespSession& session_ended, const Error& why) {
-        const auto gone = sessions_.extract(session_ended.number());  // until the end: it owns `why`, and this function
-        on_closed_(why);
+        RespServer& server = *this;
+        {
+          const auto gone = server.sessions_.extract(session_ended.number());  // it owns `why`, and this function
+          server.on_closed_(why);
+        }
+        server.drop_unused();
       });
   if (Status started = session->start(); !started) return started;
   sessions_.emplace(number, std::move(session));
@@ -32,6 +36,7 @@ bool RespServer::close_silent() {
   const auto oldest = std::ranges::find_if(sessions_, [](const auto& entry) { return entry.second->is_newcomer(); });
   if (oldest == sessions_.end()) return false;
   sessions_.erase(oldest);
+  drop_unused();
   return true;
 }
 
@@ -53,10 +58,17 @@ void RespServer::close_secure(const Error& why) {
 
 Result<std::shared_ptr<RespKeyspace>> RespServer::keyspace_of(const std::string& tenant) {
   if (const auto at = keyspaces_.find(tenant); at != keyspaces_.end()) return at->second;
-  auto opened = RespKeyspace::open(context_.store, tenant);
+  auto opened = RespKeyspace::open(context_.store, tenant, next_part_);
   if (!opened) return fail(opened.error());
   keyspaces_.emplace(tenant, *opened);
   return *opened;
+}
+
+// Looks at all of them, which are as many as tenants have clients here. Where a value is being replaced its old parts
+// are still to be removed.
+void RespServer::drop_unused() {
+  std::erase_if(keyspaces_,
+                [](const auto& entry) { return entry.second.use_count() == 1 && !entry.second->replaces(); });
 }
 
 // What clients and monitoring look for; everything else is on the metrics port.

@@ -36,12 +36,15 @@ class RespServer {
 
  private:
   Result<std::shared_ptr<RespKeyspace>> keyspace_of(const std::string& tenant);
+  void drop_unused();
   [[nodiscard]] std::string info(bool all) const;
 
   NodeContext& context_;
   std::function<void(const Error&)> on_closed_;
   RespContext shared_;
-  std::map<std::string, std::shared_ptr<RespKeyspace>> keyspaces_;  // by tenant; as many as there are tenants
+  std::uint64_t next_part_ = 0;  // of all keyspaces
+  // By tenant, those that somebody uses. One whose last client became another tenant's stays until a session ends.
+  std::map<std::string, std::shared_ptr<RespKeyspace>> keyspaces_;
   std::map<std::uint64_t, std::unique_ptr<RespSession>> sessions_;  // the oldest first
   std::uint64_t next_session_ = 1;
 };

@@ -347,7 +347,8 @@ TEST_F(RespSessionTest, DamageInMemoryIsAMiss) {
 }
 
 TEST_F(RespSessionTest, AnotherKeyWithTheSameHashIsAMiss) {
-  auto keyspace = RespKeyspace::open(rig_.node->store(), "default");
+  std::uint64_t next_part = 0;
+  auto keyspace = RespKeyspace::open(rig_.node->store(), "default", next_part);
   ASSERT_TRUE(keyspace.has_value());
   const RespKeyspace::Place place = (*keyspace)->head("this");
   auto put = rig_.node->store().begin_replacement(place.ns, place.id, {});
@@ -361,7 +362,8 @@ TEST_F(RespSessionTest, AnotherKeyWithTheSameHashIsAMiss) {
 
 // Whoever has the namespaces of parts open can be there first.
 TEST_F(RespSessionTest, AKeyOfAPartThatIsTakenIsAnErrorAndNotTheEnd) {
-  auto keyspace = RespKeyspace::open(rig_.node->store(), "default");
+  std::uint64_t next_part = 0;
+  auto keyspace = RespKeyspace::open(rig_.node->store(), "default", next_part);
   ASSERT_TRUE(keyspace.has_value());
   const std::string value = resp_text(9'000, 1);
   const RespKeyspace::Place place = (*keyspace)->part((*keyspace)->new_body(1), value.size(), 0);
@@ -441,6 +443,36 @@ TEST(RespAuth, AReadBelongsToWhomItWasAskedFor) {
 }
 
 // Nor does the rest of what he sent count: a guess costs its time and a connection.
+// Any number of tenants may come by in the life of a depot, as credentials change.
+TEST(RespKeyspaces, GoWithTheirLastClient) {
+  NodeOptions options = resp_options();
+  options.resp_identify = [](std::string_view token) { return RespAccess{std::string(token), true, true}; };
+  Rig rig(options);
+  const auto opened = [&rig] {
+    std::uint64_t namespaces = 0;
+    for (const store::TenantFigures& tenant : rig.node->store().tenant_figures(100)) namespaces += tenant.namespaces;
+    return namespaces;
+  };
+  const std::string value = resp_text(9'000, 1), other = resp_text(9'000, 2);
+  for (const char* tenant : {"a", "b", "c"}) {
+    RespClient client(rig), second(rig);
+    for (RespClient* one : {&client, &second}) EXPECT_EQ(one->call({"AUTH", tenant}, kOk), kOk);
+    EXPECT_EQ(client.call({"SET", "k", value}, kOk), kOk);
+    EXPECT_EQ(opened(), 5U);
+    client.vanish();
+    EXPECT_TRUE(rig.until([&] { return rig.stat("node", "resp_connections") == 1; }));
+    EXPECT_EQ(opened(), 5U);
+    second.vanish();
+    EXPECT_TRUE(rig.until([&] { return rig.stat("node", "resp_connections") == 0; }));
+    EXPECT_EQ(opened(), 0U);
+  }
+  RespClient again(rig);
+  EXPECT_EQ(again.call({"AUTH", "a"}, kOk), kOk);
+  EXPECT_EQ(again.call({"SET", "l", other}, kOk), kOk) << "keys of parts are not used again";
+  EXPECT_TRUE(again.call({"GET", "k"}, resp_bulk(value)) == resp_bulk(value));
+  EXPECT_TRUE(again.call({"GET", "l"}, resp_bulk(other)) == resp_bulk(other));
+}
+
 TEST(RespAuth, AWrongTokenEndsTheConnection) {
   NodeOptions options = resp_options();
   options.resp_identify = [](std::string_view token) -> std::optional<RespAccess> {

@@ -5,6 +5,12 @@
 namespace kvd::store {
 
 Status BlockingDisk::run(io::DiskOp::Kind kind, std::uint64_t offset, MutableBytes bytes) {
+  const Status status = run_uncounted(kind, offset, bytes);
+  if (!status && errors_ != nullptr) errors_->add();
+  return status;
+}
+
+Status BlockingDisk::run_uncounted(io::DiskOp::Kind kind, std::uint64_t offset, MutableBytes bytes) {
   const iovec buffer{bytes.data(), bytes.size()};
   Status result;
   bool done = false;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/bytes.h"
+#include "base/metric.h"
 #include "base/result.h"
 #include "io/disk.h"
 #include "io/loop.h"
@@ -15,9 +16,9 @@ namespace kvd::store {
 class BlockingDisk {
  public:
   // All are borrowed. `health`, where there is one, hears of each operation and of its end, so that one that hangs
-  // turns the tier off and many in a row do not. It hears of no errors.
-  BlockingDisk(io::Loop& loop, io::Disk& disk, FlashHealth* health = nullptr)
-      : loop_(loop), disk_(disk), health_(health) {}
+  // turns the tier off and many in a row do not. It hears of no errors; these are counted in `errors`.
+  BlockingDisk(io::Loop& loop, io::Disk& disk, FlashHealth* health = nullptr, Counter* errors = nullptr)
+      : loop_(loop), disk_(disk), health_(health), errors_(errors) {}
 
   // Offsets, addresses and lengths are multiples of 4 KiB. Errors: kIo, kInvalid (out of range).
   Status read(std::uint64_t offset, MutableBytes to) { return run(io::DiskOp::Kind::kRead, offset, to); }
@@ -26,10 +27,12 @@ class BlockingDisk {
 
  private:
   Status run(io::DiskOp::Kind kind, std::uint64_t offset, MutableBytes bytes);
+  Status run_uncounted(io::DiskOp::Kind kind, std::uint64_t offset, MutableBytes bytes);
 
   io::Loop& loop_;
   io::Disk& disk_;
   FlashHealth* health_;
+  Counter* errors_;
 };
 
 }  // namespace kvd::store

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "store/tenant_space.h"
 
 namespace kvd::store {
 namespace {
@@ -45,8 +44,14 @@ void Demoter::add(PoolRecord& record) {
   flash_.stats.dirty_records.add(1);
   TenantSpace& tenant = *record.tenant;
   tenant.dirty_bytes += record.bytes();
+  if (record.acks_first == nullptr) {
+    waiting_.push_back(record);
+    tenant.waiting.push_back(record);
+    sort_in(tenant);
+  } else {
+    urgent_.push_back(record);
+  }
   if (tenant.dirty_bytes > tenant.quota.pool_bytes / 2) press(tenant);
-  (record.acks_first == nullptr ? waiting_ : urgent_).push_back(record);
   kick();
 }
 
@@ -57,27 +62,36 @@ void Demoter::uncount(const PoolRecord& record) {
   if (dirty_bytes_ < pool_.bytes() / 4) pressure_ = false;
   TenantSpace& tenant = *record.tenant;
   tenant.dirty_bytes -= record.bytes();
-  if (tenant.pressing && tenant.dirty_bytes <= tenant.quota.pool_bytes / 4) {
-    tenant.pressing = false;
-    --pressing_;
-  }
+  if (tenant.dirty_bytes <= tenant.quota.pool_bytes / 4) tenant.pressing = false;
+  sort_in(tenant);
 }
 
-void Demoter::unqueue(PoolRecord& record) {
+// Nothing, where it is in a frame.
+void Demoter::dequeue(PoolRecord& record) {
   if (urgent_.holds(record)) urgent_.erase(record);
-  if (waiting_.holds(record)) waiting_.erase(record);
-  uncount(record);
+  if (!waiting_.holds(record)) return;
+  waiting_.erase(record);
+  record.tenant->waiting.erase(record);
+  sort_in(*record.tenant);
+}
+
+void Demoter::sort_in(TenantSpace& tenant) {
+  const bool writes = tenant.pressing && !tenant.waiting.empty();
+  if (writes && !pressing_.holds(tenant)) pressing_.push_back(tenant);
+  if (!writes && pressing_.holds(tenant)) pressing_.erase(tenant);
 }
 
 void Demoter::forget(PoolRecord& record, const Status& why) {
   if (record.state != PoolRecord::State::kDirty) return;
-  unqueue(record);
+  dequeue(record);
+  uncount(record);
   take_acks(record, why);
 }
 
 void Demoter::replace(PoolRecord& record, PoolRecord& by) {
   if (record.state != PoolRecord::State::kDirty) return;
-  unqueue(record);
+  dequeue(record);
+  uncount(record);
   // Where `by` will not be queued nobody would tell them.
   if (!flash_.health.on()) return take_acks(record, tier_is_off());
   if (!Flash::admits(by)) return take_acks(record, beyond_quota());
@@ -106,7 +120,7 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
   if (record.state == PoolRecord::State::kDirty) {
     add_ack(record, level, std::move(on_ack));
     if (waiting_.holds(record)) {
-      waiting_.erase(record);
+      dequeue(record);
       urgent_.push_back(record);
     }
     return kick();
@@ -152,7 +166,8 @@ void Demoter::pressure() {
 
 void Demoter::press(TenantSpace& tenant) {
   if (tenant.dirty_bytes == 0) return;  // nothing would end it
-  if (!std::exchange(tenant.pressing, true)) ++pressing_;
+  tenant.pressing = true;
+  sort_in(tenant);
   kick();
 }
 
@@ -175,19 +190,19 @@ bool Demoter::has_work() {
   return flash_.tombstones.pending() || ((!urgent_.empty() || !waiting_.empty()) && !flash_.over_budget());
 }
 
-// Whether to write now; otherwise the timer is set for when that may change.
-bool Demoter::must_write() {
-  if (flush_always_ || pressure_ || pressing_ > 0 || flash_.tombstones.carrying()) return true;
+// What to write now; where it is nothing the timer is set for when that may change.
+Demoter::Which Demoter::must_write() {
+  if (flush_always_ || pressure_ || flash_.tombstones.carrying()) return Which::kAll;
   catching_up_ = catching_up_ && flash_.tombstones.pending();
-  if (catching_up_) return true;
-  if (dirty_bytes_ > pool_.bytes() / 2) return pressure_ = true;
-  if (!removal_waits_.empty() && flash_.tombstones.pending() && writer_.in_flight() == 0) return true;
+  if (catching_up_) return Which::kAll;
+  if ((pressure_ = dirty_bytes_ > pool_.bytes() / 2)) return Which::kAll;
+  if (!removal_waits_.empty() && flash_.tombstones.pending() && writer_.in_flight() == 0) return Which::kAll;
   if (!urgent_.empty()) {
     // While a frame is on its way small ones gather, and share the next.
     std::uint64_t gathered = 0;
     for (const PoolRecord* r = urgent_.front(); r != nullptr && gathered < kShareMin; r = Queue::after(*r))
       gathered += r->bytes();
-    if (gathered >= kShareMin || writer_.in_flight() == 0) return true;
+    if (gathered >= kShareMin || writer_.in_flight() == 0) return Which::kAll;
   }
   const Time now = flash_.loop.now();
   const Time idle_at = after(last_activity_, timing_.idle);
@@ -195,18 +210,20 @@ bool Demoter::must_write() {
   if (flash_.tombstones.pending() && removal_at_ == kNever) removal_at_ = now;
   const Time oldest = waiting_.empty() ? removal_at_ : std::min(removal_at_, waiting_.front()->published);
   const Time age_at = oldest == kNever ? kNever : after(oldest, timing_.after);
-  if (now >= age_at) return true;
+  if (now >= age_at) return Which::kAll;
   const bool reading = reading_ && reading_();
-  if (now >= idle_at && !reading) return true;
+  if (now >= idle_at && !reading) return Which::kAll;
+  if (!pressing_.empty()) return Which::kOfPressing;
   pump_.arm(std::min(age_at, reading ? after(now, timing_.idle) : idle_at));
-  return false;
+  return Which::kNone;
 }
 
 void Demoter::pump() {
   take_removals();
   drop_due();
-  while (has_work() && must_write()) {
-    if (!write_one()) return;
+  while (has_work()) {
+    const Which which = must_write();
+    if (which == Which::kNone || !write_one(which)) return;
     drop_due();
   }
 }
@@ -221,10 +238,10 @@ void Demoter::drop_due() {
   };
   while (PoolRecord* record = urgent_.pop_front()) drop(*record);
   if (dirty_bytes_ > pool_.bytes() / 2) pressure_ = true;
-  while (PoolRecord* record = waiting_.front()) {
+  while (PoolRecord* record = pressing_.empty() ? waiting_.front() : pressing_.front()->waiting.front()) {
     const Time due = after(record->published, timing_.after);
-    if (!flush_always_ && !pressure_ && flash_.loop.now() < due) return pump_.arm(due);
-    waiting_.pop_front();
+    if (!flush_always_ && !pressure_ && pressing_.empty() && flash_.loop.now() < due) return pump_.arm(due);
+    dequeue(*record);
     drop(*record);
   }
 }
@@ -232,11 +249,11 @@ void Demoter::drop_due() {
 // ---- Frames ----
 
 // False when no frame can be begun now: a completion or a ready segment calls again.
-bool Demoter::write_one() {
+bool Demoter::write_one(Which which) {
   Frame* frame = writer_.begin_frame();
   if (frame == nullptr) return false;
   const bool over_budget = flash_.over_budget();  // once: opening the frame's segment may have spent the last of it
-  fill(*frame, !over_budget);
+  fill(*frame, over_budget ? Which::kNone : which);
   if (!frame->empty()) {
     writer_.submit(*frame);
     const auto records = frame->records();
@@ -252,33 +269,40 @@ bool Demoter::write_one() {
     return true;
   }
   // It does not fit into an empty segment, so it stays in DRAM.
-  PoolRecord* record = urgent_.empty() ? waiting_.front() : urgent_.front();
+  PoolRecord* record = next(which);
   KVD_CHECK(record != nullptr);
-  (urgent_.empty() ? waiting_ : urgent_).pop_front();
+  dequeue(*record);
   give_up(*record, not_written());
   return true;
+}
+
+// The record that the next frame begins with; null: there is none, and it takes no more.
+PoolRecord* Demoter::next(Which which) const noexcept {
+  if (which == Which::kNone) return nullptr;
+  if (!urgent_.empty()) return urgent_.front();
+  if (which == Which::kAll) return waiting_.front();
+  return pressing_.empty() ? nullptr : pressing_.front()->waiting.front();
 }
 
 // Whether the open segment was the last ready one. Until another is ready it takes only copies of what its old holders
 // still have: if the machine stops now it can be given up at once, when everything else may hold tombstones that count.
 bool Demoter::only_carried() const noexcept { return flash_.segments.ready_count() == 0; }
 
-void Demoter::fill(Frame& frame, bool records) {
+void Demoter::fill(Frame& frame, Which which) {
   Tombstones& tombstones = flash_.tombstones;
   while (tombstones.pending() && (!only_carried() || tombstones.next_is_carried()) &&
          frame.add(tombstones.next_pending()))
     tombstones.take_pending();
-  if (only_carried() || !records) return;
-  for (Queue* queue : {&urgent_, &waiting_}) {
-    while (PoolRecord* record = queue->front()) {
-      const bool large_enough = frame.payload_bytes() >= kFrameTarget;
-      const bool too_large = frame.payload_bytes() > 0 && frame.payload_bytes() + record->bytes() > kFrameMax;
-      if (large_enough || too_large || !frame.add(*record)) return;
-      queue->pop_front();
-      record->in_frame = true;
-      pool_.hold(*record);
-    }
+  if (only_carried()) return;
+  while (PoolRecord* record = next(which)) {
+    const bool large_enough = frame.payload_bytes() >= kFrameTarget;
+    const bool too_large = frame.payload_bytes() > 0 && frame.payload_bytes() + record->bytes() > kFrameMax;
+    if (large_enough || too_large || !frame.add(*record)) break;
+    dequeue(*record);
+    record->in_frame = true;
+    pool_.hold(*record);
   }
+  if (TenantSpace* const first = pressing_.pop_front()) pressing_.push_back(*first);
 }
 
 void Demoter::frame_done(Frame& frame, const Status& status) {
@@ -384,8 +408,10 @@ void Demoter::give_up(PoolRecord& record, const Status& why) {
 
 void Demoter::device_off() {
   pump_.disarm();
-  for (Queue* queue : {&urgent_, &waiting_})
-    while (PoolRecord* record = queue->pop_front()) give_up(*record, tier_is_off());
+  while (PoolRecord* record = urgent_.empty() ? waiting_.front() : urgent_.front()) {
+    dequeue(*record);
+    give_up(*record, tier_is_off());
+  }
   // The device may keep a frame for ever: the images stay with it, but nobody waits for it. It may also land.
   writer_.visit_in_flight([this](const Frame& frame) {
     for (std::size_t i = 0; i < frame.records().size(); ++i) {

@@ -1,17 +1,17 @@
 // Demoter: decides when records that are in DRAM only are written to flash, and acknowledges puts.
 //
 // Records are written in the order they were published: when the store has been idle for demote_idle, when one is older
-// than demote_after, when somebody waits for it (urgent), when the pool or what a tenant may have of it fills with such
-// records (pressure), and on drain. Otherwise reads come first. Records that somebody waits for overtake the others and
-// share frames and flushes; so do removals, whose tombstones come first in every frame. A record whose frame failed is
-// appended once more, elsewhere; then it stays in DRAM only and its puts end with kIo. What failed may be on the medium
-// all the same, so it gets a tombstone: a later removal holds for it, too. Beside a copy that the tombstone would end
-// as well it is a stray instead (Strays). After a failed flush the open segment is closed, tombstones that were not
-// flushed before are written again, and a put that asks for `synced` appends its record anew; the first copy counts
-// until that is written. Over the write budget no record is written: what would have to be now stays in DRAM only,
-// where it may be evicted, and its puts end with kBusy. Removals and what segments need for themselves are written all
-// the same.
-// Belongs to the store's loop; acknowledgements come from the loop.
+// than demote_after, when somebody waits for it (urgent), when the pool fills with such records (pressure), and on
+// drain. When what a tenant may have of the pool fills with its own, these are written and nobody else's. Otherwise
+// reads come first. Records that somebody waits for overtake the others and share frames and flushes; so do removals,
+// whose tombstones come first in every frame. A record whose frame failed is appended once more, elsewhere; then it
+// stays in DRAM only and its puts end with kIo. What failed may be on the medium all the same, so it gets a tombstone:
+// a later removal holds for it, too. Beside a copy that the tombstone would end as well it is a stray instead (Strays).
+// After a failed flush the open segment is closed, tombstones that were not flushed before are written again, and a put
+// that asks for `synced` appends its record anew; the first copy counts until that is written. Over the write budget no
+// record is written: what would have to be now stays in DRAM only, where it may be evicted, and its puts end with
+// kBusy. Removals and what segments need for themselves are written all the same. Belongs to the store's loop;
+// acknowledgements come from the loop.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@
 #include "store/pool.h"
 #include "store/recycler.h"
 #include "store/sync_queue.h"
+#include "store/tenant_space.h"
 
 namespace kvd::store {
 
@@ -80,13 +81,16 @@ class Demoter {
 
  private:
   using Queue = List<PoolRecord, &PoolRecord::link>;
+  using Tenants = List<TenantSpace, &TenantSpace::pressing_link>;
 
   void pump();
   [[nodiscard]] bool has_work();
-  [[nodiscard]] bool must_write();
-  bool write_one();
+  enum class Which : std::uint8_t { kNone, kOfPressing, kAll };
+  [[nodiscard]] Which must_write();
+  bool write_one(Which which);
+  [[nodiscard]] PoolRecord* next(Which which) const noexcept;
   [[nodiscard]] bool only_carried() const noexcept;
-  void fill(Frame& frame, bool records);
+  void fill(Frame& frame, Which which);
   void frame_done(Frame& frame, const Status& status);
   void record_written(PoolRecord& record, const FlashPlace& place);
   void record_failed(PoolRecord& record, const FlashPlace& place);
@@ -102,7 +106,8 @@ class Demoter {
   void flushed(bool ok);
   void tell_acks();
   void uncount(const PoolRecord& record);
-  void unqueue(PoolRecord& record);
+  void dequeue(PoolRecord& record);
+  void sort_in(TenantSpace& tenant);
 
   Flash& flash_;
   Pool& pool_;
@@ -116,7 +121,7 @@ class Demoter {
   Queue waiting_;                  // in order of publication
   std::uint64_t dirty_bytes_ = 0;  // in both queues and in frames
   bool pressure_ = false;
-  std::size_t pressing_ = 0;  // tenants of which as much is written now
+  Tenants pressing_;  // those with records that are to be written now; they take turns with frames
   bool flush_always_ = false;
   bool catching_up_ = false;  // tombstones that waited for the device are written
   Time last_activity_;

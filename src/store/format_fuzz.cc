@@ -76,6 +76,28 @@ void fuzz_footer(std::vector<std::byte>& bytes, bool repair, const FormatSeeds& 
   if (footer) check_content(footer->content);
 }
 
+// `repair`: a table of what the input holds, whole, and with one byte changed.
+void fuzz_uses(std::vector<std::byte>& bytes, bool repair, const FormatSeeds& seeds) {
+  constexpr std::uint64_t kOpening = 4;
+  const auto segments = static_cast<std::uint32_t>(bytes.size() / sizeof(UseEntry));
+  if (!repair) {
+    bytes.resize(use_table_bytes(segments));
+    const auto uses = parse_use_table(bytes, seeds, kOpening, segments);
+    check(!uses || uses->size() == segments);
+    return;
+  }
+  std::vector<UseEntry> uses(segments);
+  for (std::uint32_t s = 0; s < segments; ++s) uses[s] = load<UseEntry>(bytes.data() + s * sizeof(UseEntry));
+  std::vector<std::byte> area(use_table_bytes(segments));
+  encode_use_table(area, seeds, kOpening, uses);
+  const auto whole = parse_use_table(area, seeds, kOpening, segments);
+  check(whole && *whole == uses);
+  check(!parse_use_table(area, seeds, kOpening + 1, segments));
+  if (segments == 0) return;
+  area[load<std::uint32_t>(bytes.data()) % area.size()] ^= bytes[4] | std::byte{1};
+  check(!parse_use_table(area, seeds, kOpening, segments));
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);  // NOLINT(readability-identifier-naming)
@@ -86,7 +108,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {  // NO
   const std::uint8_t kind = data[0];
   std::vector<std::byte> bytes(size - 1);
   std::transform(data + 1, data + size, bytes.begin(), [](uint8_t b) { return static_cast<std::byte>(b); });
-  if (kind % 4 == 0) {
+  if ((kind & 24) == 24) {
+    fuzz_uses(bytes, (kind & 4) != 0, seeds);
+  } else if (kind % 4 == 0) {
     bytes.resize(kPageBytes);
     (void)parse_superblock(bytes, 0);
   } else if (kind % 4 == 1) {

@@ -137,7 +137,7 @@ class PoolRecord {
   PoolRecord* hash_next = nullptr;
   ListLink<PoolRecord> link;         // of the clean list or of a dirty queue
   ListLink<PoolRecord> load_link;    // of the loader's queues
-  ListLink<PoolRecord> tenant_link;  // of its tenant's clean list
+  ListLink<PoolRecord> tenant_link;  // of its tenant's clean list, or of what waits to be written
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return std::uint64_t{pages} * kPageBytes; }
   [[nodiscard]] bool referenced() const noexcept { return pins > 0 || holds > 0; }

@@ -132,15 +132,14 @@ void Recovery::take(const Use& use, Result<Footer> footer) {
   if (!footer) footer = read_footer(use);
   bool has_footer = footer.has_value();
   if (!has_footer) {
-    bool cut_short = false;
-    footer = scan(use, cut_short);
-    if (cut_short) {
-      leave_for_later(use, footer->trailer.data_pages);
-    } else if (footer->content.descriptors.empty()) {
-      return flash_.segments.unread(use.segment, false);  // begun, never used
-    }
+    Scan found;
+    footer = scan(use, found);
+    const bool empty = !found.cut_short && footer->content.descriptors.empty();
+    if (found.cut_short) leave_for_later(use, footer->trailer.data_pages);
+    has_footer = !found.cut_short && !empty && write_footer(use, *footer);
+    tell_left_out(use, found, has_footer);
+    if (empty) return flash_.segments.unread(use.segment, false);  // begun, never used
     ++report_.scanned;
-    has_footer = !cut_short && write_footer(use, *footer);
   }
   ++report_.segments;
   seqs_.note(use.segment, footer->content.descriptors, has_footer);
@@ -249,21 +248,20 @@ Result<Footer> Recovery::read_footer(const Use& use) {
 
 // ---- Segments without a footer ----
 
-Footer Recovery::scan(const Use& use, bool& cut_short) {
+Footer Recovery::scan(const Use& use, Scan& found) {
   Footer footer;
-  SegmentContent read;           // everything the frames say
-  std::vector<Descriptor> good;  // of these, what verifies
   const auto verify = [&](const FrameHead& head, std::uint32_t page, std::size_t first) {
-    verify_frame(use, head, first, page, read, good);
+    verify_frame(use, head, first, page, found);
   };
-  const FramesFound found = walk_frames(reader_of(use), flash_.volume.seeds(), whole(use), UINT32_MAX, read, verify);
-  cut_short = found.cut_short;
-  read.descriptors = std::move(good);
-  footer.content = std::move(read);
+  const FramesFound frames =
+      walk_frames(reader_of(use), flash_.volume.seeds(), whole(use), UINT32_MAX, found.content, verify);
+  found.cut_short = frames.cut_short;
+  found.content.descriptors = std::move(found.good);
+  footer.content = std::move(found.content);
   footer.trailer.segment = use.segment;
   footer.trailer.generation = use.generation;
-  footer.trailer.frames = found.frames;
-  footer.trailer.data_pages = found.end_page;
+  footer.trailer.frames = frames.frames;
+  footer.trailer.data_pages = frames.end_page;
   return footer;
 }
 
@@ -276,26 +274,40 @@ void Recovery::leave_for_later(const Use& use, std::uint32_t page) {
       use.segment, page));
 }
 
+void Recovery::tell_left_out(const Use& use, const Scan& found, bool for_good) const {
+  if (found.unreadable + found.damaged == 0) return;
+  flash_.log.warn(fmt::format(
+      "store: segment {}: {} records that could not be read twice, and {} that are damaged, are missed{}", use.segment,
+      found.unreadable, found.damaged, for_good ? " for good: the footer that is written now leaves them out" : ""));
+}
+
 void Recovery::verify_frame(const Use& use, const FrameHead& head, std::size_t first_descriptor,
-                            std::uint32_t first_page, SegmentContent& content, std::vector<Descriptor>& good) {
+                            std::uint32_t first_page, Scan& found) {
   const std::uint32_t payload = first_page + head.descriptor_bytes / 4096;
-  for (std::size_t i = first_descriptor; i < content.descriptors.size(); ++i) {
-    const Descriptor& d = content.descriptors[i];
+  for (std::size_t i = first_descriptor; i < found.content.descriptors.size(); ++i) {
+    const Descriptor& d = found.content.descriptors[i];
     const bool inside = d.tombstone() || d.offset >= payload;
-    if (inside && servable(d, content, payload + head.payload_pages) &&
-        (record_verifies(use, d, content) || record_verifies(use, d, content))) {
-      good.push_back(d);
-    } else {
-      ++report_.dropped;
+    Status sound = fail(Code::kCorrupt, "is not where its frame says");
+    if (inside && servable(d, found.content, payload + head.payload_pages)) {
+      sound = verify_record(use, d, found.content);
+      if (!sound) sound = verify_record(use, d, found.content);
     }
+    if (sound) {
+      found.good.push_back(d);
+      continue;
+    }
+    ++report_.dropped;
+    ++(sound.error().code == Code::kCorrupt ? found.damaged : found.unreadable);
   }
 }
 
-bool Recovery::record_verifies(const Use& use, const Descriptor& d, const SegmentContent& content) {
-  if (d.tombstone()) return true;
+Status Recovery::verify_record(const Use& use, const Descriptor& d, const SegmentContent& content) {
+  if (d.tombstone()) return {};
   image_.grow(d.length);
-  return reader_of(use)(std::uint64_t{d.offset} * kPageBytes, image_.first(d.length)).has_value() &&
-         check_record(image_.first(d.length), d, content).has_value();
+  const MutableBytes image = image_.first(d.length);
+  if (Status read = reader_of(use)(std::uint64_t{d.offset} * kPageBytes, image); !read) return read;
+  const auto checked = check_record(image, d, content);
+  return checked ? Status{} : fail(checked.error());
 }
 
 bool Recovery::write_footer(const Use& use, Footer& footer) {

@@ -87,16 +87,25 @@ class Recovery {
   bool finish();
   // Sorts segments by when they go: as they were used, as far as the newest header tells, else by age.
   void sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const;
-  [[nodiscard]] BlockingDisk disk() { return {flash_.loop, flash_.volume.disk(), &flash_.health}; }
+  [[nodiscard]] BlockingDisk disk() {
+    return {flash_.loop, flash_.volume.disk(), &flash_.health, &flash_.stats.io_errors};
+  }
   [[nodiscard]] ReadSegment reader_of(const Use& use);
   [[nodiscard]] SegmentUse whole(const Use& use) const;
   Result<Footer> read_footer(const Use& use);
-  // What its frames tell. `cut_short`: they could not be read to their end.
-  Footer scan(const Use& use, bool& cut_short);
+  // What the frames of a segment without a footer tell.
+  struct Scan {
+    SegmentContent content;                     // all they say
+    std::vector<Descriptor> good;               // of these, what verifies
+    bool cut_short = false;                     // they could not be read to their end
+    std::uint32_t unreadable = 0, damaged = 0;  // records that are left out
+  };
+  Footer scan(const Use& use, Scan& found);
   void leave_for_later(const Use& use, std::uint32_t page);
+  void tell_left_out(const Use& use, const Scan& found, bool for_good) const;
   void verify_frame(const Use& use, const FrameHead& head, std::size_t first_descriptor, std::uint32_t first_page,
-                    SegmentContent& content, std::vector<Descriptor>& good);
-  bool record_verifies(const Use& use, const Descriptor& d, const SegmentContent& content);
+                    Scan& found);
+  Status verify_record(const Use& use, const Descriptor& d, const SegmentContent& content);
   // False when it was not written.
   bool write_footer(const Use& use, Footer& footer);
   bool absorb(const Use& use, const Footer& footer);

@@ -94,6 +94,25 @@ TEST_F(BudgetTest, ThePoolDoesNotFillWithWhatMayNotBeWritten) {
   EXPECT_EQ(kit_.get(199), 1U);
 }
 
+// The same of what a tenant may have of it, whose records go alone.
+TEST_F(BudgetTest, AQuotaDoesNotFillWithWhatMayNotBeWritten) {
+  open_spent();
+  ASSERT_TRUE(kit_.put(1));
+  Namespace bounded = kit_.name_space;
+  bounded.tenant = "bounded";
+  kit_.ns = *kit_.store->open_namespace(bounded);
+  const std::uint64_t quota = kit_.stats().dirty_bytes.value() * 4;
+  kit_.store->set_quotas(std::vector<TenantQuota>{{bounded.tenant, {.pool_bytes = quota}}});
+  for (std::uint64_t n = 1; n < 20; ++n) {
+    ASSERT_TRUE(kit_.put(n)) << n;
+    kit_.loop.run_for(Millis(1));
+  }
+  EXPECT_EQ(written(), 1U);
+  EXPECT_EQ(kit_.stats().puts_refused.value(), 0U);
+  EXPECT_EQ(kit_.get(19), 1U);
+  EXPECT_EQ(kit_.stats().dirty_records.value(), 2U) << "the other's waits until it is due, and one of its own may";
+}
+
 TEST_F(BudgetTest, DrainingDropsTheRestAndEnds) {
   open_spent();
   for (std::uint64_t n = 1; n <= 3; ++n) ASSERT_TRUE(kit_.put(n));

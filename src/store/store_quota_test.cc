@@ -317,6 +317,39 @@ TEST_F(StoreQuotaTest, WhatFillsAQuotaAndWaitsToBeWrittenIsWritten) {
   EXPECT_EQ(kit_.stats().dirty_records.value(), 1U) << "the haste has ended";
 }
 
+TEST_F(StoreQuotaTest, WhatFillsAQuotaHasNobodyElsesRecordsWritten) {
+  open_with_flash();
+  become("b");
+  put(1, 3);
+  kit_.store->set_quotas(std::vector<TenantQuota>{
+      {"a", {.pool_bytes = 4 * kRecord}}, {"c", {.pool_bytes = 4 * kRecord}}, {"d", {.pool_bytes = 100 * kRecord}}});
+  become("d");
+  put(1, 2);
+  for (const char* tenant : {"a", "c"}) {
+    become(tenant);
+    put(1, 3);
+  }
+  kit_.loop.run_for(Millis(100));
+  for (const char* tenant : {"a", "c"}) {
+    become(tenant);
+    EXPECT_EQ(on_flash(1, 3).size(), 3U) << tenant;
+  }
+  for (const char* tenant : {"b", "d"}) {
+    become(tenant);
+    EXPECT_EQ(on_flash(1, 3), Numbers{}) << tenant;
+  }
+  EXPECT_EQ(kit_.stats().dirty_records.value(), 5U);
+  become("a");
+  EXPECT_TRUE(kit_.remove(1));  // a tombstone that waits, and a record of the tenant, change nothing about that
+  put(4, 4);
+  kit_.loop.run_for(Millis(100));
+  EXPECT_EQ(kit_.stats().dirty_records.value(), 6U);
+  kit_.loop.run_for(std::chrono::hours(10));
+  become("b");
+  EXPECT_EQ(on_flash(1, 3).size(), 3U) << "they are written when they are due";
+  EXPECT_EQ(kit_.stats().dirty_records.value(), 0U);
+}
+
 TEST_F(StoreQuotaTest, ARefusedPutHasWhatWaitsWritten) {
   open_with_flash();
   bound("a", {.pool_bytes = 4 * kRecord});

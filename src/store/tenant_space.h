@@ -44,7 +44,9 @@ struct TenantSpace {
   std::uint64_t clean_bytes = 0;  // of the records in it
   // What waits to be written, and whether it is to be written now because it fills the quota: the demoter's.
   std::uint64_t dirty_bytes = 0;
+  List<PoolRecord, &PoolRecord::tenant_link> waiting;  // for which nobody waits, in order of publication
   bool pressing = false;
+  ListLink<TenantSpace> pressing_link;
   // What is beyond a quota is being evicted and given up, in slices: the store's.
   bool trimming = false;
 

@@ -41,7 +41,7 @@ std::optional<std::vector<UseEntry>> UseTable::read(Flash& flash) {
   const std::size_t bytes = use_table_bytes(flash.segments.count());
   if (bytes > kUseTableBytesMax) return std::nullopt;
   const AlignedBuffer area(bytes);
-  BlockingDisk disk(flash.loop, flash.volume.disk(), &flash.health);
+  BlockingDisk disk(flash.loop, flash.volume.disk(), &flash.health, &flash.stats.io_errors);
   if (!disk.read(kUseTableAt, area.span())) return std::nullopt;
   auto uses = parse_use_table(area.span(), flash.volume.seeds(), flash.volume.boot_epoch() - 1, flash.segments.count());
   return uses ? std::optional(std::move(*uses)) : std::nullopt;

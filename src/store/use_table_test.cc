@@ -2,6 +2,7 @@
 #include "store/use_table.h"
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -60,6 +61,31 @@ class UseTableTest : public ::testing::Test {
     const std::uint64_t before = kit_.drive().counters().reads;
     EXPECT_TRUE(kit_.open()) << kit_.why;
     return kit_.drive().counters().reads - before;
+  }
+
+  struct NewestHeader {
+    std::uint64_t at = 0;
+    SegmentHeader header{};
+    std::vector<std::uint32_t> recent;
+    std::uint64_t unopened = 0;
+  };
+  // What is on the medium.
+  [[nodiscard]] FormatSeeds seeds() {
+    std::vector<std::byte> page(kPageBytes);
+    kit_.drive().peek(0, page);
+    return FormatSeeds(parse_superblock(page, 0)->uuid);
+  }
+  [[nodiscard]] NewestHeader newest_header() {
+    NewestHeader newest;
+    std::vector<std::byte> page(kPageBytes);
+    for (std::uint32_t s = 0; s < kSegments; ++s) {
+      const std::uint64_t at = kHeadBytes + s * kSegmentBytes;
+      kit_.drive().peek(at, page);
+      const auto header = parse_segment_header(page, seeds(), s);
+      if (header && header->generation > newest.header.generation)
+        newest = {at, *header, parse_recent(page), parse_unopened(page)};
+    }
+    return newest;
   }
 
   StoreKit kit_;
@@ -130,6 +156,29 @@ TEST_F(UseTableTest, OneThatIsDamagedOrOfAnotherSizeIsPassedOver) {
   kit_.close();
   EXPECT_LT(open(), kSegments / 2) << "the table is of the smaller store";
   EXPECT_EQ(kit_.get(3), 1u);
+}
+
+// A table whose newest use is not what its header says was not left by the opening that wrote the header.
+TEST_F(UseTableTest, TheNewestHeaderHasToAgree) {
+  open();
+  put(0, 40);
+  kit_.close();
+  const auto open_with = [&](const std::function<void(NewestHeader&)>& change) {
+    NewestHeader newest = newest_header();
+    change(newest);
+    std::vector<std::byte> page(kPageBytes);
+    encode_segment_header(page, seeds(), newest.header, newest.recent, newest.unopened);
+    kit_.drive().poke(newest.at, page);
+    const std::uint64_t reads = open();
+    for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+    kit_.close();
+    return reads;
+  };
+  EXPECT_LT(open_with([](NewestHeader&) {}), kSegments / 2);
+  EXPECT_GE(open_with([](NewestHeader& newest) { newest.header.generation += 1; }), kSegments);
+  EXPECT_GE(open_with([](NewestHeader& newest) { newest.unopened -= 1; }), kSegments);
+  EXPECT_GE(open_with([](NewestHeader& newest) { newest.header.magic = 0; }), kSegments);
+  EXPECT_LT(open_with([](NewestHeader&) {}), kSegments / 2) << "behind each of them there is a table again";
 }
 
 TEST_F(UseTableTest, DoesNotTellOfHeadersThatCouldNotBeRead) {

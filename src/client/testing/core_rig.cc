@@ -247,4 +247,23 @@ bool CoreRig::poisoned(std::size_t layer, std::size_t key) {
   return std::ranges::all_of(slab(layer, key), [](std::byte byte) { return byte == kPoison; });
 }
 
+bool CoreRig::all_given_back() {
+  loop.settle();
+  loop.run_until([] { return false; }, Millis(5));
+  return depot->lent.empty() && depot->releases_bad == 0;
+}
+
+std::unique_ptr<CoreRig> sharing_rig(RigOptions options, const std::function<void(FakeScript&)>& change) {
+  options.shared_memory = true;
+  options.connect = false;
+  auto rig = std::make_unique<CoreRig>(std::move(options));
+  rig->depot->script.shares = true;
+  if (change) change(rig->depot->script);
+  rig->store_records();
+  rig->start_core();
+  KVD_CHECK(rig->wait_connected());
+  rig->loop.settle();
+  return rig;
+}
+
 }  // namespace kvd::client

@@ -67,6 +67,8 @@ class CoreRig {
   [[nodiscard]] bool poisoned(std::size_t layer, std::size_t key);
   // Of each mapping of the depot's memory, the bytes that reading would not fault on.
   [[nodiscard]] static std::vector<std::uint64_t> entered_bytes();
+  // The views that the depot lent were given back, each once; waits a moment for the last.
+  bool all_given_back();
   [[nodiscard]] Namespace ns_value() const;
   [[nodiscard]] std::vector<std::byte> key_list() const;
 
@@ -91,5 +93,8 @@ class CoreRig {
   std::vector<std::uint64_t> layer_offsets() const;
   std::vector<std::uint64_t> block_offsets() const;
 };
+
+// A rig whose depot shares its memory, connected, with all records stored; `change` has its script first.
+std::unique_ptr<CoreRig> sharing_rig(RigOptions options, const std::function<void(FakeScript&)>& change = {});
 
 }  // namespace kvd::client

@@ -175,7 +175,7 @@ class SimDisk final : public Disk {
     const bool misdirect = pending.faulty && pending.fault.fault == SimFault::kMisdirect;
     if (op.kind == DiskOp::Kind::kRead && !error) read(op, flip, misdirect);
     if (changes(op.kind)) {
-      KVD_CHECK(gather(op) == pending.bytes);  // the buffer belongs to the operation until now
+      KVD_CHECK(drive_.may_change_ || gather(op) == pending.bytes);  // the buffer belongs to the operation until now
       if (flip) flip_one_bit(pending.bytes);
       SimDrive::Write write{.offset = op.offset, .bytes = std::move(pending.bytes)};
       if (misdirect) write.offset = drive_.elsewhere(op.offset, write.bytes.size());

@@ -114,6 +114,9 @@ class SimDrive {
   void reset(const SimCrash& crash);
   // From now on reads and writes that touch these bytes take `extra` longer; zero = as long as others again.
   void hold_back(std::uint64_t offset, std::uint64_t bytes, Duration extra);
+  // From now on bytes that are being written may change until they are: the drive has taken them when the write was
+  // submitted. For damage in memory; otherwise it aborts.
+  void let_change() noexcept { may_change_ = true; }
   // Turns one bit over on the medium: damage at rest.
   void flip_bit(std::uint64_t offset, unsigned bit);
   // Looks at and changes bytes, without time, counters or faults.
@@ -181,6 +184,7 @@ class SimDrive {
   SimFaultRates rates_;
   int failing_ = 0;
   std::uint64_t faults_ = 0;
+  bool may_change_ = false;
   std::vector<Echo> echoes_;
   SimObserver* observer_ = nullptr;
   std::uint64_t stalled_left_ = 0;
