@@ -311,7 +311,7 @@ void Demoter::frame_done(Frame& frame, const Status& status) {
   const bool reachable = status && !flash_.segments.at(segment.id).unflushed;
   for (const Tombstone& tombstone : frame.tombstones()) {
     if (reachable) flash_.tombstones.written(tombstone, segment.id, segment.generation);
-    if (!reachable) flash_.tombstones.failed(tombstone);
+    if (!reachable) flash_.failed(tombstone);
   }
   if (reachable && !frame.tombstones().empty()) {
     flash_.stats.tombstones.add(frame.tombstones().size());
@@ -431,11 +431,13 @@ void Demoter::device_back() {
   kick();
 }
 
-// Of a record that was put while the device was off flash may have a copy: it counts as on flash then. Maybe of another
-// version, which a put that had found it would have left as it is.
+// Of a record that was put while the device was off flash may have a copy: it counts as on flash then. Another version
+// of it does not: who waits for `synced` means these bytes.
 bool Demoter::take_copy(PoolRecord& record) {
   const auto copy = flash_.find(record.key.hash);
-  if (!copy || flash_.usage.given_up(*record.tenant, copy->place.segment, copy->place.offset)) return false;
+  if (!copy || copy->place.checksum != static_cast<std::uint32_t>(record.own_checksum) ||
+      flash_.usage.given_up(*record.tenant, copy->place.segment, copy->place.offset))
+    return false;
   record.place = copy->place;
   record.missed = false;
   return true;

@@ -112,6 +112,15 @@ struct Flash {
   // `record`, which replaces others or outdates copies of it, is on flash at `place`: as long as it is there nothing
   // older of its key is found, so it counts as their tombstone.
   void replaced_by(PoolRecord& record, const FlashPlace& place, const std::vector<ReplacedPlace>& outdated);
+  // A copy that was only outdated, by one that may be lost: it has no tombstone any more. False: no room to note it.
+  [[nodiscard]] bool note_stray(const Tombstone& outdated) {
+    return strays.add(outdated.key.hash, {outdated.segment, outdated.generation});
+  }
+  // The frame with this tombstone was not written, or cannot be reached.
+  void failed(const Tombstone& tombstone) {
+    if (!health.on() && tombstones.kept(tombstone, [this](const Tombstone& t) { return note_stray(t); })) return;
+    tombstones.failed(tombstone);
+  }
   // The same record will not be on flash: what it replaces is removed.
   void bury_replaced(PoolRecord& record);
   // Submits `op`; its on_done comes from the loop in every case, also when the disk refuses it. Watches over its time,

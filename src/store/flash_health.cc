@@ -104,7 +104,8 @@ void FlashHealth::probe() {
 }
 
 void FlashHealth::probed(const Status& how) {
-  if (how && disk_.in_flight() == 0) return come_back();
+  // Those that were refused meanwhile have to be told first: nobody who is on again may hear of them.
+  if (how && disk_.in_flight() == 0 && under_way_ == 0) return come_back();
   pause_ = std::min<Duration>(2 * pause_, kProbeMax);
   probe_at_.arm_in(pause_);
   if (!how)

@@ -436,6 +436,8 @@ bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
       bury(record->key, record->place);
       if (const auto known = tier_->flash.known(record->key.hash)) bury(record->key, known->place);
     }
+    if (record->missed)  // its image may be in a frame that the device had when it went off
+      for (const ReplacedPlace& place : take_unindexed(record->key.hash)) record->note_replaced(place);
     tier_->flash.bury_replaced(*record);
     tier_->demoter.forget(*record, why);
     tier_->loader.abandon(*record, why);
@@ -541,7 +543,7 @@ void StoreImpl::check_drain() {
                     loop_.now() >= drain.deadline;
   if (!over) {
     if (drain.synced) return drain.timer.arm_in(Millis(2));
-    if (!drain.rolled && tier_->demoter.settled()) {
+    if (!drain.rolled && tier_->demoter.settled() && !walk_.armed()) {
       drain.rolled = true;
       tier_->writer.roll();
     }

@@ -22,9 +22,7 @@ void StoreImpl::device_off() {
   Flash& flash = tier_->flash;
   flash.unlisted = true;  // headers that are not flushed may be lost
   flash.segments.lose_unflushed();
-  flash.tombstones.device_off([&](const Tombstone& outdated) {
-    return flash.strays.add(outdated.key.hash, {outdated.segment, outdated.generation});
-  });
+  flash.tombstones.device_off([&](const Tombstone& outdated) { return flash.note_stray(outdated); });
   tier_->demoter.device_off();
   tier_->writer.roll();
   tier_->loader.abandon_all(tier_is_off());
@@ -40,7 +38,6 @@ void StoreImpl::device_back() {
 }
 
 void StoreImpl::walk() {
-  if (drain_ != nullptr) return;
   bool full = false;
   const auto next = pool_->visit(walk_from_, kWalkRecords, [&](PoolRecord& record) {
     full = !tier_->demoter.catch_up(record);
@@ -48,6 +45,7 @@ void StoreImpl::walk() {
   });
   if (!next) return;
   walk_from_ = *next;
+  if (full) tier_->demoter.pressure();  // nothing else may ask for it soon
   walk_.arm(full ? after(loop_.now(), kWalkPause) : loop_.now());
 }
 

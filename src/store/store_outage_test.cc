@@ -420,6 +420,15 @@ TEST_F(OutageTest, WhatWasPutMeanwhileIsOnFlashAfterwards) {
   EXPECT_EQ(kit_.get(100), 1U);
 }
 
+TEST_F(OutageTest, AnOrderlyEndRightBehindItWaitsForThat) {
+  open();
+  break_down();
+  ASSERT_TRUE(kit_.put(100));
+  mend();
+  ASSERT_TRUE(kit_.reopen());
+  EXPECT_EQ(kit_.get(100), 1U);
+}
+
 TEST_F(OutageTest, WhatWaitedWhenItWentOffIsWrittenAfterwards) {
   open();
   ASSERT_TRUE(kit_.put(100));
@@ -447,7 +456,7 @@ TEST_F(OutageTest, ACopyOnFlashIsTakenForTheSameRecordAgainAndNotWrittenTwice) {
   EXPECT_EQ(kit_.get(1), 0U);
 }
 
-// Another version under its key, which the put could not see: it does not take the place of what may be `synced`.
+// Another version under its key, which the put could not see, is no copy of it: `synced` is said of what was put.
 TEST_F(OutageTest, APutMeanwhileBuriesNothing) {
   open();
   break_down();
@@ -458,8 +467,10 @@ TEST_F(OutageTest, APutMeanwhileBuriesNothing) {
   kit_.settle();
   EXPECT_EQ(kit_.get(1), 2U) << "the pool's";
   EXPECT_EQ(await(1, AckLevel::kSynced), Code::kOk);
+  EXPECT_EQ(await(2, AckLevel::kSynced), Code::kOk);
   start_again(true);
-  EXPECT_EQ(kit_.get(1), 1U);
+  EXPECT_EQ(kit_.get(1), 2U);
+  EXPECT_EQ(kit_.get(2), 2U);
   EXPECT_TRUE(kit_.remove(1));
   EXPECT_EQ(await_removals(), Code::kOk);
   start_again();

@@ -86,16 +86,18 @@ void Tombstones::flush_failed() {
   unflushed_.clear();
 }
 
-void Tombstones::device_off(const std::function<bool(const Tombstone&)>& keep) {
-  const auto kept = [&](Tombstone& tombstone) {
-    if (!tombstone.outdates || tombstone.from != UINT32_MAX || obsolete(tombstone) || !keep(tombstone)) return false;
-    written_or_gone(tombstone);
-    --segments_.at(tombstone.segment).removed;
-    return true;
-  };
-  std::erase_if(unflushed_, [&](Unflushed& u) { return kept(u.tombstone); });
-  std::erase_if(pending_, kept);  // their successors lie behind a failed flush
+void Tombstones::device_off(const Keep& keep) {
+  std::erase_if(unflushed_, [&](const Unflushed& u) { return kept(u.tombstone, keep); });
+  std::erase_if(pending_, [&](const Tombstone& t) { return kept(t, keep); });  // successors behind a failed flush
   flush_failed();
+}
+
+bool Tombstones::kept(const Tombstone& tombstone, const Keep& keep) {
+  if (!tombstone.outdates || tombstone.from != UINT32_MAX || obsolete(tombstone) || !keep(tombstone)) return false;
+  Tombstone gone = tombstone;
+  written_or_gone(gone);
+  --segments_.at(gone.segment).removed;
+  return true;
 }
 
 // Whether `tombstone` lies in `segment` and does not end with it.

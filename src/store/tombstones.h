@@ -75,8 +75,10 @@ class Tombstones {
   void flush_failed();
   // The device went off, and may have lost what no flush has covered: as a failed flush, but of a copy that is only
   // outdated `keep` is asked whether it takes care of that: then it has no tombstone any more, as its successor may be
-  // gone.
-  void device_off(const std::function<bool(const Tombstone&)>& keep);
+  // gone. What was in a frame then is told when that ends: whether it was kept so.
+  using Keep = std::function<bool(const Tombstone&)>;
+  void device_off(const Keep& keep);
+  bool kept(const Tombstone& tombstone, const Keep& keep);
 
   // `segment` is being given up: what it holds for other segments becomes pending. carried() counts those of them that
   // are not durable elsewhere yet; carrying() tells whether any of all segments is not even written.
