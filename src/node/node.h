@@ -31,8 +31,8 @@ class Node {
 
   // Behind a start() with NodeOptions::serve_recovering, once: lets the store read what flash holds, while clients are
   // served what is known already (store::Store::recover()); until it returns, or the flash tier goes off, /healthz says
-  // 503. Runs the loop, so not from a callback, and the node must not be destroyed meanwhile. A drain ends it early. Errors as those of start(),
-  // with `why`.
+  // 503. Runs the loop, so not from a callback, and the node must not be destroyed meanwhile. A drain ends it early.
+  // Errors as those of start(), with `why`.
   virtual Status recover(std::string* why = nullptr) = 0;
 
   // Where it listens, with the ports that the system chose, in the order of the options.
