@@ -432,7 +432,6 @@ TEST_F(OutageTest, AnOrderlyEndRightBehindItWaitsForThat) {
 TEST_F(OutageTest, WhatWaitedWhenItWentOffIsWrittenAfterwards) {
   open();
   ASSERT_TRUE(kit_.put(100));
-  std::optional<Code> code;
   break_down();
   mend();
   kit_.settle();
