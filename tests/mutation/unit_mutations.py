@@ -89,8 +89,6 @@ MUTATIONS = [
      "  flash.unlisted = true;  // headers", "  // headers", "kvd_store_test", "OutageTest.*"),
     ("operations go on to a device that is off", "src/store/flash.cc",
      "  const bool off = recovered && !health.on();", "  const bool off = false;", "kvd_store_test", "OutageTest.*"),
-    ("a probe behind the end of writing", "src/store/flash.h",
-     "    health.may_probe(false);\n", "", "kvd_store_test", "OutageTest.*"),
     ("removals that waited are written when the store is idle", "src/store/demoter.cc",
      "  if (catching_up_) return true;\n", "", "kvd_store_test", "OutageTest.*"),
     ("a put during an outage is not written afterwards", "src/store/store_impl.cc",
