@@ -384,7 +384,7 @@ void Demoter::end_copies(const RecordKey& key, const FlashPlace& place) {
 // too. What this record replaces has left the index; so where one is known, either may be found.
 void Demoter::record_failed(PoolRecord& record, const FlashPlace& place) {
   const bool rewrite = flash_.known(record.key.hash).has_value();
-  if (!rewrite || !flash_.strays.add(record.key.hash, {place.segment, place.generation})) end_copies(record.key, place);
+  rewrite ? note_stray(record, place) : end_copies(record.key, place);
   record.put_seq = flash_.put_seq_next++;
   record.place = {};
   if (!flash_.health.on()) return give_up(record, tier_is_off());
@@ -392,11 +392,16 @@ void Demoter::record_failed(PoolRecord& record, const FlashPlace& place) {
   urgent_.push_front(record);
 }
 
+// Where flash has the same bytes.
+std::optional<FlashPlace> Demoter::copy_of(const PoolRecord& record) const {
+  const auto copy = flash_.find(record.key.hash);
+  if (!copy || copy->place.checksum != static_cast<std::uint32_t>(record.own_checksum)) return std::nullopt;
+  return copy->place;
+}
+
 // The record will not be on flash, but for a copy that there may be; it stays in the pool as long as there is room.
 void Demoter::give_up(PoolRecord& record, const Status& why) {
-  const auto copy = flash_.find(record.key.hash);
-  const bool same = copy && copy->place.checksum == static_cast<std::uint32_t>(record.own_checksum);
-  record.place = same ? copy->place : FlashPlace{};
+  record.place = copy_of(record).value_or(FlashPlace{});
   record.missed = !flash_.health.on();
   flash_.bury_replaced(record);
   uncount(record);
@@ -408,7 +413,7 @@ void Demoter::give_up(PoolRecord& record, const Status& why) {
 
 void Demoter::device_off() {
   pump_.disarm();
-  while (PoolRecord* record = urgent_.empty() ? waiting_.front() : urgent_.front()) {
+  while (PoolRecord* record = next(Which::kAll)) {
     dequeue(*record);
     give_up(*record, tier_is_off());
   }
@@ -434,11 +439,9 @@ void Demoter::device_back() {
 // Of a record that was put while the device was off flash may have a copy: it counts as on flash then. Another version
 // of it does not: who waits for `synced` means these bytes.
 bool Demoter::take_copy(PoolRecord& record) {
-  const auto copy = flash_.find(record.key.hash);
-  if (!copy || copy->place.checksum != static_cast<std::uint32_t>(record.own_checksum) ||
-      flash_.usage.given_up(*record.tenant, copy->place.segment, copy->place.offset))
-    return false;
-  record.place = copy->place;
+  const auto copy = copy_of(record);
+  if (!copy || flash_.usage.given_up(*record.tenant, copy->segment, copy->offset)) return false;
+  record.place = *copy;
   record.missed = false;
   return true;
 }

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "io/loop.h"
@@ -94,6 +95,7 @@ class Demoter {
   void frame_done(Frame& frame, const Status& status);
   void record_written(PoolRecord& record, const FlashPlace& place);
   void record_failed(PoolRecord& record, const FlashPlace& place);
+  [[nodiscard]] std::optional<FlashPlace> copy_of(const PoolRecord& record) const;
   [[nodiscard]] bool take_copy(PoolRecord& record);
   void write_again(PoolRecord& record);
   void note_stray(const PoolRecord& record, const FlashPlace& place);
