@@ -117,4 +117,4 @@ build:  ## Configure and build PRESET (default release), all of it or TARGETS
 	@cmake --build $(BUILD)/$(PRESET) -j $(JOBS) $(if $(TARGETS),--target $(TARGETS))
 
 clean:  ## Remove what was built; Python environments and the model stay (rm -r build removes them too)
-	@rm -rf $(addprefix $(BUILD)/,dev release asan tsan fuzz test-results fuzz-corpus demo bench soak.log)
+	@rm -rf $(addprefix $(BUILD)/,dev release asan tsan test-results fuzz-corpus demo bench soak.log)

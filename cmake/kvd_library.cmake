@@ -12,7 +12,7 @@ foreach(room IN LISTS kvd_library_rooms)
   endif()
 endforeach()
 
-if(kvd_library_objects AND NOT SKBUILD AND NOT KVD_FUZZ)
+if(kvd_library_objects AND NOT SKBUILD)
   set(map "${PROJECT_SOURCE_DIR}/cmake/libkvdepot.map")
   add_library(kvd_library SHARED ${kvd_library_objects})
   add_library(kvd::library ALIAS kvd_library)

@@ -122,19 +122,23 @@ function(kvd_test target)
   endif()
   add_executable(${target} ${arg_SOURCES})
   kvd_group_sources(${target})
-  target_link_libraries(${target} PRIVATE ${arg_LIBS} kvd::flags kvd::test_flags ext::gtest GTest::gtest_main)
-  # Parsed once for all of them: two seconds for each file otherwise.
-  if(NOT TARGET kvd_gtest_headers)
-    add_executable(kvd_gtest_headers EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/cmake/gtest_headers.cc")
-    target_link_libraries(kvd_gtest_headers PRIVATE kvd::flags kvd::test_flags ext::gtest)
-    target_precompile_headers(kvd_gtest_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+  target_link_libraries(${target} PRIVATE ${arg_LIBS} kvd::flags ext::gtest GTest::gtest_main)
+  if(arg_LABEL STREQUAL "unit")  # the others run for long: they are compiled as what they test
+    target_link_libraries(${target} PRIVATE kvd::test_flags)
+    # Parsed once for all of them: two seconds for each file otherwise.
+    if(NOT TARGET kvd_gtest_headers)
+      add_executable(kvd_gtest_headers EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/cmake/gtest_headers.cc")
+      target_link_libraries(kvd_gtest_headers PRIVATE kvd::flags kvd::test_flags ext::gtest)
+      target_precompile_headers(kvd_gtest_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+    endif()
+    target_precompile_headers(${target} REUSE_FROM kvd_gtest_headers)
   endif()
-  target_precompile_headers(${target} REUSE_FROM kvd_gtest_headers)
   add_test(NAME ${target} COMMAND ${target} --gtest_brief=1)
   set_tests_properties(${target} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})
 endfunction()
 
-# kvd_fuzz(room frame_fuzz.cc libs...): LLVMFuzzerTestOneInput under libFuzzer, or its replay as a unit test.
+# kvd_fuzz(room frame_fuzz.cc libs...): LLVMFuzzerTestOneInput under libFuzzer, or its replay as a unit test. Not under
+# the thread sanitizer.
 function(kvd_fuzz room source)
   get_filename_component(stem "${source}" NAME_WE)
   string(REGEX REPLACE "_fuzz$" "" stem "${stem}")
@@ -148,6 +152,8 @@ function(kvd_fuzz room source)
       add_custom_target(kvd_fuzzers)
     endif()
     add_dependencies(kvd_fuzzers ${target})
+  elseif(KVD_SANITIZE STREQUAL "thread")
+    return()  # one thread each
   else()
     if(NOT TARGET kvd_replay_main)
       add_library(kvd_replay_main OBJECT "${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shlex
@@ -31,15 +32,38 @@ class Mutant:
     goes_wrong: Callable[[Path], tuple[bool, str]]
 
 
-def hunt(build: Path, mutants: list[Mutant]) -> int:
-    """The exit status of a mutation test: 0 when all were caught, SKIPPED without a ninja build of their programs."""
+def command_line(of: str) -> argparse.Namespace:
+    """What every mutation test takes: build (a path), only (words, or none), seconds (or None)."""
+    parser = argparse.ArgumentParser(description=of, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", nargs="?", type=Path, default=Path("build/release"), help="a build made by ninja")
+    parser.add_argument("--only", action="append", default=[], metavar="WORDS",
+                        help="those whose name or program has these words in it")
+    parser.add_argument("--seconds", type=float, metavar="N",
+                        help="begin no further one after so long; which come first changes with the commit")
+    arguments = parser.parse_args()
+    arguments.build = arguments.build.resolve()
+    return arguments
+
+
+def hunt(arguments: argparse.Namespace, mutants: list[Mutant]) -> int:
+    """The exit status of a mutation test: 0 when all that there was time for were caught (and there was for one),
+    SKIPPED without a ninja build of their programs."""
+    build = arguments.build
+    for words in arguments.only:
+        mutants = [mutant for mutant in mutants if words in mutant.bug or words in mutant.program]
+    mutants = in_order_of_commit(mutants) if arguments.seconds else mutants
+    deadline = time.monotonic() + arguments.seconds if arguments.seconds else float("inf")
     for program in sorted({mutant.program for mutant in mutants}):
         if not (build / "build.ninja").is_file() or not (build / "bin" / program).is_file():
             print("skipped: no ninja build of", program)
             return SKIPPED
     survived = 0
+    left_out: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         for mutant in mutants:
+            if time.monotonic() > deadline:
+                left_out.append(mutant.bug)
+                continue
             original = (ROOT / mutant.source).read_text(encoding="utf-8")
             if original.count(mutant.old) != 1:
                 print(f"{mutant.bug}: its place is not in {mutant.source} any more")
@@ -50,7 +74,16 @@ def hunt(build: Path, mutants: list[Mutant]) -> int:
             took = time.monotonic() - began
             print(f"{'caught' if caught else 'NOT CAUGHT':<11} {mutant.bug} ({took:.0f} s): {how}", flush=True)
             survived += not caught
-    return 1 if survived or not mutants else 0
+    if left_out:
+        print(f"{len(left_out)} of {len(mutants)} were not come to in {arguments.seconds:.0f} s:", "; ".join(left_out))
+    return 1 if survived or len(left_out) == len(mutants) else 0
+
+
+def in_order_of_commit(mutants: list[Mutant]) -> list[Mutant]:
+    """The same ones, begun at a place that is another one for each commit."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    first = int(commit[:12] or "0", 16) % max(len(mutants), 1)
+    return mutants[first:] + mutants[:first]
 
 
 def goes_wrong(arguments: list[str], program: Path) -> tuple[bool, str]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from pathlib import Path
 
-from mutants import Mutant, goes_wrong, hunt, tests_fail
+
+from mutants import Mutant, command_line, goes_wrong, hunt, tests_fail
 
 PROGRAM = "kvd_net_runs"
 RUNS = ["--seeds", "100"]
@@ -68,10 +68,9 @@ SECURITY_MUTATIONS = [
 
 
 def main() -> int:
-    build = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve()
     mutants = [Mutant(*mutation, PROGRAM, partial(goes_wrong, RUNS)) for mutation in MUTATIONS]
     mutants += [Mutant(*place, tests_fail(tests)) for *place, tests in SECURITY_MUTATIONS]
-    return hunt(build, mutants)
+    return hunt(command_line(__doc__), mutants)
 
 
 if __name__ == "__main__":

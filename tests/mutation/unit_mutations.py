@@ -3,15 +3,15 @@
 program against each copy, and expects the tests that guard it to go red. What whole programs guard is in
 storage_mutations.py and network_mutations.py. Skipped (exit 77) where there is no build with a ninja file.
 
-    tests/mutation/unit_mutations.py build/release [kvd_store_test]     # of this program only
+    tests/mutation/unit_mutations.py build/release [--only kvd_store_test]
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-from mutants import Mutant, hunt, tests_fail
+
+from mutants import Mutant, command_line, hunt, tests_fail
 
 # What is taken out, the source, what is replaced, by what (each text must occur exactly once in its source), and which
 # tests must see it.
@@ -155,10 +155,7 @@ MUTATIONS = [
 
 
 def main() -> int:
-    build = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve()
-    mutants = [Mutant(*place, tests_fail(tests)) for *place, tests in MUTATIONS]
-    wanted = [mutant for mutant in mutants if mutant.program in (sys.argv[2:] or [mutant.program])]
-    return hunt(build, wanted)
+    return hunt(command_line(__doc__), [Mutant(*place, tests_fail(tests)) for *place, tests in MUTATIONS])
 
 
 if __name__ == "__main__":

@@ -3,15 +3,15 @@
 time out of a copy of the sources and expects the rooms' unit tests to go wrong. Takes some ten minutes, so it is among
 the long tests. Skipped (exit 77) where there is no build with a ninja file.
 
-    tests/mutation/view_mutations.py build/release [TEXT]      only those whose description has TEXT in it
+    tests/mutation/view_mutations.py build/release [--only WORDS]
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-from mutants import Mutant, hunt, tests_fail
+
+from mutants import Mutant, command_line, hunt, tests_fail
 
 # What is taken out, the source, what is replaced, by what, the program and its tests. Each text must occur exactly once
 # in its source.
@@ -69,9 +69,7 @@ MUTATIONS = [
 
 
 def main() -> int:
-    build = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve()
-    mutants = [Mutant(*place, tests_fail(tests)) for *place, tests in MUTATIONS]
-    return hunt(build, [mutant for mutant in mutants if len(sys.argv) < 3 or sys.argv[2] in mutant.bug])
+    return hunt(command_line(__doc__), [Mutant(*place, tests_fail(tests)) for *place, tests in MUTATIONS])
 
 
 if __name__ == "__main__":
