@@ -127,7 +127,7 @@ class Timeline(NoTimeline):
         while layer < self._layers and not self._closed and time.monotonic() - began < WATCH_S_MAX:
             stored = self._client.stats()["bytes_stored"] - base
             now = time.monotonic()
-            ended = all(not op.open for op in stores)
+            ended = all(op.ended for op in stores)
             while layer < self._layers and layer in released and (stored >= (layer + 1) * layer_bytes or ended):
                 self._write(request, layer, "store", max(released[layer], last), now)
                 last, layer = now, layer + 1
