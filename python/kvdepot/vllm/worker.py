@@ -223,7 +223,8 @@ class WorkerHalf:
             number = self._client.multiget(
                 self._namespace, load.keys[first * key_bytes:(first + count) * key_bytes], key_bytes, self._region,
                 self._memory.layer_offsets, offsets[first:first + count], shard=self._identity.shard,
-                stop_at_first_failure=True, total_ms=load.total_ms - op.waited_ms, progress_ms=load.progress_ms)
+                stop_at_first_failure=True, total_ms=max(load.total_ms - op.waited_ms, 1),  # 0 would be none
+                progress_ms=load.progress_ms)
             op.ops[number] = first
             op.open.add(number)
             if not load.layerwise:
