@@ -25,6 +25,15 @@ if(kvd_library_objects AND NOT SKBUILD)
   set_target_properties(kvd_library PROPERTIES OUTPUT_NAME kvdepot VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS "${map}")
 
+  # The prefix is told from where the file lies, which is right below DESTDIR, behind --prefix and after a move. An
+  # absolute LIBDIR has no place below the prefix.
+  set(kvd_pc_prefix "${CMAKE_INSTALL_PREFIX}")
+  if(NOT IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+    file(RELATIVE_PATH kvd_pc_prefix "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+    string(REGEX REPLACE "^(.*)/$" "\${pcfiledir}/\\1" kvd_pc_prefix "${kvd_pc_prefix}")
+  endif()
+  cmake_path(APPEND kvd_pc_includedir "\${prefix}" "${CMAKE_INSTALL_INCLUDEDIR}")
+  cmake_path(APPEND kvd_pc_libdir "\${prefix}" "${CMAKE_INSTALL_LIBDIR}")
   configure_file(cmake/kvdepot.pc.in "${CMAKE_BINARY_DIR}/kvdepot.pc" @ONLY)
   install(TARGETS kvd_library LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(DIRECTORY include/kvdepot DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")

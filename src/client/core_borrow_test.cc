@@ -2,7 +2,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <numeric>
 
@@ -16,10 +15,10 @@ namespace {
 
 using wire::Opcode;
 
-class CoreBorrow : public testing::Test {
+class CoreBorrow : public SharingRigTest {
  protected:
-  void start(RigOptions options = {}, const std::function<void(FakeScript&)>& wrong = {}) {
-    rig = sharing_rig(std::move(options), [&](FakeScript& script) {
+  void start(RigOptions options = {}, const ScriptChange& wrong = {}) {
+    SharingRigTest::start(std::move(options), [&](FakeScript& script) {
       script.keeps = true;
       if (wrong) wrong(script);
     });
@@ -47,9 +46,6 @@ class CoreBorrow : public testing::Test {
     pollfd look{.fd = rig->depot->keeper.get(), .events = 0, .revents = 0};
     return ::poll(&look, 1, 0) == 1 && (look.revents & POLLHUP) != 0;
   }
-  static void whole(FakeScript& script) { script.layers_per_message = 400; }
-
-  std::unique_ptr<CoreRig> rig;
 };
 
 TEST_F(CoreBorrow, SlabsStayWhereTheyAreUntilTheViewEnds) {

@@ -1,8 +1,6 @@
 // Gets whose slabs lie in the depot's memory, in virtual time.
 #include <algorithm>
 #include <array>
-#include <functional>
-#include <memory>
 
 #include <gtest/gtest.h>
 
@@ -14,12 +12,8 @@ namespace {
 
 using wire::Opcode;
 
-// A rig whose depot shares its memory; `wrong` changes its script first.
-class CoreViews : public testing::Test {
+class CoreViews : public SharingRigTest {
  protected:
-  void start(RigOptions options = {}, const std::function<void(FakeScript&)>& wrong = {}) {
-    rig = sharing_rig(std::move(options), wrong);
-  }
   [[nodiscard]] bool all_landed() const {
     for (std::size_t key = 0; key < rig->options.keys; ++key) {
       const auto record = rig->record(key);
@@ -31,9 +25,6 @@ class CoreViews : public testing::Test {
   }
   // Several turns of copying, in one message.
   static RigOptions large() { return {.layers = 6, .slab_bytes = 2 << 20, .keys = 2}; }
-  static void whole(FakeScript& script) { script.layers_per_message = 400; }
-
-  std::unique_ptr<CoreRig> rig;
 };
 
 constexpr Deadline kNone{.total = {}, .progress = {}};

@@ -55,6 +55,7 @@ Result<MetricsSample> read_sample(const std::string& address) {
 void watch(const TopFlags& flags, MetricsSample before, Duration interval) {
   const bool terminal = ::isatty(STDOUT_FILENO) == 1 && !flags.json;
   bool away = false;
+  double off_s = 0;
   using Steady = std::chrono::steady_clock;
   auto next = Steady::now(), read = next;
   for (std::uint64_t shown = 0; flags.count == 0 || shown < flags.count;) {
@@ -70,10 +71,11 @@ void watch(const TopFlags& flags, MetricsSample before, Duration interval) {
     away = false;
     read = Steady::now();
     const Interval between(before, *now, apart_s);
+    off_s = flash_off_s(between, off_s);
     if (flags.json) {
-      fmt::print("{}\n", top_json(between));
+      fmt::print("{}\n", top_json(between, off_s));
     } else {
-      fmt::print("{}{}{}", terminal ? kClear : "", top_text(between, flags.address), terminal ? "" : "\n");
+      fmt::print("{}{}{}", terminal ? kClear : "", top_text(between, flags.address, off_s), terminal ? "" : "\n");
     }
     std::fflush(stdout);
     before = std::move(*now);

@@ -15,6 +15,7 @@ namespace kvd::cmd {
 namespace {
 
 constexpr std::array kRequests{"match", "get", "put"};
+constexpr std::string_view kTierOff = "kvdepot_store_tier_off";
 
 // What records were asked for and where they were; shares are of all that were asked for.
 struct Hits {
@@ -82,18 +83,24 @@ std::string request_lines(const Interval& interval) {
   return out;
 }
 
-std::string tier_lines(const Interval& interval) {
+std::string off_line(const MetricsSample& now, double off_s) {
+  if (now.value(kTierOff) <= 0) return {};
+  const std::string time = off_s > 0 ? fmt::format(" for at least {}", show_uptime(off_s)) : "";
+  return fmt::format("          OFF{}: the device fails, what is put stays in memory only\n", time);
+}
+
+std::string tier_lines(const Interval& interval, double off_s) {
   const MetricsSample& now = interval.now();
   return fmt::format("pool      {} in use, {} pinned, {} not on flash yet; {:.0f} records\n",
                      show_bytes(now.value("kvdepot_store_pool_bytes_used")),
                      show_bytes(now.value("kvdepot_store_pool_bytes_pinned")),
                      show_bytes(now.value("kvdepot_store_dirty_bytes")), now.value("kvdepot_store_pool_records")) +
-         fmt::format("flash     {} read, {} written; {:.0f} records, {:.0f} segments free, {:.1f} given up per s{}\n",
+         fmt::format("flash     {} read, {} written; {:.0f} records, {:.0f} segments free, {:.1f} given up per s\n",
                      show_rate(interval.rate("kvdepot_store_flash_bytes_read_total")),
                      show_rate(interval.rate("kvdepot_store_flash_bytes_written_total")),
                      now.value("kvdepot_store_flash_records"), now.value("kvdepot_store_segments_free"),
-                     interval.rate("kvdepot_store_segments_evicted_total"),
-                     now.value("kvdepot_store_tier_off") > 0 ? "; OFF: the device fails" : "");
+                     interval.rate("kvdepot_store_segments_evicted_total")) +
+         off_line(now, off_s);
 }
 
 std::string traffic_lines(const Interval& interval) {
@@ -142,15 +149,21 @@ double Interval::quantile(std::string_view histogram, double q) const {
   return cmd::quantile(before_.buckets(histogram), now_.buckets(histogram), q);
 }
 
-std::string top_text(const Interval& interval, std::string_view address) {
+double flash_off_s(const Interval& interval, double before) {
+  const bool stayed = interval.before().value(kTierOff) > 0 && interval.now().value(kTierOff) > 0 &&
+                      interval.gained("kvdepot_store_tier_outages_total") == 0;
+  return stayed ? before + interval.seconds() : 0;
+}
+
+std::string top_text(const Interval& interval, std::string_view address, double off_s) {
   const MetricsSample& now = interval.now();
   return fmt::format("kvdepot {} at {}: {}, up {}; the last {:.1f} s\n\n", now.label("kvdepot_build_info", "version"),
                      address, state_text(now), show_uptime(now.value("kvdepot_uptime_seconds")), interval.seconds()) +
-         hit_lines(interval) + "\n" + request_lines(interval) + "\n" + tier_lines(interval) + traffic_lines(interval) +
-         trouble_lines(interval) + tenant_lines(interval);
+         hit_lines(interval) + "\n" + request_lines(interval) + "\n" + tier_lines(interval, off_s) +
+         traffic_lines(interval) + trouble_lines(interval) + tenant_lines(interval);
 }
 
-std::string top_json(const Interval& interval) {
+std::string top_json(const Interval& interval, double off_s) {
   const MetricsSample& now = interval.now();
   const auto share = [](double part, double all) {
     return all > 0 ? nlohmann::json(part / all) : nlohmann::json(nullptr);
@@ -164,6 +177,7 @@ std::string top_json(const Interval& interval) {
                      {"ready", now.value("kvdepot_ready") > 0},
                      {"uptime_s", now.value("kvdepot_uptime_seconds")},
                      {"seconds", interval.seconds()},
+                     {"flash_off_s", now.value(kTierOff) > 0 ? nlohmann::json(off_s) : nlohmann::json(nullptr)},
                      {"hit_share", share(hits.pool + hits.flash, hits.asked())},
                      {"pool_hit_share", share(hits.pool, hits.asked())},
                      {"flash_hit_share", share(hits.flash, hits.asked())},

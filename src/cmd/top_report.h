@@ -15,6 +15,7 @@ class Interval {
   Interval(const MetricsSample& before, const MetricsSample& now, double apart_s);
 
   [[nodiscard]] const MetricsSample& now() const noexcept { return now_; }
+  [[nodiscard]] const MetricsSample& before() const noexcept { return before_; }
   [[nodiscard]] double seconds() const noexcept { return seconds_; }
   [[nodiscard]] double gained(std::string_view counter) const;
   [[nodiscard]] double rate(std::string_view counter) const;
@@ -27,9 +28,14 @@ class Interval {
   double seconds_;
 };
 
-// Some 15 lines of at most 100 columns, and 12 more where there are tenants. `address` is where the metrics came from.
-std::string top_text(const Interval& interval, std::string_view address);
+// For how long the flash tier has been off, at least, as far as it was seen: in seconds, 0 when it is on. `before` is
+// the answer of the view before. A depot tells that it is off, and not since when.
+double flash_off_s(const Interval& interval, double before);
+
+// Some 15 lines of at most 100 columns, and 12 more where there are tenants. `address` is where the metrics came from,
+// `off_s` flash_off_s() of this view.
+std::string top_text(const Interval& interval, std::string_view address, double off_s = 0);
 // One object in one line: rates per second, sizes in bytes, times in seconds; what is not known is null.
-std::string top_json(const Interval& interval);
+std::string top_json(const Interval& interval, double off_s = 0);
 
 }  // namespace kvd::cmd

@@ -137,8 +137,30 @@ TEST_F(TopReportTest, SaysThatTheDeviceFailsAndThatItDoesNotServe) {
       .node = node_, .net = net_, .tenants = tenants_, .store = &store_, .ready = false, .uptime_s = 1};
   const auto now = *MetricsSample::parse(node::metrics_text(figures));
   const std::string text = top_text(Interval({}, now, 0), "a");
-  EXPECT_THAT(text, HasSubstr("OFF: the device fails"));
+  EXPECT_THAT(text, HasSubstr("\n          OFF: the device fails, what is put stays in memory only\n"));
   EXPECT_THAT(text, HasSubstr("not serving"));
+}
+
+TEST_F(TopReportTest, TellsForHowLongTheDeviceFailsAsFarAsItWasSeen) {
+  const MetricsSample on = sample(10);
+  store_.tier_off.set(1);
+  store_.tier_outages.add();
+  const MetricsSample off = sample(12), still_off = sample(75);
+  const double first = flash_off_s(Interval(on, off, 2), 0);
+  EXPECT_EQ(first, 0) << "at some time in between";
+  const Interval later(off, still_off, 63);
+  const double second = flash_off_s(later, first);
+  EXPECT_EQ(second, 63);
+  EXPECT_EQ(flash_off_s(Interval(still_off, still_off, 0), second), 63);
+  EXPECT_THAT(top_text(later, "a", second), HasSubstr("OFF for at least 1 min 3 s: the device fails"));
+  EXPECT_EQ(nlohmann::json::parse(top_json(later, second))["flash_off_s"], 63.0);
+  EXPECT_TRUE(nlohmann::json::parse(top_json(Interval(on, on, 0)))["flash_off_s"].is_null());
+  store_.tier_outages.add();
+  EXPECT_EQ(flash_off_s(Interval(still_off, sample(80), 5), second), 0) << "it was on in between";
+  store_.tier_off.set(0);
+  EXPECT_EQ(flash_off_s(Interval(still_off, sample(80), 5), second), 0);
+  store_.tier_off.set(1);
+  EXPECT_EQ(flash_off_s(Interval(still_off, sample(6), 9), second), 0) << "another depot, of which nothing is known";
 }
 
 TEST_F(TopReportTest, SaysHowFarARecoveryIs) {

@@ -1,15 +1,14 @@
 #include "http/server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "http/testing/ask.h"
 
 namespace kvd::http {
 namespace {
@@ -24,29 +23,8 @@ class HttpServerTest : public testing::Test {
     });
   }
 
-  int connect() {
-    const std::string address = server_->address();
-    std::uint16_t port = 0;
-    std::from_chars(address.data() + address.rfind(':') + 1, address.data() + address.size(), port);
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(port);
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-    EXPECT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
-    return fd;
-  }
-  // Sends `request` and reads until the server closes.
-  std::string ask(std::string_view request) {
-    const int fd = connect();
-    EXPECT_EQ(::send(fd, request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
-    std::string answer;
-    char buffer[4096];
-    for (ssize_t n = 0; (n = ::recv(fd, buffer, sizeof buffer, 0)) > 0;)
-      answer.append(buffer, static_cast<std::size_t>(n));
-    ::close(fd);
-    return answer;
-  }
+  int connect() { return connect_to(server_->address()); }
+  std::string ask(std::string_view request) { return http::ask(server_->address(), request); }
 
   std::unique_ptr<HttpServer> server_;
 };

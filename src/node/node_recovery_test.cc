@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "http/testing/ask.h"
 #include "io/sim/sim_disk.h"
 #include "io/sim/sim_loop.h"
 #include "node/node.h"
@@ -205,7 +206,7 @@ TEST(NodeRecovery, WithADriveThatHangsItIsReadyOnceFlashIsOff) {
   io::SimDrive& drive = disks.drive(options.store.dir + "/flash.kvd");
   drive.hold_back(0, drive.size(), std::chrono::seconds(30));
   const auto ready = [&] { return node->stats_json().find("\"ready\":true") != std::string::npos; };
-  const auto health = [&] { return ask_http(node->http_address(), "GET /healthz HTTP/1.0\r\n\r\n"); };
+  const auto health = [&] { return http::ask(node->http_address(), "GET /healthz HTTP/1.0\r\n\r\n"); };
   bool looked = false;
   io::Timer before(loop, [&] {
     EXPECT_FALSE(ready());

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "http/testing/ask.h"
 #include "node/testing/rig.h"
 
 namespace kvd::node {
@@ -277,20 +278,20 @@ TEST(NodeHttp, TellsHealthAndMetrics) {
   const Records records(small_namespace());
   ASSERT_TRUE(rig.put_all(records, 0, 3));
   const std::string address = rig.node->http_address();
-  EXPECT_TRUE(ask_http(address, "GET /healthz HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 "));
-  const std::string metrics = ask_http(address, "GET /metrics HTTP/1.0\r\n\r\n");
+  EXPECT_TRUE(http::ask(address, "GET /healthz HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 "));
+  const std::string metrics = http::ask(address, "GET /metrics HTTP/1.0\r\n\r\n");
   EXPECT_NE(metrics.find("\nkvdepot_store_puts_total 3\n"), std::string::npos) << metrics;
   EXPECT_NE(metrics.find("\nkvdepot_ready 1\n"), std::string::npos);
   EXPECT_NE(metrics.find("\nkvdepot_put_seconds_count 1\n"), std::string::npos);
   EXPECT_NE(metrics.find("\nkvdepot_tenant_pool_bytes{tenant=\"default\"} 49152\n"), std::string::npos) << metrics;
   EXPECT_EQ(metrics.find("kvdepot_tenant_pool_quota_bytes"), std::string::npos) << "there is none";
   rig.node->store().set_quotas(std::vector<store::TenantQuota>{{"default", {.pool_bytes = 32768}}});
-  EXPECT_NE(ask_http(address, "GET /metrics HTTP/1.0\r\n\r\n")
+  EXPECT_NE(http::ask(address, "GET /metrics HTTP/1.0\r\n\r\n")
                 .find("\nkvdepot_tenant_pool_quota_bytes{tenant=\"default\"} 32768\n"),
             std::string::npos);
-  EXPECT_TRUE(ask_http(address, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 "));
+  EXPECT_TRUE(http::ask(address, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 "));
   rig.node->drain(std::chrono::seconds(1), [] {});
-  EXPECT_TRUE(ask_http(address, "GET /healthz HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 503 "));
+  EXPECT_TRUE(http::ask(address, "GET /healthz HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 503 "));
 }
 
 TEST(NodeStart, SaysWhatIsWrongWithAnAddress) {

@@ -13,8 +13,10 @@ import torch
 from vllm.config import CacheConfig, ModelConfig, ParallelConfig, VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 
+import kvdepot._kvdepot as native
 from kvdepot.vllm import KvDepotConnector, _compat
 from kvdepot.vllm.config import ConfigError, Settings
+from kvdepot.vllm.testing.engine_double import IDENTITY, LAYERS
 
 SETTINGS = Settings("tcp://127.0.0.1:7070")
 SPEC = FullAttentionSpec(block_size=128, num_kv_heads=3, head_size=64, dtype=torch.float32)
@@ -106,6 +108,47 @@ class Refusals(unittest.TestCase):
         with self.assertLogs("vllm.kvdepot", "WARNING") as told:
             _compat.check_version("0.32.1")
         self.assertIn("has not been tried", told.output[0])
+
+
+class Ends(unittest.TestCase):
+    """What a connector holds when its engine ends, or does not start."""
+
+    def connector(self, **settings):
+        made = object.__new__(KvDepotConnector)
+        made._settings = replace(SETTINGS, **settings)
+        made._scheduler = made._worker = made._client = made._prefault = made._identity = None
+        made._kv_cache_config = SimpleNamespace(num_blocks=4)
+        return made
+
+    def start(self, connector, client):
+        connector._open_client = mock.Mock(return_value=client)
+        connector._identify = mock.Mock(return_value=IDENTITY)
+        with self.assertRaises(ConfigError) as caught:
+            connector.register_kv_caches({f"layer.{i}": torch.zeros(4, 64) for i in range(LAYERS)})
+        self.assertIsNone(connector._client)
+        self.assertTrue(connector._prefault.wait(0))
+        return str(caught.exception)
+
+    def test_a_depot_that_refuses_the_model_is_given_back(self):
+        client = mock.Mock()
+        client.open_namespace.side_effect = native.KvdepotError("no room")
+        self.assertIn("refuses this model: no room", self.start(self.connector(), client))
+        client.close.assert_called_once()
+
+    def test_a_log_that_cannot_be_opened_is_named(self):
+        for setting in ("digest_log", "timeline_log"):
+            client = mock.Mock()
+            said = self.start(self.connector(**{setting: "/nowhere/log"}), client)
+            self.assertIn("/nowhere/log: No such file or directory", said)
+            client.close.assert_called_once()
+
+    def test_a_half_that_cannot_end_does_not_keep_the_client(self):
+        connector, client = self.connector(), mock.Mock()
+        connector._client, connector._worker = client, mock.Mock()
+        connector._worker.close.side_effect = OSError("no space")
+        with self.assertRaises(OSError):
+            connector.shutdown()
+        client.close.assert_called_once()
 
 
 class Facts(unittest.TestCase):

@@ -6,6 +6,7 @@ find it again. Figures come from the depot's own /metrics. One thread.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import shutil
@@ -75,12 +76,12 @@ class Depot:
 
     def stats(self) -> dict[str, float]:
         """FIGURES now, as src/node/metrics.cc names them."""
+        connection = http.client.HTTPConnection(*self._http, timeout=HTTP_DEADLINE_S)
         try:
-            connection = http.client.HTTPConnection(*self._http, timeout=HTTP_DEADLINE_S)
-            connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode(errors="replace")
-            connection.close()
-        except OSError as error:
+            with contextlib.closing(connection):
+                connection.request("GET", "/metrics")
+                text = connection.getresponse().read().decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
             raise self._failure(f"does not tell its figures ({error})") from None
         return store_figures(text)
 

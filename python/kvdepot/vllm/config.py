@@ -51,7 +51,8 @@ class Settings:
 
 _AT_LEAST = {"progress_ms": 1, "lookup_wait_us": 0, "lease_ms": 0, "store_deadline_ms": 1, "linger_ms": 0,
              "breaker_probe_ms": 1, "warn_every_s": 0}
-_AT_MOST = {"lookup_wait_us": 5_000, "linger_ms": 100, "lease_ms": 600_000, "deadline_share": 100}
+_AT_MOST = {"progress_ms": 600_000, "lookup_wait_us": 5_000, "linger_ms": 100, "lease_ms": 600_000,
+            "deadline_share": 100}
 
 
 def parse_settings(extra: Mapping[str, Any]) -> Settings:
@@ -106,8 +107,8 @@ def _check(settings: Settings) -> None:
     if not settings.deadline_share > 0:
         raise ConfigError("kv_connector_extra_config: deadline_share must be more than 0")
     for name, bound in _AT_LEAST.items():
-        if getattr(settings, name) < bound:
+        if not getattr(settings, name) >= bound:        # what is not a number is not
             raise ConfigError(f"kv_connector_extra_config: {name} must be at least {bound}")
     for name, bound in _AT_MOST.items():
-        if getattr(settings, name) > bound:
+        if not getattr(settings, name) <= bound:
             raise ConfigError(f"kv_connector_extra_config: {name} must be at most {bound}")

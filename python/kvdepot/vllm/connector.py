@@ -110,6 +110,13 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         try:
+            self._start_worker(kv_caches)
+        except BaseException:
+            self.shutdown()     # this process may start another engine, which wants the depot's directory
+            raise
+
+    def _start_worker(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        try:
             memory = describe(kv_caches, self._kv_cache_config.num_blocks)
             identity = self._identify(len(memory.layer_names), memory.slab_bytes)
         except (LayoutError, FingerprintError) as error:
@@ -126,6 +133,8 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
                 if settings.timeline_log else None)
         except native.KvdepotError as error:
             raise ConfigError(f"kvdepot: the depot at {settings.depot} refuses this model: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"kvdepot: {error.filename}: {error.strerror} (digest_log, timeline_log)") from error
         self._identity = identity
         _compat.on_weights_changed(self._worker.weights_changed)
 
@@ -261,10 +270,12 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
     def shutdown(self) -> None:
         half, client = self._scheduler or self._worker, self._client
         self._scheduler = self._worker = self._client = None
-        if self._prefault is not None:
-            self._prefault.close()
-        if half is not None:
-            half.close()
-        if client is not None:
-            client.close()
+        try:
+            if self._prefault is not None:
+                self._prefault.close()
+            if half is not None:
+                half.close()
+        finally:
+            if client is not None:
+                client.close()      # its thread moves bytes into the engine's memory
 

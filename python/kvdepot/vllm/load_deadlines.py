@@ -41,13 +41,16 @@ class LoadDeadlines:
         self._settings = settings
         self._cut_offs: dict[tuple[bool, bool], _CutOffs] = {}      # (flash, layerwise)
 
-    def decide(self, answer: Any, nbytes: int, *, flash: bool, shared: bool) -> tuple[str, float]:
+    def decide(self, answer: Any, nbytes: int, *, flash: bool, shared: bool, full: bool = False) -> tuple[str, float]:
         """How to load `nbytes` after the choice's answer ("layerwise", "async" or "none"), and its deadline in seconds.
-        `shared`: other requests may be in the pass that a layer-wise load is part of."""
+        `shared`: other requests may be in the pass that a layer-wise load is part of. `full`: it has as many such
+        loads as it may."""
         deadline_s = self._settings.deadline_share * answer.saved_s
         if self._settings.load != "auto":
             return self._settings.load, deadline_s
         mode, limit_s = answer.mode, deadline_s
+        if mode == "layerwise" and full:
+            mode = "async"
         if mode == "layerwise" and shared:
             shared_s = max(SHARED_PASS_FACTOR * answer.pass_s,
                            SHARED_PROGRESS_FACTOR * self._settings.progress_ms / 1e3)

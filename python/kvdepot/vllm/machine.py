@@ -39,13 +39,16 @@ def engine_mark() -> bytes:
 
 @contextlib.contextmanager
 def on_all_cores() -> Iterator[None]:
-    """Threads started inside may run on any core of the engine; the calling thread stays where it was."""
+    """Threads started inside may run on any core of the engine, where that may be set; the calling thread stays where
+    it was."""
     before = os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(0, all_cores())
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, all_cores())
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, before)
 
 
 def pass_prior(multiply_adds: float, pair_multiply_adds: float, weight_bytes: float,

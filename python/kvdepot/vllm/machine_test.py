@@ -13,6 +13,17 @@ MARK = ("import sys; sys.path[:] = sys.argv[1:]; from kvdepot.vllm import machin
         "sys.stdout.buffer.write(machine.engine_mark())")
 
 
+def test_threads_start_where_cores_may_not_be_chosen(monkeypatch):
+    def refuse(_pid, _cores):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    begun = []
+    with machine.on_all_cores():
+        begun.append(True)
+    assert begun
+
+
 def mark_of_a_child() -> bytes:
     return subprocess.run([sys.executable, "-c", MARK, *sys.path], stdout=subprocess.PIPE, check=True).stdout
 

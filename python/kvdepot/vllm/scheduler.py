@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from kvdepot._kvdepot import KvdepotError
@@ -20,6 +19,8 @@ from kvdepot.vllm.load_deadlines import LoadDeadlines
 from kvdepot.vllm.lookup import Lookup, LookupDesk
 from kvdepot.vllm.messages import Evict, Load, LoadReport, StepPlan, Store, WorkerIdentity, WorkerReport
 from kvdepot.vllm.notices import Notices
+from kvdepot.vllm.tracked import LoadPlan, Step, Tracked
+from kvdepot.vllm.transfers import LAYERWISE_MAX
 
 # Of requests whose hit is left alone (computing is predicted to beat it, or its deadline to cut it off), one in so many
 # is loaded all the same, before its pass: without loads nothing would ever correct a prediction that is wrong. At a
@@ -33,55 +34,6 @@ LONG_PAUSE_CODES = frozenset(("timeout", "no_space"))
 STORE_PAUSE_S, STORE_PAUSE_S_MAX = 1.0, 64.0
 # Blocks whose store failed and that are stored when a request finds them in vLLM's own cache: 6 MB of hashes.
 UNSTORED_MAX = 65_536
-
-
-@dataclass(slots=True)
-class LoadPlan:
-    """What get_num_new_matched_tokens promised for one request."""
-
-    first: int
-    blocks: int
-    tokens: int
-    layerwise: bool
-    flash: int
-    total_ms: int
-    probe: bool = False     # predicted to pass its deadline, tried all the same
-
-
-@dataclass(slots=True)
-class Tracked:
-    """One unfinished request."""
-
-    request: Any
-    preemptions: int = 0
-    lookup: Lookup | None = None
-    full_since: float = 0.0            # first refused a place among the lookups then, when it was to be scheduled
-    plan: LoadPlan | None = None       # promised, not yet allocated
-    loading: LoadPlan | None = None    # with the worker
-    next_store: int = -1               # first block that has not been handed to the worker for storing; -1 = not known
-    stores_sent: int = 0
-    stores_ended: int = 0
-    mended: bool = False               # its prefix in vLLM's own cache was searched for blocks that are not stored
-    declined: bool = False             # its hit was predicted not to be worth loading
-    no_load: bool = False
-    no_store: bool = False
-
-    def restart(self) -> None:
-        """After a preemption: the request has no blocks any more."""
-        self.plan = self.loading = None
-        self.next_store = -1
-        self.mended = False
-
-
-@dataclass(slots=True)
-class Step:
-    """A step that the worker runs right now."""
-
-    began: float = 0.0
-    tokens: int = 0
-    pairs: int = 0
-    layerwise: dict[str, LoadPlan] = field(default_factory=dict)      # loads inside the pass
-    tables: dict[str, list[int]] = field(default_factory=dict)        # then: block ids of all requests of the pass
 
 
 class SchedulerHalf:
@@ -226,7 +178,7 @@ class SchedulerHalf:
             token_bytes=self._token_bytes, pass_tokens_max=self._pass_tokens_max, others=others,
             others_tokens=self._decoding[0], others_pairs=self._decoding[1])
         mode, deadline_s = self._deadlines.decide(answer, hit * self._token_bytes, flash=2 * flash * size > hit,
-                                                  shared=others > 0)
+                                                  shared=others > 0, full=self._pass_is_full())
         tracked.declined = mode == "none"
         if tracked.declined:
             if self._declined < PROBE_EVERY:
@@ -238,6 +190,9 @@ class SchedulerHalf:
         if tokens <= 0:
             return None
         return LoadPlan(first, end - first, tokens, mode == "layerwise", flash, total_ms, tracked.declined)
+
+    def _pass_is_full(self) -> bool:
+        return sum(load.layerwise for load in self._loads) >= LAYERWISE_MAX
 
     def after_alloc(self, request: Any, block_ids: Sequence[int], num_external_tokens: int) -> None:
         """vLLM has given the request its blocks; with `num_external_tokens` > 0 the promised load becomes a job."""

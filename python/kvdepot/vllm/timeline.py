@@ -8,12 +8,14 @@ while one store is under way. Costs a thread for each load and each storing pass
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
 from typing import Any
 
 from kvdepot._kvdepot import KvdepotError
+from kvdepot.vllm.notices import log
 from kvdepot.vllm.transfers import LoadOp, StoreOp
 
 SAMPLE_S = 0.001
@@ -35,7 +37,8 @@ class NoTimeline:
 
 
 class Timeline(NoTimeline):
-    """Used by the thread that runs the model; writes from its watchers as well."""
+    """Used by the thread that runs the model; writes from its watchers as well. A file that cannot be written ends it,
+    and nothing else."""
 
     def __init__(self, path: str, client: Any, layers: int, slab_bytes: int) -> None:
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115: lives as long as the worker
@@ -48,16 +51,33 @@ class Timeline(NoTimeline):
         self._released: dict[int, float] = {}  # of the stores of this pass
         self._watchers: list[threading.Thread] = []
         self._closed = False
+        self._broken = False
 
     def _write(self, request: str, layer: int, kind: str, start: float, end: float) -> None:
         row = {"req": request, "layer": layer, "kind": kind, "start": round(start, 6), "end": round(end, 6)}
-        self._file.write(json.dumps(row) + "\n")
+        if self._broken:
+            return
+        try:
+            self._file.write(json.dumps(row) + "\n")
+        except (OSError, ValueError) as error:      # ValueError: closed while a watcher was late
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._broken = True
+        if not self._closed:
+            log.warning("kvdepot: the timeline ends here: %s", error)
 
     def _watch(self, function: Any, *args: Any) -> None:
         self._watchers = [thread for thread in self._watchers if thread.is_alive()]
+        if self._broken:
+            return
         thread = threading.Thread(target=function, args=args, name="kvdepot-timeline", daemon=True)
-        self._watchers.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:       # no more threads
+            self._give_up(error)
+        else:
+            self._watchers.append(thread)
 
     # ---- loads ---------------------------------------------------------------------------------------------------
 
@@ -125,9 +145,12 @@ class Timeline(NoTimeline):
                       released: dict[int, float]) -> None:
         began, layer, last = time.monotonic(), 0, 0.0
         while layer < self._layers and not self._closed and time.monotonic() - began < WATCH_S_MAX:
-            stored = self._client.stats()["bytes_stored"] - base
+            try:
+                stored = self._client.stats()["bytes_stored"] - base
+            except KvdepotError:
+                return                      # the client was closed
             now = time.monotonic()
-            ended = all(not op.open for op in stores)
+            ended = all(op.ended for op in stores)
             while layer < self._layers and layer in released and (stored >= (layer + 1) * layer_bytes or ended):
                 self._write(request, layer, "store", max(released[layer], last), now)
                 last, layer = now, layer + 1
@@ -140,4 +163,5 @@ class Timeline(NoTimeline):
             for thread in self._watchers:
                 thread.join(timeout=0.5 if last_chance else 2 * SLICE_MS / 1e3)
             self._closed = True
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()

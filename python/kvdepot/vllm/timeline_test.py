@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 from kvdepot.vllm.testing.engine_double import LAYERS, SLAB, Choice, Engine, Request
@@ -56,6 +57,33 @@ def test_loads_of_both_kinds_show_their_layers(tmp_path):
         loads = rows(path, "load")
         assert [r["layer"] for r in loads] == list(range(LAYERS)), mode
         assert all(a["end"] <= b["end"] for a, b in zip(loads, loads[1:], strict=False))
+
+
+def test_a_file_that_cannot_be_written_ends_the_timeline_and_not_the_engine(caplog):
+    depot = FakeDepot()
+    engine = watched(depot, "async", "/dev/full")
+    request = engine.add(Request(list(range(8))))
+    engine.admit(request)
+    engine.step((request, 8))
+    engine.step((request, 1), compute=False)
+    engine.worker.close()
+    assert len(depot.records) == 2
+    assert [r.message for r in caplog.records if "timeline" in r.message] == [
+        "kvdepot: the timeline ends here: [Errno 28] No space left on device"]
+
+
+def test_a_machine_without_further_threads_ends_the_timeline_and_not_the_engine(tmp_path, monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    depot = FakeDepot()
+    engine = watched(depot, "async", tmp_path / "a")
+    request = engine.add(Request(list(range(8))))
+    engine.admit(request)
+    engine.step((request, 8))
+    engine.worker.close()
+    assert len(depot.records) == 2
 
 
 def test_a_load_that_fails_ends_its_row(tmp_path):

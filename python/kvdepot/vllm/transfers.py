@@ -5,18 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvdepot._kvdepot import KvdepotError
 from kvdepot.vllm.messages import Load, LoadReport, Store
 
 KEYS_MAX = 4096             # of one operation of the client; longer loads and stores are several operations
 
+# A client has 256 operations at most, and a depot takes no more of one. Each kind has its share, so that stores, which
+# nobody waits for, leave room to loads. What is beyond it waits in the worker half for those before it to end.
+STORE_OPS_MAX = 128
+ASYNC_OPS_MAX = 96
+LAYERWISE_MAX = 32          # loads of one step inside its pass, which cannot wait; further ones run before their pass
+STORES_WAITING_MAX = 1024   # stores beyond that are made later, with the request's next blocks
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class LoadOp:
     """One load: its operations and what is known of its blocks."""
 
     load: Load
-    began: float
+    began: float                # when it was sent; before that, when its turn began to be waited for
     expires: float
+    waited_ms: int = 0          # of its deadline, before it was sent
     ops: dict[int, int] = field(default_factory=dict)    # operation -> index of its first block in the load
     open: set[int] = field(default_factory=set)          # operations that have not ended
     good: int = -1                                       # blocks in place, as far as known; -1 = no failure so far
@@ -49,17 +58,18 @@ class LoadOp:
                           self.seconds, self.load.layerwise, self.code)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StoreOp:
     """One store: its operations, and how many of its layers the depot may read already."""
 
     store: Store
-    ops: list[int]
-    open: set[int]
-    released: int = 0           # layers handed over
-    expires: float = float("inf")   # set when the last layer is handed over
+    ops: list[int] = field(default_factory=list)        # none while it waits for its turn
+    open: set[int] = field(default_factory=set)
+    final: int = 0              # layers that may be read from now on
+    released: int = 0           # of these, handed over
+    expires: float = float("inf")   # set when the last layer is final
     refused: list[int] = field(default_factory=list)    # of its blocks, those that the depot did not take
-    code: str = "ok"
+    ended: bool = False
 
 
 def failed_keys(completion: Any) -> list[int]:
@@ -71,3 +81,13 @@ def failed_keys(completion: Any) -> list[int]:
 def parts(count: int) -> list[tuple[int, int]]:
     """(first, count) of the operations that `count` blocks need."""
     return [(first, min(KEYS_MAX, count - first)) for first in range(0, count, KEYS_MAX)]
+
+
+def room(used: int, blocks: int, limit: int) -> bool:
+    """Whether a transfer of `blocks` may begin beside `used` operations of its kind."""
+    return used + len(parts(blocks)) <= limit
+
+
+def own_code(error: KvdepotError) -> str:
+    """Why an operation could not be submitted. `busy` is then the client's own bound: no fault of the depot."""
+    return "cancelled" if error.code == "busy" else error.code

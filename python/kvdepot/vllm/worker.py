@@ -19,7 +19,18 @@ from kvdepot.vllm.fingerprint import with_epoch
 from kvdepot.vllm.layout import BlockMemory
 from kvdepot.vllm.messages import Load, StepPlan, Store, WorkerIdentity, WorkerReport
 from kvdepot.vllm.timeline import NoTimeline
-from kvdepot.vllm.transfers import KEYS_MAX, LoadOp, StoreOp, failed_keys, parts
+from kvdepot.vllm.transfers import (
+    ASYNC_OPS_MAX,
+    KEYS_MAX,
+    STORE_OPS_MAX,
+    STORES_WAITING_MAX,
+    LoadOp,
+    StoreOp,
+    failed_keys,
+    own_code,
+    parts,
+    room,
+)
 
 GRACE_S = 0.2               # the client ends an operation at its deadline; this covers a thread that gets no core
 RECONNECT_MS = 50           # the scheduler half was promised a load by this very depot: it is there, or has just gone
@@ -49,6 +60,8 @@ class WorkerHalf:
         self._may_reconnect = True                      # in this step
         self._loads: dict[int, LoadOp] = {}             # operation -> asynchronous load in flight
         self._stores: dict[int, StoreOp] = {}           # operation -> store in flight
+        self._loads_waiting: dict[LoadOp, None] = {}    # for their turn, oldest first
+        self._stores_waiting: dict[StoreOp, None] = {}
         self._pending: dict[str, int] = {}              # request -> its stores in flight
         self._hold: set[str] = set()                    # finished requests to report when they have none
         self._received: set[str] = set()
@@ -133,7 +146,7 @@ class WorkerHalf:
             return
         for store in self.storing:
             self._release_layers(store, self._layers)
-            if self._digests is not None and store.open:
+            if self._digests is not None and not store.ended:
                 self._digests.stored(store.store)
         for op in self.waiting:
             self._finish_layerwise(op)
@@ -145,7 +158,7 @@ class WorkerHalf:
         """(requests whose blocks are free to go, requests whose asynchronous load has ended), each told once. Ends the
         pass, if end_pass() was not called: with speculative decoding vLLM asks for errors and report before that."""
         self.end_pass()
-        if self._loads or self._stores:
+        if self._moving:
             self._collect()
             if self._plan is not None and self._plan.linger:
                 self._linger()
@@ -155,6 +168,10 @@ class WorkerHalf:
         sent = {request_id for request_id in self._hold if not self._pending.get(request_id)}
         self._hold -= sent
         return sent, received
+
+    @property
+    def _moving(self) -> bool:
+        return bool(self._loads or self._stores or self._loads_waiting or self._stores_waiting)
 
     def take_errors(self) -> set[int]:
         errors, self._errors = self._errors, set()
@@ -178,7 +195,13 @@ class WorkerHalf:
         if self._void:
             op.fail(0, "cancelled")
             self._abandon(op)
-            return op
+        elif load.layerwise or room(len(self._loads), op.blocks, ASYNC_OPS_MAX):
+            self._start_load(op)
+        else:
+            self._loads_waiting[op] = None
+        return op
+
+    def _start_load(self, op: LoadOp) -> None:
         try:
             try:
                 self._submit_gets(op)
@@ -187,11 +210,10 @@ class WorkerHalf:
                     raise
                 self._submit_gets(op)
         except KvdepotError as error:
-            op.fail(0, error.code)
+            op.fail(0, own_code(error))
             self._drop_guarded(op)
             self._abandon(op)
         self._timeline.load_submitted(op)
-        return op
 
     def _submit_gets(self, op: LoadOp) -> None:
         load = op.load
@@ -201,7 +223,8 @@ class WorkerHalf:
             number = self._client.multiget(
                 self._namespace, load.keys[first * key_bytes:(first + count) * key_bytes], key_bytes, self._region,
                 self._memory.layer_offsets, offsets[first:first + count], shard=self._identity.shard,
-                stop_at_first_failure=True, total_ms=load.total_ms, progress_ms=load.progress_ms)
+                stop_at_first_failure=True, total_ms=max(load.total_ms - op.waited_ms, 1),  # 0 would be none
+                progress_ms=load.progress_ms)
             op.ops[number] = first
             op.open.add(number)
             if not load.layerwise:
@@ -220,6 +243,7 @@ class WorkerHalf:
 
     def _abandon(self, op: LoadOp) -> None:
         """Ends a load now: afterwards no byte of it can land."""
+        self._loads_waiting.pop(op, None)
         for number in op.ops:
             self._loads.pop(number, None)
             if number in op.open:
@@ -231,9 +255,14 @@ class WorkerHalf:
 
     def _cancel_load(self, request_id: str) -> None:
         """Ends a request's asynchronous load, if it has not ended by itself. Its blocks count as not loaded."""
-        for op in {id(op): op for op in self._loads.values() if op.load.request_id == request_id}.values():
-            op.fail(0, "cancelled")
-            self._abandon(op)
+        for op in self._all_loads():
+            if op.load.request_id == request_id:
+                op.fail(0, "cancelled")
+                self._abandon(op)
+
+    def _all_loads(self) -> list[LoadOp]:
+        """Asynchronous ones, that wait or are in flight."""
+        return list(dict.fromkeys((*self._loads.values(), *self._loads_waiting)))
 
     def _await_layer(self, op: LoadOp, layer: int) -> None:
         self._timeline.wait_began()
@@ -304,14 +333,22 @@ class WorkerHalf:
     # ---- stores --------------------------------------------------------------------------------------------------
 
     def _submit_store(self, store: Store) -> StoreOp | None:
-        count = len(store.block_ids)
-        key_bytes = len(store.keys) // count
-        offsets = self._memory.block_offsets(store.block_ids)
-        op = StoreOp(store, [], set())
+        op = StoreOp(store)
         self._pending[store.request_id] = self._pending.get(store.request_id, 0) + 1
         if self._void:
             self._end_store(op, "cancelled", again=False)
-            return None
+        elif room(len(self._stores), len(store.block_ids), STORE_OPS_MAX):
+            self._start_store(op)
+        elif len(self._stores_waiting) < STORES_WAITING_MAX:
+            self._stores_waiting[op] = None
+        else:
+            self._end_store(op, "cancelled")
+        return None if op.ended else op
+
+    def _start_store(self, op: StoreOp) -> None:
+        store, count = op.store, len(op.store.block_ids)
+        key_bytes = len(store.keys) // count
+        offsets = self._memory.block_offsets(store.block_ids)
         try:
             for first, n in parts(count):
                 number = self._client.multiput(
@@ -322,35 +359,38 @@ class WorkerHalf:
                 op.open.add(number)
                 self._stores[number] = op
         except KvdepotError as error:
-            self._end_store(op, error.code)
-            return None
-        return op
+            self._end_store(op, own_code(error))
 
     def _release_layers(self, op: StoreOp, end: int) -> None:
         """The layers before `end` are final and may be read from now on."""
-        if not op.open:
+        if op.ended:
             return
+        op.final = end
+        if end == self._layers:
+            op.expires = self._clock() + self._settings.store_deadline_ms / 1e3
+        if op.ops:
+            self._hand_over(op)
+
+    def _hand_over(self, op: StoreOp) -> None:
         try:
-            while op.released < end:
+            while op.released < op.final:
                 for number in op.ops:
                     if number in op.open:
                         self._client.put_layer(number, op.released)
                 op.released += 1
         except KvdepotError as error:
             self._end_store(op, error.code)
-            return
-        if op.released == self._layers:
-            op.expires = self._clock() + self._settings.store_deadline_ms / 1e3
 
     def _end_store(self, op: StoreOp, code: str, *, again: bool = True) -> None:
         """Ends a store; what is still in flight of it is cancelled: afterwards its blocks are not read any more.
         `again`: when it failed, its blocks are worth storing later."""
+        self._stores_waiting.pop(op, None)
         for number in op.ops:
             self._stores.pop(number, None)
             if number in op.open:
                 self._client.cancel(number)
             self._client.release(number)
-        op.ops, op.open, op.code = [], set(), code
+        op.ops, op.open, op.ended = [], set(), True
         store = op.store
         self._pending[store.request_id] -= 1
         if self._pending[store.request_id] == 0:
@@ -377,13 +417,17 @@ class WorkerHalf:
         counters.add(self.counts, "bytes_stored", good * self._identity.block_bytes)
 
     def _drop_stores(self, chosen: Callable[[StoreOp], bool], code: str, *, again: bool = True) -> None:
-        for op in {id(op): op for op in self._stores.values() if chosen(op)}.values():
-            self._end_store(op, code, again=again)
+        for op in self._all_stores():
+            if chosen(op):
+                self._end_store(op, code, again=again)
+
+    def _all_stores(self) -> list[StoreOp]:
+        return list(dict.fromkeys((*self._stores.values(), *self._stores_waiting)))
 
     def _drop_guarded(self, load: LoadOp) -> None:
         """What this pass computes from the blocks of a load that failed is worthless."""
-        stores = {id(op) for op in self.storing if load.load.request_id in op.store.guards}
-        self._drop_stores(lambda s: id(s) in stores, "cancelled")
+        stores = {op for op in self.storing if load.load.request_id in op.store.guards}
+        self._drop_stores(lambda s: s in stores, "cancelled")
 
     # ---- collecting ----------------------------------------------------------------------------------------------
 
@@ -393,14 +437,36 @@ class WorkerHalf:
             for completion in completions:
                 if completion.layer < 0:
                     self._take_ended(completion)
-        now = self._clock()
-        for op in [op for op in self._loads.values() if now > op.expires]:
-            op.fail(0, "timeout")
-            self._abandon(op)
-        self._drop_stores(lambda s: now > s.expires, "timeout")
+        self._expire(self._clock())
+        self._admit()
+
+    def _expire(self, now: float) -> None:
+        """Ends what has reached its deadline. What was never sent says nothing about the depot."""
+        for load in self._all_loads():
+            if now > load.expires - (0 if load.ops else GRACE_S):
+                load.fail(0, "timeout" if load.ops else "cancelled")
+                self._abandon(load)
+        for store in self._all_stores():
+            if now > store.expires:
+                self._end_store(store, "timeout" if store.ops else "cancelled")
+
+    def _admit(self) -> None:
+        """Begins what has waited for its turn, as far as there is room."""
+        while self._loads_waiting and room(len(self._loads), next(iter(self._loads_waiting)).blocks, ASYNC_OPS_MAX):
+            load = next(iter(self._loads_waiting))
+            del self._loads_waiting[load]
+            now = self._clock()
+            load.waited_ms, load.began = int((now - load.began) * 1e3), now
+            self._start_load(load)
+        while self._stores_waiting and room(len(self._stores), len(next(iter(self._stores_waiting)).store.block_ids),
+                                            STORE_OPS_MAX):
+            store = next(iter(self._stores_waiting))
+            del self._stores_waiting[store]
+            self._start_store(store)
+            self._hand_over(store)
 
     def _take_ended(self, completion: Any) -> None:
-        load = self._loads.pop(completion.op, None)
+        load = self._loads.get(completion.op)
         if load is not None:
             self._take_completion(load, load.ops[completion.op], completion)
             load.open.discard(completion.op)
@@ -423,7 +489,7 @@ class WorkerHalf:
         until = self._clock() + (self._settings.linger_ms / 1e3 if self._loads else STORE_LINGER_S)
         fd = self._client.event_fd
         ended = len(self._report.stores_ended)
-        while (self._loads or self._stores) and not self._received and len(self._report.stores_ended) == ended:
+        while self._moving and not self._received and len(self._report.stores_ended) == ended:
             left = until - self._clock()
             if left <= 0:
                 return
@@ -452,7 +518,7 @@ class WorkerHalf:
         self._report.weights_changed = True
 
     def _give_up(self) -> None:
-        for request_id in {op.load.request_id for op in self._loads.values()}:
+        for request_id in {op.load.request_id for op in self._all_loads()}:
             self._cancel_load(request_id)
         self._drop_stores(lambda _s: True, "cancelled", again=False)     # they belong to an epoch that is over
 

@@ -253,17 +253,16 @@ bool CoreRig::all_given_back() {
   return depot->lent.empty() && depot->releases_bad == 0;
 }
 
-std::unique_ptr<CoreRig> sharing_rig(RigOptions options, const std::function<void(FakeScript&)>& change) {
+void SharingRigTest::start(RigOptions options, const ScriptChange& change) {
   options.shared_memory = true;
   options.connect = false;
-  auto rig = std::make_unique<CoreRig>(std::move(options));
+  rig = std::make_unique<CoreRig>(std::move(options));
   rig->depot->script.shares = true;
   if (change) change(rig->depot->script);
   rig->store_records();
   rig->start_core();
   KVD_CHECK(rig->wait_connected());
   rig->loop.settle();
-  return rig;
 }
 
 }  // namespace kvd::client

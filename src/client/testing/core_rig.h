@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "client/core.h"
 #include "client/region_table.h"
 #include "client/request.h"
@@ -94,7 +96,17 @@ class CoreRig {
   std::vector<std::uint64_t> block_offsets() const;
 };
 
-// A rig whose depot shares its memory, connected, with all records stored; `change` has its script first.
-std::unique_ptr<CoreRig> sharing_rig(RigOptions options, const std::function<void(FakeScript&)>& change = {});
+using ScriptChange = std::function<void(FakeScript&)>;
+
+// Tests on a rig whose depot shares its memory.
+class SharingRigTest : public testing::Test {
+ protected:
+  // Connected, with all records stored; `change` has the depot's script first.
+  void start(RigOptions options = {}, const ScriptChange& change = {});
+  // Of a script: all layers come in one message.
+  static void whole(FakeScript& script) { script.layers_per_message = 400; }
+
+  std::unique_ptr<CoreRig> rig;
+};
 
 }  // namespace kvd::client

@@ -1,9 +1,5 @@
 #include "node/testing/rig.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -128,23 +124,6 @@ NodeOptions test_options() {
   options.store.pool_bytes = std::uint64_t{64} << 20;
   options.store.prefault = false;
   return options;
-}
-
-std::string ask_http(const std::string& address, std::string_view request) {
-  std::uint16_t port = 0;
-  std::from_chars(address.data() + address.rfind(':') + 1, address.data() + address.size(), port);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(port);
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const io::UniqueFd fd(::socket(AF_INET, SOCK_STREAM, 0));
-  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
-  EXPECT_EQ(::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
-  std::string answer;
-  char buffer[4096];
-  for (ssize_t n = 0; (n = ::recv(fd.get(), buffer, sizeof buffer, 0)) > 0;)
-    answer.append(buffer, static_cast<std::size_t>(n));
-  return answer;
 }
 
 Rig::Rig(NodeOptions given, bool flash) : loop(*io::make_real_loop()), options(std::move(given)) {

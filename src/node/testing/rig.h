@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/log.h"
@@ -77,9 +76,6 @@ Namespace small_namespace(std::uint16_t layers = 3, std::uint32_t slab_bytes = 4
 
 // A pool of 64 MiB, no listeners.
 NodeOptions test_options();
-
-// What the port of metrics and health, "HOST:PORT", answers; blocks until it has ended the connection.
-std::string ask_http(const std::string& address, std::string_view request);
 
 class Rig {
  public:

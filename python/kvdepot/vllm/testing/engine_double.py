@@ -18,6 +18,7 @@ from kvdepot.vllm.worker import WorkerHalf
 BLOCK = 4          # tokens
 LAYERS = 3
 SLAB = 64          # bytes
+BLOCKS = 2048      # of the engine's memory
 
 
 def hashes(tokens: list[int]) -> list[bytes]:
@@ -82,7 +83,7 @@ class Choice:
         self.overlaps.append(work)
 
 
-def memory(blocks: int = 512) -> BlockMemory:
+def memory(blocks: int = BLOCKS) -> BlockMemory:
     size = blocks * LAYERS * SLAB
     buffer = ctypes.create_string_buffer(size)
     return BlockMemory(tuple(f"layer.{i}" for i in range(LAYERS)), ctypes.addressof(buffer), size,
@@ -117,7 +118,7 @@ class Engine:
         self.sent: set[str] = set()
         self.errors: set[int] = set()
         self.held: dict[str, bool] = {}     # requests that ended with a step -> what request_finished() said
-        self._free = iter(range(1, 512))
+        self._free = iter(range(1, BLOCKS))
         self.scheduler = SchedulerHalf(self.settings, self.clients[0], lambda _identity: self.choice,
                                        pass_tokens_max=4096, clock=self.tick,
                                        may_load=self.may_load, may_store=self.may_store,
