@@ -14,12 +14,13 @@ Status beyond_quota() { return fail(Code::kBusy, "the record is larger than the 
 
 }  // namespace
 
-Demoter::Demoter(Flash& flash, Pool& pool, LogWriter& writer, Evictor& evictor, SyncQueue& syncs, Timing timing)
+Demoter::Demoter(Flash& flash, Pool& pool, DeviceLog& log, Timing timing)
     : flash_(flash),
       pool_(pool),
-      writer_(writer),
-      evictor_(evictor),
-      syncs_(syncs),
+      device_(log.device),
+      writer_(log.writer),
+      evictor_(log.evictor),
+      syncs_(log.syncs),
       timing_(timing),
       last_activity_(flash.loop.now()),
       pump_(flash.loop, [this] { pump(); }),
@@ -28,8 +29,8 @@ Demoter::Demoter(Flash& flash, Pool& pool, LogWriter& writer, Evictor& evictor, 
   due_.reserve(pool.reserved(kAcksReserved));
   telling_.reserve(pool.reserved(kAcksReserved));
   const auto begins = [this] {
-    flash_.tombstones.flush_begins();
-    flash_.segments.flush_begins();
+    device_.tombstones.flush_begins();
+    device_.segments.flush_begins();
   };
   syncs_.on_flush(begins, [this](bool ok) { flushed(ok); });
   writer_.on_frame([this](Frame& frame, const Status& status) { frame_done(frame, status); });
@@ -93,7 +94,7 @@ void Demoter::replace(PoolRecord& record, PoolRecord& by) {
   dequeue(record);
   uncount(record);
   // Where `by` will not be queued nobody would tell them.
-  if (!flash_.health.on()) return take_acks(record, tier_is_off());
+  if (!device_.health.on()) return take_acks(record, tier_is_off());
   if (!Flash::admits(by)) return take_acks(record, beyond_quota());
   by.acks_first = std::exchange(record.acks_first, nullptr);
   by.acks_last = std::exchange(record.acks_last, nullptr);
@@ -101,7 +102,7 @@ void Demoter::replace(PoolRecord& record, PoolRecord& by) {
 
 void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack) {
   if (level == AckLevel::kPooled) return on_ack({});
-  if (!flash_.health.on()) return on_ack(tier_is_off());
+  if (!device_.health.on()) return on_ack(tier_is_off());
   if (record.missed && record.state == PoolRecord::State::kClean) static_cast<void>(take_copy(record));
   const bool backed =
       flash_.backs(record.place) && !flash_.usage.given_up(*record.tenant, record.place.segment, record.place.offset);
@@ -109,7 +110,7 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
   if (record.state == PoolRecord::State::kClean && record.load == nullptr && (!backed || unsafe)) {
     // It would only be dropped. Beside copies that count no more are begun than can be written.
     const bool admitted = Flash::admits(record);
-    if (!admitted || flash_.over_budget(unsafe ? dirty_bytes_ + record.bytes() : 0)) {
+    if (!admitted || device_.over_budget(unsafe ? dirty_bytes_ + record.bytes() : 0)) {
       due_.emplace_back(std::move(on_ack), admitted ? budget_spent() : beyond_quota());
       return acks_.arm(flash_.loop.now());
     }
@@ -142,19 +143,19 @@ void Demoter::write_again(PoolRecord& record) {
 
 void Demoter::flushed(bool ok) {
   if (ok) {
-    flash_.segments.flushed();
-    flash_.tombstones.flushed();
+    device_.segments.flushed();
+    device_.tombstones.flushed();
     return evictor_.tombstones_durable();
   }
-  flash_.segments.flush_failed();
-  flash_.tombstones.flush_failed();
+  device_.segments.flush_failed();
+  device_.tombstones.flush_failed();
   writer_.roll();  // behind a frame that is lost a scan finds nothing
   kick();
 }
 
 void Demoter::await_removals(std::move_only_function<void(Status)> on_ack) {
-  if (!flash_.health.on()) return on_ack(tier_is_off());
-  if (flash_.tombstones.written_before(flash_.put_seq_next)) return on_ack({});
+  if (!device_.health.on()) return on_ack(tier_is_off());
+  if (device_.tombstones.written_before(flash_.put_seq_next)) return on_ack({});
   removal_waits_.push_back({flash_.put_seq_next, std::move(on_ack)});
   kick();
 }
@@ -177,26 +178,26 @@ void Demoter::flush_always(bool always) {
 }
 
 bool Demoter::settled() const noexcept {
-  return dirty_bytes_ == 0 && !flash_.tombstones.pending() && writer_.in_flight() == 0 && removal_waits_.empty();
+  return dirty_bytes_ == 0 && !device_.tombstones.pending() && writer_.in_flight() == 0 && removal_waits_.empty();
 }
 
 // ---- When ----
 
 void Demoter::kick() {
-  if (flash_.health.on()) pump_.arm(flash_.loop.now());
+  if (device_.health.on()) pump_.arm(flash_.loop.now());
 }
 
 bool Demoter::has_work() {
-  return flash_.tombstones.pending() || ((!urgent_.empty() || !waiting_.empty()) && !flash_.over_budget());
+  return device_.tombstones.pending() || ((!urgent_.empty() || !waiting_.empty()) && !device_.over_budget());
 }
 
 // What to write now; where it is nothing the timer is set for when that may change.
 Demoter::Which Demoter::must_write() {
-  if (flush_always_ || pressure_ || flash_.tombstones.carrying()) return Which::kAll;
-  catching_up_ = catching_up_ && flash_.tombstones.pending();
+  if (flush_always_ || pressure_ || device_.tombstones.carrying()) return Which::kAll;
+  catching_up_ = catching_up_ && device_.tombstones.pending();
   if (catching_up_) return Which::kAll;
   if ((pressure_ = dirty_bytes_ > pool_.bytes() / 2)) return Which::kAll;
-  if (!removal_waits_.empty() && flash_.tombstones.pending() && writer_.in_flight() == 0) return Which::kAll;
+  if (!removal_waits_.empty() && device_.tombstones.pending() && writer_.in_flight() == 0) return Which::kAll;
   if (!urgent_.empty()) {
     // While a frame is on its way small ones gather, and share the next.
     std::uint64_t gathered = 0;
@@ -206,8 +207,8 @@ Demoter::Which Demoter::must_write() {
   }
   const Time now = flash_.loop.now();
   const Time idle_at = after(last_activity_, timing_.idle);
-  if (!flash_.tombstones.pending()) removal_at_ = kNever;
-  if (flash_.tombstones.pending() && removal_at_ == kNever) removal_at_ = now;
+  if (!device_.tombstones.pending()) removal_at_ = kNever;
+  if (device_.tombstones.pending() && removal_at_ == kNever) removal_at_ = now;
   const Time oldest = waiting_.empty() ? removal_at_ : std::min(removal_at_, waiting_.front()->published);
   const Time age_at = oldest == kNever ? kNever : after(oldest, timing_.after);
   if (now >= age_at) return Which::kAll;
@@ -231,7 +232,7 @@ void Demoter::pump() {
 // Over the write budget: gives up what must_write() would ask for, the oldest first. What waited for idleness only
 // waits on, and is looked at again when it is due.
 void Demoter::drop_due() {
-  if (!flash_.over_budget()) return;
+  if (!device_.over_budget()) return;
   const auto drop = [this](PoolRecord& record) {
     flash_.stats.writes_dropped.add();
     give_up(record, budget_spent());
@@ -252,7 +253,7 @@ void Demoter::drop_due() {
 bool Demoter::write_one(Which which) {
   Frame* frame = writer_.begin_frame();
   if (frame == nullptr) return false;
-  const bool over_budget = flash_.over_budget();  // once: opening the frame's segment may have spent the last of it
+  const bool over_budget = device_.over_budget();  // once: opening the frame's segment may have spent the last of it
   fill(*frame, over_budget ? Which::kNone : which);
   if (!frame->empty()) {
     writer_.submit(*frame);
@@ -262,8 +263,8 @@ bool Demoter::write_one(Which which) {
   }
   const bool fresh = writer_.fresh();
   writer_.give_back(*frame);
-  if (!flash_.tombstones.pending() && over_budget) return true;
-  if (only_carried() && !flash_.tombstones.next_is_carried()) return false;
+  if (!device_.tombstones.pending() && over_budget) return true;
+  if (only_carried() && !device_.tombstones.next_is_carried()) return false;
   if (!fresh) {
     writer_.roll();
     return true;
@@ -286,10 +287,10 @@ PoolRecord* Demoter::next(Which which) const noexcept {
 
 // Whether the open segment was the last ready one. Until another is ready it takes only copies of what its old holders
 // still have: if the machine stops now it can be given up at once, when everything else may hold tombstones that count.
-bool Demoter::only_carried() const noexcept { return flash_.segments.ready_count() == 0; }
+bool Demoter::only_carried() const noexcept { return device_.segments.ready_count() == 0; }
 
 void Demoter::fill(Frame& frame, Which which) {
-  Tombstones& tombstones = flash_.tombstones;
+  Tombstones& tombstones = device_.tombstones;
   while (tombstones.pending() && (!only_carried() || tombstones.next_is_carried()) &&
          frame.add(tombstones.next_pending()))
     tombstones.take_pending();
@@ -310,8 +311,8 @@ void Demoter::frame_done(Frame& frame, const Status& status) {
   // Where a flush has failed meanwhile, a scan may not come as far as this frame.
   const bool reachable = status && !flash_.segments.at(segment.id).unflushed;
   for (const Tombstone& tombstone : frame.tombstones()) {
-    if (reachable) flash_.tombstones.written(tombstone, segment.id, segment.generation);
-    if (!reachable) flash_.failed(tombstone);
+    if (reachable) device_.tombstones.written(tombstone, segment.id, segment.generation);
+    if (!reachable) device_.failed(tombstone);
   }
   if (reachable && !frame.tombstones().empty()) {
     flash_.stats.tombstones.add(frame.tombstones().size());
@@ -336,7 +337,7 @@ void Demoter::frame_done(Frame& frame, const Status& status) {
 }
 
 void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
-  if (!flash_.health.on()) {
+  if (!device_.health.on()) {
     note_stray(record, place);
     return give_up(record, tier_is_off());
   }
@@ -356,7 +357,7 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
   }
   record.place = place;
   // Older copies must not outlive it.
-  std::vector<ReplacedPlace> copies = flash_.strays.take(record.key.hash);
+  std::vector<ReplacedPlace> copies = flash_.take_strays(record.key.hash);
   if (outdated.generation != 0) copies.push_back({outdated.segment, outdated.generation});
   flash_.replaced_by(record, place, copies);
   uncount(record);
@@ -366,7 +367,7 @@ void Demoter::record_written(PoolRecord& record, const FlashPlace& place) {
 
 // It may be on the medium at `place`, and is not known to be.
 void Demoter::note_stray(const PoolRecord& record, const FlashPlace& place) {
-  if (!flash_.strays.add(record.key.hash, {place.segment, place.generation})) end_copies(record.key, place);
+  if (!device_.strays.add(record.key.hash, {place.segment, place.generation})) end_copies(record.key, place);
 }
 
 // Buries what was, or may have been, written at `place`. Its tombstone is newer than a copy that is known, and ends it,
@@ -387,7 +388,7 @@ void Demoter::record_failed(PoolRecord& record, const FlashPlace& place) {
   rewrite ? note_stray(record, place) : end_copies(record.key, place);
   record.put_seq = flash_.put_seq_next++;
   record.place = {};
-  if (!flash_.health.on()) return give_up(record, tier_is_off());
+  if (!device_.health.on()) return give_up(record, tier_is_off());
   if (++record.write_failures > 1) return give_up(record, not_written());
   urgent_.push_front(record);
 }
@@ -402,7 +403,7 @@ std::optional<FlashPlace> Demoter::copy_of(const PoolRecord& record) const {
 // The record will not be on flash, but for a copy that there may be; it stays in the pool as long as there is room.
 void Demoter::give_up(PoolRecord& record, const Status& why) {
   record.place = copy_of(record).value_or(FlashPlace{});
-  record.missed = !flash_.health.on();
+  record.missed = !device_.health.on();
   flash_.bury_replaced(record);
   uncount(record);
   pool_.clean(record);
@@ -450,7 +451,7 @@ bool Demoter::catch_up(PoolRecord& record) {
   if (record.state != PoolRecord::State::kClean || record.load != nullptr) return true;
   if (!record.missed && !flash_.lost(record.place)) return true;
   if (take_copy(record)) return true;
-  if (!Flash::admits(record) || flash_.over_budget(dirty_bytes_ + record.bytes())) return true;
+  if (!Flash::admits(record) || device_.over_budget(dirty_bytes_ + record.bytes())) return true;
   if (dirty_bytes_ > 0 && dirty_bytes_ + record.bytes() > pool_.bytes() / 4) return false;
   record.place = {};
   write_again(record);
@@ -485,8 +486,8 @@ void Demoter::take_acks(PoolRecord& record, const Status& status) {
 }
 
 void Demoter::take_removals() {
-  const bool on = flash_.health.on();
-  while (!removal_waits_.empty() && (!on || flash_.tombstones.written_before(removal_waits_.front().before))) {
+  const bool on = device_.health.on();
+  while (!removal_waits_.empty() && (!on || device_.tombstones.written_before(removal_waits_.front().before))) {
     due_.emplace_back(std::move(removal_waits_.front().on_ack), on ? Status{} : Status(tier_is_off()));
     removal_waits_.pop_front();
   }

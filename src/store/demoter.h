@@ -21,10 +21,9 @@
 #include <vector>
 
 #include "io/loop.h"
-#include "store/log_writer.h"
+#include "store/device_log.h"
 #include "store/pool.h"
 #include "store/recycler.h"
-#include "store/sync_queue.h"
 #include "store/tenant_space.h"
 
 namespace kvd::store {
@@ -41,7 +40,7 @@ class Demoter {
     Duration idle{};
   };
 
-  Demoter(Flash& flash, Pool& pool, LogWriter& writer, Evictor& evictor, SyncQueue& syncs, Timing timing);
+  Demoter(Flash& flash, Pool& pool, DeviceLog& log, Timing timing);
 
   // Whether gets are being served from flash: demotion then waits when it can.
   void on_reading(std::function<bool()> reading) { reading_ = std::move(reading); }
@@ -113,6 +112,7 @@ class Demoter {
 
   Flash& flash_;
   Pool& pool_;
+  FlashDevice& device_;
   LogWriter& writer_;
   Evictor& evictor_;
   SyncQueue& syncs_;

@@ -11,10 +11,11 @@
 
 namespace kvd::store {
 
-Evictor::Evictor(Flash& flash, SyncQueue& syncs)
+Evictor::Evictor(Flash& flash, FlashDevice& device, SyncQueue& syncs)
     : flash_(flash),
+      device_(device),
       syncs_(syncs),
-      discards_(flash.volume.disk().discards()),
+      discards_(device.volume.disk().discards()),
       sweep_(flash.loop, [this] { sweep(); }),
       retry_(flash.loop, [this] { retry_all(); }) {
   tasks_.reserve(kTasksReserved);
@@ -26,15 +27,15 @@ Evictor::Evictor(Flash& flash, SyncQueue& syncs)
 
 void Evictor::add_spare() {
   spare_.push_back(std::make_unique<Task>());
-  const std::size_t tail = std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes());
+  const std::size_t tail = std::min<std::size_t>(kDescriptorAreaMax, flash_.segment_bytes());
   spare_.back()->buffer.grow(std::max(tail, footer_bytes(1, 1, flash_.records_per_segment())));
   spare_.back()->content.reserve(flash_.records_per_segment());
 }
 
 void Evictor::maintain() {
-  if (!flash_.health.on()) return flash_.update_gauges();  // what flash holds is the next opening's
+  if (!device_.health.on()) return flash_.update_gauges();  // what flash holds is the next opening's
   prepare_free();
-  if (const auto overfull = flash_.tombstones.overfull();
+  if (const auto overfull = device_.tombstones.overfull();
       overfull && flash_.segments.at(*overfull).state == SegmentState::kSealed && tasks_.size() < kTasksMax)
     evict(*overfull);
   while (!surplus_.empty() && tasks_.size() < kTasksMax) {
@@ -47,24 +48,23 @@ void Evictor::maintain() {
     return static_cast<std::uint32_t>(std::ranges::count_if(
         tasks_, [](const auto& task) { return task->step != Task::Step::kReaders && !task->retire; }));
   };
-  while (flash_.health.on() && tasks_.size() < kTasksMax && flash_.segments.ready_count() + unblocked() < kReadyWanted)
+  while (device_.health.on() && tasks_.size() < kTasksMax &&
+         device_.segments.ready_count() + unblocked() < kReadyWanted)
     if (!give_up_one()) break;
-  if (flash_.health.on() && stuck())
+  if (device_.health.on() && stuck())
     if (const auto victim =
-            flash_.segments.first_victim([&](auto s) { return !flash_.tombstones.holds_for_others(s); }))
+            device_.segments.first_victim([&](auto s) { return !device_.tombstones.holds_for_others(s); }))
       evict(*victim);
   flash_.update_gauges();
 }
 
-void Evictor::give_up(const std::vector<std::uint32_t>& segments) {
-  for (const std::uint32_t s : segments) surplus_.push_back({s, flash_.segments.at(s).generation});
-}
+void Evictor::give_up(std::uint32_t segment) { surplus_.push_back({segment, flash_.segments.at(segment).generation}); }
 
 void Evictor::resume() {
   failures_ = 0;
   for (const auto& task : tasks_) task->failures = 0;
-  for (std::uint32_t s = 0; s < flash_.segments.count(); ++s)
-    if (flash_.segments.at(s).doomed) surplus_.push_back({s, flash_.segments.at(s).generation});
+  for (std::uint32_t s = device_.segments.first(); s < device_.segments.end(); ++s)
+    if (flash_.segments.at(s).doomed) give_up(s);
   retry_all();
   maintain();
 }
@@ -79,8 +79,8 @@ void Evictor::prepare_free() {
   const auto preparing = [this] {
     return static_cast<std::uint32_t>(std::ranges::count_if(tasks_, [](const auto& task) { return !task->evicts; }));
   };
-  while (flash_.health.on() && flash_.segments.ready_count() + preparing() < kReadyWanted) {
-    const auto free = flash_.segments.start_preparing();
+  while (device_.health.on() && device_.segments.ready_count() + preparing() < kReadyWanted) {
+    const auto free = device_.segments.start_preparing();
     if (!free) return;
     write_header(add_task(*free, false));
   }
@@ -89,21 +89,21 @@ void Evictor::prepare_free() {
 // Whether all that is being given up waits for tombstones to be carried, and there is nowhere to carry them: a crash
 // while the last ready segment took such copies leaves that. Recovery sees to it that some segment has none to carry.
 bool Evictor::stuck() const {
-  const Segments& segments = flash_.segments;
+  const DeviceSegments& segments = device_.segments;
   return !tasks_.empty() && segments.ready_count() == 0 && segments.count_in(SegmentState::kOpen) == 0 &&
          segments.count_in(SegmentState::kSealing) == 0 &&
          std::ranges::all_of(tasks_, [](const auto& task) { return task->step == Task::Step::kTombstones; });
 }
 
 bool Evictor::give_up_one() {
-  const auto victim = flash_.segments.start_eviction(true);
+  const auto victim = device_.segments.start_eviction(true);
   if (victim) begin(*victim);
   return victim.has_value();
 }
 
 void Evictor::make_index_room() {
-  if (!flash_.health.on() || tasks_.size() >= kTasksMax) return;
-  if (const auto victim = flash_.segments.start_eviction(false)) begin(*victim);
+  if (!device_.health.on() || tasks_.size() >= kTasksMax) return;
+  if (const auto victim = device_.segments.start_eviction(false)) begin(*victim);
 }
 
 bool Evictor::make_index_room_now() {
@@ -115,7 +115,7 @@ bool Evictor::make_index_room_now() {
 }
 
 void Evictor::evict(std::uint32_t segment, bool retire) {
-  flash_.segments.start_eviction_of(segment);
+  device_.segments.start_eviction_of(segment);
   begin(segment).retire = retire;
 }
 
@@ -124,7 +124,7 @@ Evictor::Task& Evictor::begin(std::uint32_t segment) {
   flash_.stats.segments_evicted.add();
   flash_.usage.forget(segment);
   Task& task = add_task(segment, true);
-  read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
+  read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.segment_bytes()));
   return task;
 }
 
@@ -133,8 +133,8 @@ std::vector<std::uint32_t> Evictor::removed_from(std::uint64_t hash) {
   for (const auto& task : tasks_) {
     if (!task->evicts || (task->content_known && !std::ranges::binary_search(task->content, hash))) continue;
     if (task->removed.contains(hash)) continue;
-    if (!task->content_known && task->removed.size() >= flash_.volume.segment_pages()) {
-      flash_.tombstones.await_end(task->segment, flash_.put_seq_next++);
+    if (!task->content_known && task->removed.size() >= flash_.segment_pages()) {
+      device_.tombstones.await_end(task->segment, flash_.put_seq_next++);
       continue;
     }
     task->removed.insert(hash);
@@ -164,7 +164,7 @@ void Evictor::submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, st
   task.op.offset = offset;
   task.op.buffers = {&task.io, 1};
   task.op.on_done = std::move(on_done);
-  flash_.submit(task.op);
+  device_.submit(task.op);
 }
 
 // ---- (2) index entries ----
@@ -172,18 +172,19 @@ void Evictor::submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, st
 void Evictor::read_footer(Task& task, std::size_t bytes) {
   task.step = Task::Step::kFooter;
   task.buffer.grow(bytes);
-  const std::uint64_t offset = flash_.volume.offset_of(task.segment) + flash_.volume.segment_bytes() - bytes;
+  const std::uint64_t offset = device_.offset_of(task.segment) + flash_.segment_bytes() - bytes;
   submit(task, io::DiskOp::Kind::kRead, offset, bytes, [this, &task](Status status) { footer_read(task, status); });
 }
 
 void Evictor::footer_read(Task& task, const Status& status) {
   const Segment& segment = flash_.segments.at(task.segment);
   const Bytes area = task.buffer.first(task.io.iov_len);
-  const auto trailer = status ? peek_footer(area, task.segment, segment.generation, flash_.volume.segment_bytes())
-                              : Result<FooterTrailer>(fail(status.error()));
+  const auto trailer = status
+                           ? peek_footer(area, device_.local(task.segment), segment.generation, flash_.segment_bytes())
+                           : Result<FooterTrailer>(fail(status.error()));
   if (trailer && trailer->footer_bytes > area.size()) return read_footer(task, trailer->footer_bytes);
   if (trailer) {
-    if (parse_footer(area.last(trailer->footer_bytes), flash_.volume.seeds(), *trailer, footer_)) {
+    if (parse_footer(area.last(trailer->footer_bytes), device_.volume.seeds(), *trailer, footer_)) {
       erase_by(task, footer_);
       return index_clean(task);
     }
@@ -227,8 +228,8 @@ void Evictor::sweep() {
 void Evictor::index_clean(Task& task) {
   flash_.update_gauges();
   task.step = Task::Step::kTombstones;
-  flash_.tombstones.carry_from(task.segment);
-  if (flash_.tombstones.carried(task.segment) > 0 && on_progress_) on_progress_();
+  device_.tombstones.carry_from(task.segment);
+  if (device_.tombstones.carried(task.segment) > 0 && on_progress_) on_progress_();
   check_tombstones(task);
 }
 
@@ -238,7 +239,7 @@ void Evictor::tombstones_durable() {
 }
 
 void Evictor::check_tombstones(Task& task) {
-  if (flash_.tombstones.carried(task.segment) > 0) return;
+  if (device_.tombstones.carried(task.segment) > 0) return;
   task.step = Task::Step::kReaders;
   check_readers(task);
 }
@@ -259,26 +260,25 @@ void Evictor::write_header(Task& task) {
   task.step = Task::Step::kHeader;
   task.new_generation = flash_.generation_next++;
   SegmentHeader header;
-  header.segment = task.segment;
-  header.uuid = flash_.volume.superblock().uuid;
+  header.segment = device_.local(task.segment);
+  header.uuid = device_.volume.superblock().uuid;
   header.generation = task.new_generation;
-  header.boot_epoch = flash_.volume.boot_epoch();
-  header.segment_bytes = flash_.volume.segment_bytes();
+  header.boot_epoch = device_.volume.boot_epoch();
+  header.segment_bytes = flash_.segment_bytes();
   task.unopened = unopened();
   task.buffer.grow(kPageBytes);
-  encode_segment_header(task.buffer.first(kPageBytes), flash_.volume.seeds(), header,
-                        flash_.segments.recent(kRecentMax), task.unopened);
-  submit(task, io::DiskOp::Kind::kWrite, flash_.volume.offset_of(task.segment), kPageBytes,
-         [this, &task](Status status) {
-           if (!status) return retry(task);
-           syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });
-         });
+  encode_segment_header(task.buffer.first(kPageBytes), device_.volume.seeds(), header,
+                        device_.segments.recent(kRecentMax), task.unopened);
+  submit(task, io::DiskOp::Kind::kWrite, device_.offset_of(task.segment), kPageBytes, [this, &task](Status status) {
+    if (!status) return retry(task);
+    syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });
+  });
 }
 
 // The lowest generation of segments that will be opened with the header that they have or are being given. Headers that
 // are in flight together may end, and so be opened, in another order than they were begun.
 std::uint64_t Evictor::unopened() const {
-  std::uint64_t lowest = flash_.segments.ready_generation_min();
+  std::uint64_t lowest = device_.segments.ready_generation_min();
   for (const auto& task : tasks_)
     if (task->step == Task::Step::kHeader || task->step == Task::Step::kDiscard)
       lowest = std::min(lowest, task->new_generation);
@@ -301,22 +301,22 @@ void Evictor::discard_next() {
   Task& task = **next;
   discarding_ = true;
   task.op.kind = io::DiskOp::Kind::kDiscard;
-  task.op.offset = flash_.volume.offset_of(task.segment) + task.discard_at;
+  task.op.offset = device_.offset_of(task.segment) + task.discard_at;
   task.op.buffers = {};
-  task.op.discard_bytes = std::min(kDiscardBytes, flash_.volume.segment_bytes() - task.discard_at);
+  task.op.discard_bytes = std::min(kDiscardBytes, flash_.segment_bytes() - task.discard_at);
   task.op.on_done = [this, &task](Status status) { discarded(task, status); };
-  flash_.submit(task.op);
+  device_.submit(task.op);
 }
 
 void Evictor::discarded(Task& task, const Status& status) {
   discarding_ = false;
   task.discard_at += task.op.discard_bytes;
   if (status) flash_.stats.flash_bytes_discarded.add(task.op.discard_bytes);
-  const bool on = flash_.health.on();  // otherwise the rest is not worth waiting for
+  const bool on = device_.health.on();  // otherwise the rest is not worth waiting for
   if (!status && on && std::exchange(discards_, false))
     flash_.log.warn(
         fmt::format("store: the device discards nothing until the next start: {}", error_text(status.error())));
-  if (on && discards_ && task.discard_at < flash_.volume.segment_bytes()) return discard_next();
+  if (on && discards_ && task.discard_at < flash_.segment_bytes()) return discard_next();
   finish(task);
   if (discards_) return discard_next();
   const auto waits = [](const auto& other) { return other->step == Task::Step::kDiscard; };
@@ -329,14 +329,14 @@ void Evictor::discarded(Task& task, const Status& status) {
 
 void Evictor::finish(Task& task) {
   failures_ = 0;
-  flash_.tombstones.forget(task.segment);
-  flash_.strays.forget(task.segment);
+  device_.tombstones.forget(task.segment);
+  device_.strays.forget(task.segment);
   flash_.release_namespaces(task.segment);
   if (task.retire) {
     flash_.segments.at(task.segment).generation = task.new_generation;
     flash_.segments.at(task.segment).state = SegmentState::kRetired;
   } else {
-    flash_.segments.ready(task.segment, task.new_generation, task.unopened);
+    device_.segments.ready(task.segment, task.new_generation, task.unopened);
   }
   const auto at = std::ranges::find_if(tasks_, [&](const auto& other) { return other.get() == &task; });
   if (task.buffer.size() > kBufferKeptMax) task.buffer = AlignedBuffer();
@@ -349,17 +349,17 @@ void Evictor::finish(Task& task) {
 // The segment stays given up. Its header may or may not be the new one, so it counts as living until a write succeeds.
 void Evictor::retry(Task& task) {
   task.step = Task::Step::kRetry;
-  if (!flash_.health.on()) return;  // see resume()
+  if (!device_.health.on()) return;  // see resume()
   flash_.log.warn(fmt::format("store: segment {} could not be prepared; trying again", task.segment));
-  const bool waited_for = flash_.tombstones.awaits_end(task.segment);  // nobody's removal may hang on it
+  const bool waited_for = device_.tombstones.awaits_end(task.segment);  // nobody's removal may hang on it
   ++task.failures;
   if (++failures_ >= kFailuresMax || (waited_for && task.failures >= kFailuresMax))
-    return flash_.health.turn_off("no segment can be prepared");
+    return device_.health.turn_off("no segment can be prepared");
   if (!retry_.armed()) retry_.arm_in(kRetryDelay);
 }
 
 void Evictor::retry_all() {
-  if (!flash_.health.on()) return;
+  if (!device_.health.on()) return;
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     Task& task = *tasks_[i];
     if (task.step != Task::Step::kRetry) continue;

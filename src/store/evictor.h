@@ -1,10 +1,10 @@
-// Evictor: gives up segments and makes them ready for new frames, a few ahead of need.
+// Evictor: gives up segments of a device and makes them ready for new frames, a few ahead of need.
 //
 // Giving up a segment: (1) its state makes its records unfindable at once; (2) its index entries are erased, by its
 // footer or, where that cannot be read, by a sweep over the index in slices; (3) tombstones it holds for other segments
 // are written elsewhere and flushed; (4) loads that still read from it end; (5) its header with a new generation is
 // written and flushed; (6) where the disk takes discards, the device is told that what the segment held is not needed,
-// one piece at a time for the whole store, until it fails at one. Only then may frames overwrite it. A segment that
+// one piece at a time, until it fails at one. Only then may frames overwrite it. A segment that
 // never held anything needs (5) only.
 // Belongs to the store's loop.
 #pragma once
@@ -33,7 +33,7 @@ class Evictor {
       5;  // in a row, then the device is taken for dead: nothing can be written
   static constexpr Duration kRetryDelay = std::chrono::seconds(1);  // after an error
 
-  Evictor(Flash& flash, SyncQueue& syncs);
+  Evictor(Flash& flash, FlashDevice& device, SyncQueue& syncs);
 
   // Called when a segment became ready or was sealed, or when tombstones wait to be written. Must not call back into
   // the evictor.
@@ -48,8 +48,8 @@ class Evictor {
   // The index has no place for a record: erases a segment's entries at once (a sweep, milliseconds). False when nothing
   // is left to give up.
   bool make_index_room_now();
-  // Sealed segments to give up as soon as may be, a few at a time: recovery had no room for their records.
-  void give_up(const std::vector<std::uint32_t>& segments);
+  // A sealed segment to give up as soon as may be, a few at a time: recovery had no room for its records.
+  void give_up(std::uint32_t segment);
   // The device is back: goes on with what could not be done, and gives up what is doomed.
   void resume();
   // Gives up this segment, which must be sealed; `retire`: for good, its number is to disappear from the volume.
@@ -111,6 +111,7 @@ class Evictor {
   void retry_all();
 
   Flash& flash_;
+  FlashDevice& device_;
   SyncQueue& syncs_;
   std::function<void()> on_progress_;
   std::vector<std::unique_ptr<Task>> tasks_;

@@ -5,61 +5,29 @@
 
 namespace kvd::store {
 
-void Flash::submit(io::DiskOp& op) {
-  const bool off = recovered && !health.on();
-  std::uint64_t bytes = 0;
-  for (const iovec& buffer : op.buffers) bytes += buffer.iov_len;
-  if (op.kind == io::DiskOp::Kind::kRead && !off) stats.flash_bytes_read.add(bytes);
-  if (op.kind == io::DiskOp::Kind::kWrite && !off) {
-    stats.flash_bytes_written.add(bytes);
-    write_budget_.spend(static_cast<double>(bytes));
-  }
-  const Time expected = health.submitted(op.kind);
-  // Two pointers: what a move_only_function holds without taking memory.
-  Flight& flight = flights_.take();
-  flight.expected = expected;
-  flight.hint = op.kind == io::DiskOp::Kind::kDiscard;
-  flight.changes = flight.hint || op.kind == io::DiskOp::Kind::kWrite;
-  flight.refused = off;
-  writing_ += flight.changes ? 1 : 0;
-  flight.on_done = std::move(op.on_done);
-  op.on_done = [this, &flight](Status status) { landed(flight, status); };
-  const bool late = ended_ && flight.changes;
-  const Status submitted = off    ? Status(tier_is_off())
-                           : late ? Status(fail(Code::kIo, "the store has ended"))
-                                  : volume.disk().submit(op);
-  if (!submitted) {
-    refused_.emplace_back(&op, submitted);
-    if (!refused_timer_.armed()) refused_timer_.arm(loop.now());
-  }
+namespace {
+
+std::vector<std::unique_ptr<FlashDevice>> make_devices(io::Loop& loop, Log& log, StoreStats& stats, Segments& segments,
+                                                       std::vector<OpenedDevice> opened, policy::Eviction eviction) {
+  std::vector<std::unique_ptr<FlashDevice>> devices;
+  for (OpenedDevice& one : opened)
+    devices.push_back(std::make_unique<FlashDevice>(loop, log, stats, segments, std::move(one), eviction));
+  return devices;
 }
 
-void Flash::landed(Flight& flight, const Status& status) {
-  const Time expected = flight.expected;
-  const bool well = status.has_value() || flight.hint || flight.refused;
-  writing_ -= flight.changes ? 1 : 0;
-  auto on_done = std::move(flight.on_done);
-  flights_.give_back(flight);
-  health.completed(expected, well);
-  if (!well) stats.io_errors.add();
-  on_done(status);
-}
+}  // namespace
 
-bool Flash::over_budget(std::uint64_t more) {
-  if (!write_budget_.bounded()) return false;
-  const Time now = loop.now();
-  write_budget_.pass(std::chrono::duration<double>(now - budget_at_).count());
-  budget_at_ = now;
-  return write_budget_.left() <= static_cast<double>(more);
-}
-
-void Flash::fail_refused() {
-  const auto refused = std::exchange(refused_, {});
-  for (const auto& [op, status] : refused) {
-    auto done = std::move(op->on_done);
-    done(status);
-  }
-}
+Flash::Flash(io::Loop& loop_in, Log& log_in, StoreStats& stats_in, Namespaces& namespaces_in,
+             std::vector<OpenedDevice> opened, std::uint64_t index_records_max, policy::Eviction eviction)
+    : loop(loop_in),
+      log(log_in),
+      stats(stats_in),
+      namespaces(namespaces_in),
+      index(index_records_max),
+      devices(make_devices(loop, log, stats, segments, std::move(opened), eviction)),
+      usage(segments, segment_pages()),
+      segment_namespaces_(segments.count()),
+      hidden_(index_records_max) {}
 
 bool Flash::enter(const RecordKey& key, const IndexEntry& entry, FlashPlace* outdated) {
   IndexEntry before;
@@ -93,13 +61,14 @@ void Flash::release_namespaces(std::uint32_t segment) {
 
 void Flash::bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation, std::uint64_t put_seq) {
   if (put_seq == 0) put_seq = put_seq_next++;
-  if (!health.on() && tombstones.waiting() >= removals_waiting_max) {
+  FlashDevice& device = device_of(segment);
+  if (!device.health.on() && device.tombstones.waiting() >= removals_waiting_max) {
     if (segments.at(segment).generation != generation) return;
     segments.at(segment).doomed = true;
-    return tombstones.await_end(segment, put_seq);
+    return device.tombstones.await_end(segment, put_seq);
   }
   hold_namespace(segment, key.ns);
-  tombstones.add({key, put_seq, segment, generation});
+  device.tombstones.add({key, put_seq, segment, generation});
 }
 
 void Flash::replaced_by(PoolRecord& record, const FlashPlace& place, const std::vector<ReplacedPlace>& outdated) {
@@ -116,11 +85,19 @@ void Flash::imply(const PoolRecord& record, const FlashPlace& place, const Repla
   Tombstone tombstone{record.key, record.put_seq, old.segment, old.generation};
   tombstone.outdates = outdates;
   // Where a flush has failed a scan may not come as far as the record.
+  FlashDevice& device = device_of(old.segment);
   if (segments.at(place.segment).unflushed) {
-    tombstones.add(tombstone);
+    device.tombstones.add(tombstone);
   } else {
-    tombstones.imply(tombstone, place.segment, place.generation);
+    device.tombstones.imply(tombstone, place.segment, place.generation);
   }
+}
+
+std::vector<ReplacedPlace> Flash::take_strays(std::uint64_t hash) {
+  std::vector<ReplacedPlace> places;
+  for (const auto& device : devices)
+    for (const ReplacedPlace& place : device->strays.take(hash)) places.push_back(place);
+  return places;
 }
 
 void Flash::bury_replaced(PoolRecord& record) {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/bytes.h"
+#include "store/device_segments.h"
 
 namespace kvd::store {
 namespace {
@@ -19,6 +20,7 @@ FlashUsage::FlashUsage(Segments& segments, std::uint32_t segment_pages, std::siz
       shares_(segments.count()),
       shares_left_(shares_max),
       coarse_(segments.count(), false),
+      coarse_from_(segments.devices(), kNoOrder),
       spent_(segments.count(), false) {
   for (auto& shares : shares_) shares.reserve(1);
   listed_.reserve(segments.count());
@@ -31,7 +33,8 @@ FlashUsage::Share* FlashUsage::share_of(const TenantSpace& tenant, std::uint32_t
 
 void FlashUsage::add(TenantSpace& tenant, std::uint32_t segment, std::uint32_t page, std::uint32_t pages) {
   if (given_up(tenant, segment, page)) return;
-  tenant.end = std::max(tenant.end, LogPosition{segments_.at(segment).order, page + pages});
+  TenantFlash& flash = flash_of(tenant, segment);
+  flash.end = std::max(flash.end, LogPosition{segments_.at(segment).order, page + pages});
   Share* share = share_of(tenant, segment);
   spent_[segment] = false;
   tenant.flash_bytes.add(std::uint64_t{pages} * kPageBytes);
@@ -42,9 +45,10 @@ void FlashUsage::add(TenantSpace& tenant, std::uint32_t segment, std::uint32_t p
   }
   if (share == nullptr) {
     coarse_[segment] = true;
-    coarse_from_ = std::min(coarse_from_, segments_.at(segment).order);
+    std::uint64_t& from = coarse_from_[segments_.at(segment).device];
+    from = std::min(from, segments_.at(segment).order);
     forget_gone(tenant);  // before it could become one part with what is there
-    return tenant.coarse.add(segments_.at(segment).order, pages);
+    return flash.coarse.add(segments_.at(segment).order, pages);
   }
   share->pages[stretch_of(page)] = static_cast<std::uint16_t>(share->pages[stretch_of(page)] + pages);
   share->all += pages;
@@ -74,7 +78,7 @@ void FlashUsage::remove(TenantSpace& tenant, std::uint32_t segment, std::uint32_
   if (given_up(tenant, segment, page)) return;
   if (Share* share = share_of(tenant, segment)) pages -= take(*share, stretch_of(page), pages);
   if (pages > 0 && coarse_[segment])
-    tenant.flash_bytes.sub(tenant.coarse.remove(segments_.at(segment).order, pages) * kPageBytes);
+    tenant.flash_bytes.sub(flash_of(tenant, segment).coarse.remove(segments_.at(segment).order, pages) * kPageBytes);
 }
 
 void FlashUsage::forget(std::uint32_t segment) {
@@ -95,23 +99,36 @@ bool FlashUsage::empty(std::uint32_t segment) const noexcept {
 
 // What was counted without a share in segments that have gone since.
 void FlashUsage::forget_gone(TenantSpace& tenant) const {
-  tenant.flash_bytes.sub(tenant.coarse.dropped_before(coarse_from_) * kPageBytes);
+  for (std::size_t device = 0; device < coarse_from_.size(); ++device)
+    tenant.flash_bytes.sub(tenant.on_device[device].coarse.dropped_before(coarse_from_[device]) * kPageBytes);
 }
 
 void FlashUsage::forget_coarse(std::uint32_t gone) {
   coarse_[gone] = false;
-  coarse_from_ = kNoOrder;
-  for (std::uint32_t segment = 0; segment < segments_.count(); ++segment)
-    if (coarse_[segment]) coarse_from_ = std::min(coarse_from_, segments_.at(segment).order);
+  const DeviceSegments& own = segments_.device(segments_.at(gone).device);
+  std::uint64_t& from = coarse_from_[segments_.at(gone).device];
+  from = kNoOrder;
+  for (std::uint32_t segment = own.first(); segment < own.end(); ++segment)
+    if (coarse_[segment]) from = std::min(from, segments_.at(segment).order);
 }
 
 // All of what it has up to there, of which the shares have nothing any more.
-void FlashUsage::give_up_coarse(TenantSpace& tenant) {
-  const CoarseUsage::Part part = tenant.coarse.take_oldest();
+void FlashUsage::give_up_coarse(TenantSpace& tenant, TenantFlash& from) {
+  const CoarseUsage::Part part = from.coarse.take_oldest();
   tenant.flash_given_up.add(part.pages * kPageBytes);
   tenant.flash_bytes.sub(part.pages * kPageBytes);
   const LogPosition behind{part.last, std::numeric_limits<std::uint32_t>::max()};
-  tenant.floor = std::max(tenant.floor, std::min(behind, tenant.end));
+  from.floor = std::max(from.floor, std::min(behind, from.end));
+}
+
+TenantFlash* FlashUsage::coarse_before(TenantSpace& tenant, std::uint64_t order) noexcept {
+  TenantFlash* oldest = nullptr;
+  for (TenantFlash& flash : tenant.on_device) {
+    if (flash.coarse.empty() || flash.coarse.oldest()->last >= order) continue;
+    oldest = &flash;
+    order = flash.coarse.oldest()->last;
+  }
+  return oldest;
 }
 
 // The segments with something of the tenant, in the order in which they were opened.
@@ -130,7 +147,8 @@ void FlashUsage::give_up(TenantSpace& tenant, std::uint32_t segment, std::uint32
   tenant.flash_given_up.add(std::uint64_t{share.pages[stretch]} * kPageBytes);
   take(share, stretch, std::numeric_limits<std::uint32_t>::max());
   const LogPosition behind{segments_.at(segment).order, (stretch + 1) * stretch_pages_};
-  tenant.floor = std::max(tenant.floor, std::min(behind, tenant.end));
+  TenantFlash& flash = flash_of(tenant, segment);
+  flash.floor = std::max(flash.floor, std::min(behind, flash.end));
   spent_[segment] = empty(segment);
   if (spent_[segment]) segments_.demote(segment);
 }
@@ -142,18 +160,19 @@ bool FlashUsage::make_room(TenantSpace& tenant, std::uint64_t bytes, std::size_t
   forget_gone(tenant);
   if (fits(quota)) return true;
   const std::uint64_t most = quota - quota / kGivenUpPart;
-  const auto coarse_before = [&](std::uint64_t order) {
-    return !tenant.coarse.empty() && tenant.coarse.oldest()->last < order;
+  const auto give_up_coarse_before = [&](std::uint64_t before) {
+    for (TenantFlash* from = nullptr; !fits(most) && (from = coarse_before(tenant, before)) != nullptr;)
+      give_up_coarse(tenant, *from);
   };
   list_segments(tenant);
   for (const auto& [order, segment] : listed_) {
     if (segments_max-- == 0) return false;
-    while (!fits(most) && coarse_before(order)) give_up_coarse(tenant);
+    give_up_coarse_before(order);
     for (std::uint32_t stretch = 0; stretch < kStretches && !fits(most); ++stretch)
       if (share_of(tenant, segment)->pages[stretch] > 0) give_up(tenant, segment, stretch);
     if (fits(most)) return true;
   }
-  while (!fits(most) && !tenant.coarse.empty()) give_up_coarse(tenant);
+  give_up_coarse_before(kNoOrder);
   return true;
 }
 

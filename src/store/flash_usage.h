@@ -1,12 +1,13 @@
 // FlashUsage: how many bytes of flash the records of each tenant take up that may be found, and where in the log they
 // lie, so that a tenant at its quota can give up its oldest.
 //
-// Giving up moves the tenant's floor forward along the log, in the order in which segments were opened: what it wrote
-// before is found no more. Nothing is read or written for it and nobody else's records are touched. Entries stay in the
-// index until their segment is given up, as removals have to name what lies there. The floor is not on flash: the next
-// start finds all there is and gives up anew. A segment is counted in kStretches parts; what a tenant has in one goes
-// together. The index knows 44 bits of a hash: where it takes a record for another tenant's, that one's count is wrong
-// until the segment goes.
+// Giving up moves the tenant's floor forward along a device's log, in the order in which segments were opened: what it
+// wrote before is found no more. Each device has a floor of its own: two segments that are open at once would otherwise
+// have what is written to the older one given up as soon as the floor lies in the younger. Nothing is read or written
+// for it and nobody else's records are touched. Entries stay in the index until their segment is given up, as removals
+// have to name what lies there. The floor is not on flash: the next start finds all there is and gives up anew. A
+// segment is counted in kStretches parts; what a tenant has in one goes together. The index knows 44 bits of a hash:
+// where it takes a record for another tenant's, that one's count is wrong until the segment goes.
 //
 // Memory: a share of 48 bytes for each tenant in each segment, of kSharesPerSegment on average; one in each segment is
 // taken at start, others as they come, up to that bound (4 TB: 14,901 segments, 46 MB). Where it is reached a tenant's
@@ -53,7 +54,8 @@ class FlashUsage {
   bool make_room(TenantSpace& tenant, std::uint64_t bytes, std::size_t segments_max = SIZE_MAX);
   // Whether the tenant has given up what it has there.
   [[nodiscard]] bool given_up(const TenantSpace& tenant, std::uint32_t segment, std::uint32_t page) const noexcept {
-    return tenant.floor != LogPosition{} && LogPosition{segments_.at(segment).order, page} < tenant.floor;
+    const LogPosition& floor = tenant.on_device[segments_.at(segment).device].floor;
+    return floor != LogPosition{} && LogPosition{segments_.at(segment).order, page} < floor;
   }
   // Whether tenants have given up all of what the segment still had: it is the next to go.
   [[nodiscard]] bool spent(std::uint32_t segment) const noexcept { return spent_[segment]; }
@@ -71,7 +73,12 @@ class FlashUsage {
   static std::uint32_t take(Share& share, std::uint32_t stretch, std::uint32_t pages);
   void forget_gone(TenantSpace& tenant) const;
   void forget_coarse(std::uint32_t gone);
-  static void give_up_coarse(TenantSpace& tenant);
+  static void give_up_coarse(TenantSpace& tenant, TenantFlash& from);
+  [[nodiscard]] TenantFlash& flash_of(TenantSpace& tenant, std::uint32_t segment) const noexcept {
+    return tenant.on_device[segments_.at(segment).device];
+  }
+  // Where the tenant's oldest part without a share is, if it ends before this order.
+  static TenantFlash* coarse_before(TenantSpace& tenant, std::uint64_t order) noexcept;
   [[nodiscard]] bool empty(std::uint32_t segment) const noexcept;
   void list_segments(const TenantSpace& tenant);
   void give_up(TenantSpace& tenant, std::uint32_t segment, std::uint32_t stretch);
@@ -81,7 +88,7 @@ class FlashUsage {
   std::vector<std::vector<Share>> shares_;                       // by segment; there by the tenant's address
   std::size_t shares_left_;                                      // that may be taken
   std::vector<bool> coarse_;                                     // by segment: tenants have something without a share
-  std::uint64_t coarse_from_ = kNoOrder;                         // the lowest order of these segments
+  std::vector<std::uint64_t> coarse_from_;                       // by device: the lowest order of these segments
   std::vector<bool> spent_;                                      // by segment
   std::vector<std::pair<std::uint64_t, std::uint32_t>> listed_;  // order and segment; kept for its memory
 };

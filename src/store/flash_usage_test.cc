@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "policy/eviction.h"
+#include "store/device_segments.h"
 
 namespace kvd::store {
 namespace {
@@ -19,8 +20,8 @@ class FlashUsageTest : public ::testing::Test {
   // Segments 0 to 2 are opened in this order, which is not that of their generations.
   FlashUsageTest() {
     for (std::uint32_t segment = 0; segment < 3; ++segment) {
-      segments_.ready(segment, 30 - segment);
-      EXPECT_EQ(segments_.open_next(true), segment);
+      segments_.device(0).ready(segment, 30 - segment);
+      EXPECT_EQ(segments_.device(0).open_next(true), segment);
     }
   }
   static void bound(TenantSpace& tenant, std::uint64_t pages) { tenant.quota.flash_bytes = pages * kPageBytes; }
@@ -81,7 +82,7 @@ TEST_F(FlashUsageTest, ASegmentOfWhichAllWasGivenUpGoesNext) {
   EXPECT_FALSE(usage_.spent(0));
   EXPECT_TRUE(usage_.spent(1));
   EXPECT_TRUE(usage_.spent(2)) << "for when it is sealed";
-  EXPECT_EQ(segments_.start_eviction(false), 1U);
+  EXPECT_EQ(segments_.device(0).start_eviction(false), 1U);
   usage_.add(b_, 2, 10, 9);
   EXPECT_FALSE(usage_.spent(2));
   usage_.forget(1);
@@ -182,21 +183,47 @@ TEST(CoarseUsage, NeighboursWithTheFewestPagesAreCountedTogether) {
   }
 }
 
+// With one floor what is written to the segment that was opened first would be given up at birth.
+TEST(FlashUsageOnDevices, AFloorOnOneDeviceSparesWhatIsWrittenOnTheOther) {
+  Segments segments{2, policy::make_eviction(policy::Eviction::kLru, 2)};
+  segments.add_device(2, policy::make_eviction(policy::Eviction::kLru, 2));
+  segments.device(0).ready(0, 30);
+  segments.device(1).ready(2, 31);
+  EXPECT_EQ(segments.device(0).open_next(true), 0U);
+  EXPECT_EQ(segments.device(1).open_next(true), 2U);
+  FlashUsage usage{segments, kSegmentPages};
+  TenantSpace tenant{"a", 2};
+  usage.add(tenant, 0, 1, 8);
+  usage.add(tenant, 2, 1, 8);
+  tenant.quota.flash_bytes = 12 * kPageBytes;
+  usage.make_room(tenant, 8 * kPageBytes);
+  EXPECT_TRUE(usage.given_up(tenant, 0, 1) && usage.given_up(tenant, 2, 1));
+  usage.add(tenant, 0, 9, 8);
+  EXPECT_FALSE(usage.given_up(tenant, 0, 9));
+  EXPECT_EQ(tenant.flash_bytes.value(), 8 * kPageBytes);
+  usage.add(tenant, 2, 9, 4);
+  EXPECT_FALSE(usage.given_up(tenant, 2, 9));
+  usage.make_room(tenant, 4 * kPageBytes);
+  EXPECT_TRUE(usage.given_up(tenant, 0, 9)) << "the older one of both devices goes first";
+  EXPECT_FALSE(usage.given_up(tenant, 2, 9));
+}
+
 TEST(FlashUsageMemory, IsBoundedAndGoesToWhoNeedsIt) {
   Segments segments{4, policy::make_eviction(policy::Eviction::kLru, 4)};
   for (std::uint32_t segment = 0; segment < 3; ++segment) {
-    segments.ready(segment, 30 - segment);
-    segments.open_next(true);
+    segments.device(0).ready(segment, 30 - segment);
+    segments.device(0).open_next(true);
   }
   FlashUsage usage{segments, kSegmentPages, 8};
   std::deque<TenantSpace> tenants;
   for (int i = 0; i < 12; ++i) tenants.emplace_back("t" + std::to_string(i));
   for (TenantSpace& tenant : tenants) usage.add(tenant, 0, 1, 1);
-  EXPECT_EQ(std::ranges::count_if(tenants, [](const auto& t) { return t.coarse.empty(); }), 9) << "1 + 8 have shares";
+  const auto without_coarse = [](const TenantSpace& tenant) { return tenant.on_device[0].coarse.empty(); };
+  EXPECT_EQ(std::ranges::count_if(tenants, without_coarse), 9) << "1 + 8 have shares";
   usage.forget(0);
   usage.add(tenants[0], 1, 1, 1);
   usage.add(tenants[1], 1, 2, 1);
-  EXPECT_TRUE(tenants[1].coarse.empty()) << "the memory of a segment that went serves another";
+  EXPECT_TRUE(tenants[1].on_device[0].coarse.empty()) << "the memory of a segment that went serves another";
 }
 
 }  // namespace

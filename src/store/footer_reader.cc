@@ -7,26 +7,28 @@
 
 namespace kvd::store {
 
-FooterReader::FooterReader(Flash& flash, std::vector<SegmentUse> uses)
-    : flash_(flash), uses_(std::move(uses)), slots_(std::min(uses_.size(), kAhead)) {
-  for (Slot& slot : slots_) slot.tail = AlignedBuffer(std::min<std::size_t>(kTailBytes, flash_.volume.segment_bytes()));
+FooterReader::FooterReader(io::Loop& loop, std::vector<Wanted> uses)
+    : loop_(loop), uses_(std::move(uses)), slots_(std::min(uses_.size(), kAhead)) {
+  for (Slot& slot : slots_)
+    slot.tail = AlignedBuffer(std::min<std::size_t>(kTailBytes, uses_.front().use.segment_bytes));
 }
 
 FooterReader::~FooterReader() {
-  while (pending_ > 0) flash_.loop.run_once(Duration::max());
+  while (pending_ > 0) loop_.run_once(Duration::max());
 }
 
 Result<Footer> FooterReader::next() {
   KVD_CHECK(taken_ < uses_.size());
   start_more();
   Slot& slot = slot_of(taken_);
-  while (slot.step != Step::kDone) flash_.loop.run_once(Duration::max());
+  const FlashDevice& device = *uses_[taken_].device;
+  while (slot.step != Step::kDone) loop_.run_once(Duration::max());
   ++taken_;
   if (!slot.status) return fail(slot.status.error());
   const AlignedBuffer whole = std::exchange(slot.whole, AlignedBuffer());
   long_bytes_ -= whole.size();
   const Bytes end = whole.size() > 0 ? whole.span() : slot.tail.span();
-  return parse_footer(end.last(slot.trailer.footer_bytes), flash_.volume.seeds(), slot.trailer);
+  return parse_footer(end.last(slot.trailer.footer_bytes), device.volume.seeds(), slot.trailer);
 }
 
 // What there is room for. The one that is taken next is read whatever it takes.
@@ -51,14 +53,15 @@ void FooterReader::start_more() {
 void FooterReader::read(std::size_t use, MutableBytes to) {
   Slot& slot = slot_of(use);
   slot.buffer = {to.data(), to.size()};
-  slot.op.offset = flash_.volume.offset_of(uses_[use].segment) + uses_[use].segment_bytes - to.size();
+  const auto& [device, of] = uses_[use];
+  slot.op.offset = device->volume.offset_of(of.segment) + of.segment_bytes - to.size();
   slot.op.buffers = {&slot.buffer, 1};
   slot.op.on_done = [this, use](const Status& status) {
     --pending_;
     landed(use, status);
   };
   ++pending_;
-  flash_.submit(slot.op);
+  device->submit(slot.op);
 }
 
 void FooterReader::landed(std::size_t use, const Status& status) {
@@ -66,7 +69,7 @@ void FooterReader::landed(std::size_t use, const Status& status) {
   const bool whole = std::exchange(slot.step, Step::kDone) == Step::kWhole;
   slot.status = status;
   if (!status || whole) return;
-  const SegmentUse& of = uses_[use];
+  const SegmentUse& of = uses_[use].use;
   const auto trailer = peek_footer(slot.tail.span(), of.segment, of.generation, of.segment_bytes);
   if (!trailer) {
     slot.status = fail(trailer.error());

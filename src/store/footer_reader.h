@@ -12,7 +12,7 @@
 
 #include "base/result.h"
 #include "store/aligned_buffer.h"
-#include "store/flash.h"
+#include "store/flash_device.h"
 #include "store/segment_scan.h"
 
 namespace kvd::store {
@@ -23,8 +23,14 @@ class FooterReader {
   static constexpr std::size_t kTailBytes = 16 << 10;  // a footer of up to 330 records
   static constexpr std::size_t kLongBytes = 4 << 20;
 
-  // `flash` is borrowed.
-  FooterReader(Flash& flash, std::vector<SegmentUse> uses);
+  // A use of a segment, as its device numbers it.
+  struct Wanted {
+    FlashDevice* device = nullptr;
+    SegmentUse use;
+  };
+
+  // `loop` and the devices are borrowed; there is one segment size.
+  FooterReader(io::Loop& loop, std::vector<Wanted> uses);
   ~FooterReader();  // waits for what is in flight
   FooterReader(const FooterReader&) = delete;
   FooterReader& operator=(const FooterReader&) = delete;
@@ -49,8 +55,8 @@ class FooterReader {
   void landed(std::size_t use, const Status& status);
   void start_more();
 
-  Flash& flash_;
-  const std::vector<SegmentUse> uses_;
+  io::Loop& loop_;
+  const std::vector<Wanted> uses_;
   std::vector<Slot> slots_;
   std::size_t taken_ = 0, started_ = 0;  // uses
   std::size_t long_bytes_ = 0;           // of buffers for whole footers

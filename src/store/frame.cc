@@ -44,9 +44,10 @@ Frame::Frame() : area_(kDescriptorAreaMax) {
   descriptors_.reserve(kFrameRecordsMax);
 }
 
-void Frame::reset(OpenSegment& segment, const Namespaces& namespaces) {
+void Frame::reset(OpenSegment& segment, const Namespaces& namespaces, const FlashDevice& device) {
   segment_ = &segment;
   namespaces_ = &namespaces;
+  device_ = &device;
   records_.clear();
   tombstones_.clear();
   descriptors_.clear();
@@ -73,7 +74,7 @@ bool Frame::add(const Tombstone& tombstone) {
   KVD_CHECK(records_.empty());
   Descriptor descriptor;
   descriptor.flags = Descriptor::kTombstone;
-  descriptor.offset = tombstone.segment;
+  descriptor.offset = device_->local(tombstone.segment);
   descriptor.checksum = tombstone.generation;
   descriptor.put_seq = tombstone.put_seq;
   if (!add(descriptor, tombstone.key, 0)) return false;
@@ -122,14 +123,14 @@ bool Frame::add(Descriptor descriptor, const RecordKey& key, std::uint32_t image
   return true;
 }
 
-void Frame::lay_out(const Flash& flash) {
+void Frame::lay_out() {
   KVD_CHECK(!descriptors_.empty());
   const auto schemas = std::span(segment_->content.schemas).subspan(first_schema_);
   const auto namespaces = std::span(segment_->content.namespaces).subspan(first_namespace_);
   FrameHead head;
   head.generation = segment_->generation;
-  head.boot_epoch = flash.volume.boot_epoch();
-  head.segment = segment_->id;
+  head.boot_epoch = device_->volume.boot_epoch();
+  head.segment = device_->local(segment_->id);
   head.frame_seq = segment_->frame_seq++;
   head.payload_pages = payload_pages_;
   head.descriptor_bytes = static_cast<std::uint32_t>(
@@ -142,10 +143,10 @@ void Frame::lay_out(const Flash& flash) {
     buffers_.push_back({records_[i]->image, records_[i]->bytes()});
     page += records_[i]->pages;
   }
-  encode_frame(area_.first(head.descriptor_bytes), flash.volume.seeds(), head, schemas, namespaces, descriptors_);
+  encode_frame(area_.first(head.descriptor_bytes), device_->volume.seeds(), head, schemas, namespaces, descriptors_);
 
   op.kind = io::DiskOp::Kind::kWrite;
-  op.offset = flash.volume.offset_of(segment_->id, segment_->next_page);
+  op.offset = device_->offset_of(segment_->id, segment_->next_page);
   op.buffers = buffers_;
   segment_->next_page = end_page_ = page;
   segment_->records_appended += descriptors_.size();

@@ -16,7 +16,7 @@
 
 #include "io/disk.h"
 #include "store/aligned_buffer.h"
-#include "store/flash.h"
+#include "store/flash_device.h"
 #include "store/format.h"
 #include "store/pool_record.h"
 #include "store/tombstones.h"
@@ -65,8 +65,8 @@ class Frame {
   Frame(const Frame&) = delete;
   Frame& operator=(const Frame&) = delete;
 
-  // Starts to collect for `segment`.
-  void reset(OpenSegment& segment, const Namespaces& namespaces);
+  // Starts to collect for `segment`, which lies on `device`, as all that its tombstones name.
+  void reset(OpenSegment& segment, const Namespaces& namespaces, const FlashDevice& device);
   // Takes it in if frame and segment have room. Tombstones come before records; a record must stay as it is until the
   // frame has completed.
   bool add(PoolRecord& record);
@@ -76,7 +76,7 @@ class Frame {
   [[nodiscard]] std::uint64_t payload_bytes() const noexcept { return std::uint64_t{payload_pages_} * kPageBytes; }
 
   // Gives the frame its place at the segment's end and fills in the descriptor area and the operation.
-  void lay_out(const Flash& flash);
+  void lay_out();
 
   // Valid until the next reset().
   [[nodiscard]] std::span<PoolRecord* const> records() const noexcept { return records_; }
@@ -101,6 +101,7 @@ class Frame {
 
   OpenSegment* segment_ = nullptr;
   const Namespaces* namespaces_ = nullptr;
+  const FlashDevice* device_ = nullptr;
   AlignedBuffer area_;
   std::vector<iovec> buffers_;
   std::vector<PoolRecord*> records_;

@@ -21,10 +21,10 @@ std::uint32_t next_layer(const LayerSet& set, std::uint32_t from, std::uint32_t 
 
 }  // namespace
 
-Loader::Loader(Flash& flash, Pool& pool, Evictor& evictor, bool verify)
+Loader::Loader(Flash& flash, Pool& pool, const DeviceLogs& logs, bool verify)
     : flash_(flash),
       pool_(pool),
-      evictor_(evictor),
+      logs_(logs),
       verify_slabs_(verify),
       verify_(flash.loop, [this] { take_all_landed(); }),
       deliver_(flash.loop, [this] { deliver(); }),
@@ -107,7 +107,8 @@ void Loader::deactivate(PoolRecord& record) {
   if (!std::exchange(record.load->active, false)) return;
   const std::uint32_t segment = record.place.segment;
   KVD_CHECK(flash_.segments.at(segment).readers > 0);
-  if (--flash_.segments.at(segment).readers == 0) evictor_.reader_gone(segment);
+  Segment& read = flash_.segments.at(segment);
+  if (--read.readers == 0) logs_[read.device]->evictor.reader_gone(segment);
   pool_.release(record);
 }
 
@@ -151,7 +152,7 @@ Loader::Extent Loader::next_extent(const PoolRecord& record) const {
   }
   const std::size_t begin = extent.table ? 0 : shape.slab_offset(extent.first);
   const std::size_t end = extent.count == 0 ? shape.table_bytes : shape.slab_offset(extent.first + extent.count);
-  extent.begin = flash_.volume.offset_of(record.place.segment, record.place.offset) + begin;
+  extent.begin = flash_.device_of(record.place.segment).offset_of(record.place.segment, record.place.offset) + begin;
   extent.bytes = end - begin;
   return extent;
 }
@@ -183,7 +184,7 @@ void Loader::submit(Op& op) {
   op.op.kind = io::DiskOp::Kind::kRead;
   op.op.buffers = op.buffers;
   op.op.on_done = [this, &op](Status status) { completed(op, status); };
-  flash_.submit(op.op);
+  flash_.device_of(op.parts.front().record->place.segment).submit(op.op);
 }
 
 // ---- Completion and verification ----
@@ -270,7 +271,7 @@ bool Loader::take_landed(PoolRecord& record) {
 // Transient errors exist: once more. What fails again is dropped.
 bool Loader::read_again(PoolRecord& record, bool table, const LayerSet& layers, Code code) {
   PoolRecord::Load& load = *record.load;
-  if (!flash_.health.on()) {  // it says nothing about the record
+  if (!flash_.device_of(record.place.segment).health.on()) {  // it says nothing about the record
     abandon(record, tier_is_off());
     return false;
   }

@@ -21,7 +21,7 @@
 
 #include "io/loop.h"
 #include "store/aligned_buffer.h"
-#include "store/evictor.h"
+#include "store/device_log.h"
 #include "store/flash.h"
 #include "store/pool.h"
 
@@ -44,7 +44,7 @@ class Loader {
   // Finds the record of a queued promotion or begins one; null when it is gone or there is no room.
   using Start = std::function<PoolRecord*(const RecordKey&)>;
 
-  Loader(Flash& flash, Pool& pool, Evictor& evictor, bool verify);
+  Loader(Flash& flash, Pool& pool, const DeviceLogs& logs, bool verify);
 
   void on_drop(Drop drop) { drop_ = std::move(drop); }
   void on_promotion(Start start) { start_promotion_ = std::move(start); }
@@ -126,7 +126,7 @@ class Loader {
 
   Flash& flash_;
   Pool& pool_;
-  Evictor& evictor_;
+  const DeviceLogs& logs_;
   const bool verify_slabs_;
   Drop drop_;
   Start start_promotion_;

@@ -9,8 +9,8 @@
 
 namespace kvd::store {
 
-LogWriter::LogWriter(Flash& flash, Evictor& evictor, SyncQueue& syncs)
-    : flash_(flash), evictor_(evictor), syncs_(syncs) {
+LogWriter::LogWriter(Flash& flash, FlashDevice& device, Evictor& evictor, SyncQueue& syncs)
+    : flash_(flash), device_(device), evictor_(evictor), syncs_(syncs) {
   for (Frame& frame : frames_) free_.push_back(&frame);
   closing_.reserve(kSegmentsReserved);
   for (std::size_t i = 0; i < kSegmentsReserved; ++i) add_spare();
@@ -18,17 +18,17 @@ LogWriter::LogWriter(Flash& flash, Evictor& evictor, SyncQueue& syncs)
 
 void LogWriter::add_spare() {
   const std::size_t records = flash_.records_per_segment();
-  spare_segments_.push_back(std::make_unique<OpenSegment>(flash_.volume.segment_pages(), records));
+  spare_segments_.push_back(std::make_unique<OpenSegment>(flash_.segment_pages(), records));
   spare_closings_.push_back(std::make_unique<Closing>());
   spare_closings_.back()->footer.grow(footer_bytes(1, 1, records));
 }
 
 Frame* LogWriter::begin_frame() {
-  if (!flash_.health.on() || free_.empty()) return nullptr;
-  const bool carrying = flash_.tombstones.carrying();
+  if (!device_.health.on() || free_.empty()) return nullptr;
+  const bool carrying = device_.tombstones.carrying();
   if (!carrying && index_waits()) return nullptr;
   if (current_ == nullptr) {
-    const auto next = flash_.segments.open_next(carrying);
+    const auto next = device_.segments.open_next(carrying);
     evictor_.maintain();
     if (!next) return nullptr;
     if (spare_segments_.empty()) add_spare();
@@ -38,14 +38,14 @@ Frame* LogWriter::begin_frame() {
   }
   Frame* frame = free_.back();
   free_.pop_back();
-  frame->reset(*current_, flash_.namespaces);
+  frame->reset(*current_, flash_.namespaces, device_);
   return frame;
 }
 
 // Whether the index is full and nothing can be given up for it before a segment has got its footer.
 bool LogWriter::index_waits() const {
   return flash_.index.size() >= flash_.index.records_max() && !closing_.empty() &&
-         flash_.segments.count_in(SegmentState::kSealed) == 0;
+         device_.segments.count_in(SegmentState::kSealed) == 0;
 }
 
 void LogWriter::give_back(Frame& frame) {
@@ -54,12 +54,12 @@ void LogWriter::give_back(Frame& frame) {
 }
 
 void LogWriter::submit(Frame& frame) {
-  frame.lay_out(flash_);
+  frame.lay_out();
   for (const NamespaceHandle ns : frame.new_namespaces()) flash_.hold_namespace(current_->id, ns);
   current_->in_flight.push_back(&frame);
   ++in_flight_;
   frame.op.on_done = [this, &frame](Status status) { frame_done(frame, status); };
-  flash_.submit(frame.op);
+  device_.submit(frame.op);
 }
 
 void LogWriter::frame_done(Frame& frame, const Status& status) {
@@ -86,7 +86,7 @@ void LogWriter::settle(OpenSegment& segment) {
       on_frame_(frame, frame.status ? Status(fail(Code::kIo, "an earlier frame of the segment failed")) : frame.status);
     } else {
       frame.enter_content();
-      flash_.segments.completed(segment.id, segment.completed_page);
+      device_.segments.completed(segment.id, segment.completed_page);
       on_frame_(frame, frame.status);
     }
     free_.push_back(&frame);
@@ -118,7 +118,7 @@ void LogWriter::roll() {
 }
 
 bool LogWriter::without_footer(const OpenSegment& segment) const {
-  return segment.content.descriptors.empty() || flash_.segments.at(segment.id).unflushed || !flash_.health.on();
+  return segment.content.descriptors.empty() || flash_.segments.at(segment.id).unflushed || !device_.health.on();
 }
 
 // What a failed flush has lost no later one brings back. Called from inside a failed one, too: then it asks for none.
@@ -134,20 +134,20 @@ void LogWriter::write_footer(Closing& closing) {
   const SegmentContent& content = segment.content;
   FooterTrailer trailer;
   trailer.generation = segment.generation;
-  trailer.boot_epoch = flash_.volume.boot_epoch();
-  trailer.segment = segment.id;
+  trailer.boot_epoch = device_.volume.boot_epoch();
+  trailer.segment = device_.local(segment.id);
   trailer.frames = segment.frames_completed;
   trailer.data_pages = segment.completed_page;
   trailer.put_seq_max = segment.put_seq_max;
   const std::size_t bytes = footer_bytes(content.schemas.size(), content.namespaces.size(), content.descriptors.size());
   closing.footer.grow(bytes);
-  encode_footer(closing.footer.first(bytes), flash_.volume.seeds(), trailer, content, segment.usage);
+  encode_footer(closing.footer.first(bytes), device_.volume.seeds(), trailer, content, segment.usage);
   closing.buffer = {closing.footer.data(), bytes};
   closing.op.kind = io::DiskOp::Kind::kWrite;
-  closing.op.offset = flash_.volume.offset_of(segment.id) + flash_.volume.segment_bytes() - bytes;
+  closing.op.offset = device_.offset_of(segment.id) + flash_.segment_bytes() - bytes;
   closing.op.buffers = {&closing.buffer, 1};
   closing.op.on_done = [this, &closing](Status status) { sealed(closing, status); };
-  flash_.submit(closing.op);
+  device_.submit(closing.op);
 }
 
 // A footer that could not be written costs a scan at the next start; frames that failed are buried already (Demoter).

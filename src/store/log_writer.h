@@ -1,4 +1,4 @@
-// LogWriter: appends frames to the open segment, in order, and seals segments with their footers.
+// LogWriter: appends frames to a device's open segment, in order, and seals segments with their footers.
 //
 // Up to kFramesMax frames are in flight; a frame counts as written when it and all frames before it in its segment are,
 // because that is how far a recovery without a footer reads. After a failed write the segment takes no more frames: the
@@ -31,12 +31,12 @@ class LogWriter {
   // back into the writer.
   using OnFrame = std::function<void(Frame&, const Status&)>;
 
-  LogWriter(Flash& flash, Evictor& evictor, SyncQueue& syncs);
+  LogWriter(Flash& flash, FlashDevice& device, Evictor& evictor, SyncQueue& syncs);
 
   void on_frame(OnFrame callback) { on_frame_ = std::move(callback); }
 
   // An empty frame for the open segment; null when kFramesMax are in flight, no segment is ready (one is being made
-  // so), the index is full until one is sealed, or the tier is off. While tombstones wait to be carried over the last
+  // so), the index is full until one is sealed, or the device is off. While tombstones wait to be carried over the last
   // ready segment may be opened, too. Ends with submit() or give_back().
   Frame* begin_frame();
   void submit(Frame& frame);
@@ -70,6 +70,7 @@ class LogWriter {
   void sealed(const Closing& closing, const Status& status);
 
   Flash& flash_;
+  FlashDevice& device_;
   Evictor& evictor_;
   SyncQueue& syncs_;
   OnFrame on_frame_;

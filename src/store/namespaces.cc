@@ -27,8 +27,8 @@ const GroupInfo* NamespaceInfo::group(std::uint16_t number) const noexcept {
   return nullptr;
 }
 
-Namespaces::Namespaces(std::uint64_t record_bytes_max)
-    : record_bytes_max_(record_bytes_max), tenants_(std::make_unique<TenantSpaces>()) {}
+Namespaces::Namespaces(std::uint64_t record_bytes_max, std::size_t devices)
+    : record_bytes_max_(record_bytes_max), tenants_(std::make_unique<TenantSpaces>(devices)) {}
 
 Namespaces::~Namespaces() = default;
 

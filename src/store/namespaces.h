@@ -67,7 +67,7 @@ class Namespaces {
   static constexpr NamespaceHandle kNone = UINT32_MAX;
 
   // `record_bytes_max`: the largest record this store can hold.
-  explicit Namespaces(std::uint64_t record_bytes_max);
+  explicit Namespaces(std::uint64_t record_bytes_max, std::size_t devices = 1);
   ~Namespaces();
   Namespaces(const Namespaces&) = delete;
   Namespaces& operator=(const Namespaces&) = delete;

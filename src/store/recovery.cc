@@ -24,20 +24,22 @@ constexpr std::size_t kTurnRecords = 4096;     // entered in a turn of the loop:
 constexpr std::size_t kTurnTombstones = 2048;  // applied in one: each is looked up and sorted twice
 constexpr std::size_t kParts = 1024;           // of all tombstones: a few hundred in each where a store keeps the most
 
-// Reads the first page of every segment, many at once: when one is there it is looked at, and the next one is started.
+// Reads the first page of every segment of a device, many at once: when one is there it is looked at, and the next one
+// is started.
 class FirstPages {
  public:
   using OnPage = std::function<void(std::uint32_t segment, Bytes page, const Status& status)>;
 
-  FirstPages(Flash& flash, OnPage on_page)
-      : flash_(flash),
+  FirstPages(io::Loop& loop, FlashDevice& device, OnPage on_page)
+      : loop_(loop),
+        device_(device),
         on_page_(std::move(on_page)),
-        slots_(std::min(kHeadersAtOnce, flash.segments.count())),
+        slots_(std::min(kHeadersAtOnce, device.segments.count())),
         pages_(slots_.size() * kPageBytes) {}
 
   void read() {
     for (std::size_t i = 0; i < slots_.size(); ++i) start(i);
-    while (pending_ > 0) flash_.loop.run_once(Duration::max());
+    while (pending_ > 0) loop_.run_once(Duration::max());
   }
 
  private:
@@ -47,12 +49,12 @@ class FirstPages {
   };
 
   void start(std::size_t i) {
-    if (next_ == flash_.segments.count()) return;
-    const std::uint32_t segment = next_++;
+    if (next_ == device_.segments.count()) return;
+    const std::uint32_t segment = device_.numbered(next_++);
     const MutableBytes page = pages_.span().subspan(i * kPageBytes, kPageBytes);
     Slot& slot = slots_[i];
     slot.buffer = {page.data(), page.size()};
-    slot.op.offset = flash_.volume.offset_of(segment);
+    slot.op.offset = device_.offset_of(segment);
     slot.op.buffers = {&slot.buffer, 1};
     slot.op.on_done = [this, i, segment, page](const Status& status) {
       --pending_;
@@ -60,10 +62,11 @@ class FirstPages {
       start(i);
     };
     ++pending_;
-    flash_.submit(slot.op);
+    device_.submit(slot.op);
   }
 
-  Flash& flash_;
+  io::Loop& loop_;
+  FlashDevice& device_;
   OnPage on_page_;
   std::vector<Slot> slots_;
   AlignedBuffer pages_;
@@ -75,10 +78,11 @@ bool same(const Tombstone& a, const Tombstone& b) {
   return a.segment == b.segment && a.generation == b.generation && a.key.hash == b.key.hash && a.put_seq == b.put_seq;
 }
 
-// Those that say the same behind each other, those in segment `last` behind others.
-void sort_alike(std::vector<Tombstone>& tombstones, std::optional<std::uint32_t> last) {
-  std::ranges::sort(tombstones, {}, [last](const Tombstone& t) {
-    return std::tuple(t.segment, t.generation, t.key.hash, t.put_seq, t.holder == last, t.holder_generation);
+// Those that say the same behind each other, those in segments of `last` behind others.
+void sort_alike(std::vector<Tombstone>& tombstones, const std::vector<std::uint32_t>& last) {
+  std::ranges::sort(tombstones, {}, [&last](const Tombstone& t) {
+    const bool in_last = std::ranges::find(last, t.holder) != last.end();
+    return std::tuple(t.segment, t.generation, t.key.hash, t.put_seq, in_last, t.holder_generation);
   });
 }
 
@@ -88,19 +92,22 @@ Recovery::Recovery(Flash& flash, Meanwhile meanwhile)
     : flash_(flash),
       meanwhile_(std::move(meanwhile)),
       tombstones_(kParts),
-      seqs_(flash.segments.count(), [this](std::uint32_t segment) {
-        return read_footer({segment, flash_.segments.at(segment).generation, false});
-      }) {}
+      seqs_(flash.segments.count(),
+            [this](std::uint32_t segment) {
+              return read_footer({segment, flash_.segments.at(segment).generation, false});
+            }),
+      recent_(flash.devices.size()) {}
 
 Result<RecoveryReport> Recovery::run() {
   std::vector<Use> uses;
-  if (auto found = find_uses(uses); !found) return fail(found.error());
+  for (const auto& device : flash_.devices)
+    if (auto found = find_uses(*device, uses); !found) return fail(found.error());
   // Newest first: when the index has become smaller, the oldest segments are the ones that go.
   std::ranges::sort(uses, std::greater<>(), &Use::generation);
   number_on(uses);
-  std::vector<SegmentUse> wanted;
-  for (const Use& use : uses) wanted.push_back(whole(use));
-  FooterReader footers(flash_, std::move(wanted));
+  std::vector<FooterReader::Wanted> wanted;
+  for (const Use& use : uses) wanted.push_back({&flash_.device_of(use.segment), whole(use)});
+  FooterReader footers(flash_.loop, std::move(wanted));
   for (std::size_t i = 0; i < uses.size(); ++i) {
     if (stopped_ || !go_on()) return fail(Code::kCancelled, "recovery was stopped");
     take(uses[i], footers.next());
@@ -119,13 +126,15 @@ void Recovery::number_on(const std::vector<Use>& uses) {
     flash_.segments.at(use.segment).generation = use.generation;
     flash_.segments.at(use.segment).order = use.generation;
     flash_.segments.at(use.segment).unopened = use.unopened;
-    flash_.unlisted = flash_.unlisted || use.refused;
+    FlashDevice& device = flash_.device_of(use.segment);
+    device.unlisted = device.unlisted || use.refused;
     flash_.segments.unread(use.segment);
   }
   // Above all of earlier openings, also of headers that are damaged now: their footers must not count for a new use.
-  flash_.generation_next = std::max(flash_.generation_next, flash_.volume.boot_epoch() << 32);
+  const std::uint64_t epoch = flash_.boot_epoch();
+  flash_.generation_next = std::max(flash_.generation_next, epoch << 32);
   // And a put of this opening is newer than what lies in a segment that only a later opening can read again.
-  flash_.put_seq_next = std::max(flash_.put_seq_next, flash_.volume.boot_epoch() << 40);
+  flash_.put_seq_next = std::max(flash_.put_seq_next, epoch << 40);
 }
 
 void Recovery::take(const Use& use, Result<Footer> footer) {
@@ -168,82 +177,93 @@ bool Recovery::finish() {
 }
 
 void Recovery::sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const {
-  std::unordered_map<std::uint32_t, std::uint64_t> rank;  // of listed segments, the most recently used highest
-  std::uint64_t listed_newest = 0;
-  for (std::size_t i = 0; i < recent_.size(); ++i) rank[recent_[i]] = recent_.size() - i;
-  for (const auto& [use, absorbed] : sealed)
-    if (rank.contains(use.segment)) listed_newest = std::max(listed_newest, use.generation);
+  std::unordered_map<std::uint32_t, std::uint64_t> rank;  // of listed segments, a device's most recently used highest
+  std::vector<std::uint64_t> listed_newest(recent_.size());
+  for (const Recent& recent : recent_)
+    for (std::size_t i = 0; i < recent.segments.size(); ++i) rank[recent.segments[i]] = recent.segments.size() - i;
+  for (const auto& [use, absorbed] : sealed) {
+    std::uint64_t& newest = listed_newest[flash_.segments.at(use.segment).device];
+    if (rank.contains(use.segment)) newest = std::max(newest, use.generation);
+  }
   // Segments that are not listed were used less than all that are, or were not sealed yet when the list was written.
   const auto order = [&](const std::pair<Use, bool>& s) {
     const auto at = rank.find(s.first.segment);
-    const int place = at != rank.end() ? 1 : s.first.generation > listed_newest ? 2 : 0;
+    const std::uint64_t newest = listed_newest[flash_.segments.at(s.first.segment).device];
+    const int place = at != rank.end() ? 1 : s.first.generation > newest ? 2 : 0;
     return std::tuple(place, at != rank.end() ? at->second : s.first.generation);
   };
   std::ranges::sort(sealed, {}, order);
 }
 
-Status Recovery::find_uses(std::vector<Use>& uses) {
-  if (flash_.volume.created() == false && believe_table(uses)) return {};
-  uses.clear();
-  return read_headers(uses);
+Status Recovery::find_uses(FlashDevice& device, std::vector<Use>& uses) {
+  const std::size_t before = uses.size();
+  if (!device.volume.created() && believe_table(device, uses)) return {};
+  uses.erase(uses.begin() + static_cast<std::ptrdiff_t>(before), uses.end());
+  return read_headers(device, uses);
 }
 
 // The newest header is read all the same: it says in which order segments were used, and whether the table is right.
-bool Recovery::believe_table(std::vector<Use>& uses) {
-  const auto table = UseTable::read(flash_);
+bool Recovery::believe_table(FlashDevice& device, std::vector<Use>& uses) {
+  const auto table = UseTable::read(flash_, device);
   if (!table) return false;
+  std::vector<Use> listed;
   for (std::uint32_t s = 0; s < table->size(); ++s)
-    if ((*table)[s].generation != 0) uses.push_back({s, (*table)[s].generation, false, (*table)[s].unopened});
-  if (uses.empty()) return true;
-  const Use newest = *std::ranges::max_element(uses, {}, &Use::generation);
+    if ((*table)[s].generation != 0)
+      listed.push_back({device.numbered(s), (*table)[s].generation, false, (*table)[s].unopened});
+  uses.insert(uses.end(), listed.begin(), listed.end());
+  if (listed.empty()) return true;
+  const Use newest = *std::ranges::max_element(listed, {}, &Use::generation);
   const AlignedBuffer page(kPageBytes);
   std::vector<Use> read;
-  return reader_of(newest)(0, page.span()) && take_header(newest.segment, page.span(), read) &&
+  return reader_of(newest)(0, page.span()) && take_header(device, newest.segment, page.span(), read) &&
          read[0].generation == newest.generation && read[0].unopened == newest.unopened;
 }
 
-Status Recovery::read_headers(std::vector<Use>& uses) {
+Status Recovery::read_headers(FlashDevice& device, std::vector<Use>& uses) {
   std::vector<std::uint32_t> again;
-  FirstPages(flash_, [&](std::uint32_t segment, Bytes page, const Status& status) {
-    const bool taken = status && take_header(segment, page, uses);
+  FirstPages(flash_.loop, device, [&](std::uint32_t segment, Bytes page, const Status& status) {
+    const bool taken = status && take_header(device, segment, page, uses);
     if (!taken && (!status || load<std::uint64_t>(page.data()) != 0)) again.push_back(segment);
   }).read();
   std::uint32_t unreadable = 0;
   const AlignedBuffer page(kPageBytes);
   for (const std::uint32_t segment : again) {
-    const Status read = disk().read(flash_.volume.offset_of(segment), page.span());
+    const Status read = disk_of(device).read(device.offset_of(segment), page.span());
     if (!read) ++unreadable;
-    if (read) take_header(segment, page.span(), uses);
+    if (read) take_header(device, segment, page.span(), uses);
   }
-  if (unreadable > 0) flash_.unlisted = true;  // at a later opening they may be readable again
-  if (unreadable == flash_.segments.count()) return fail(Code::kIo, "no segment of the flash file can be read", EIO);
+  if (unreadable > 0) device.unlisted = true;  // at a later opening they may be readable again
+  if (unreadable == device.segments.count()) return fail(Code::kIo, "no segment of the flash file can be read", EIO);
   return {};
 }
 
 // False when this is no header.
-bool Recovery::take_header(std::uint32_t segment, Bytes page, std::vector<Use>& uses) {
-  const auto header = parse_segment_header(page, flash_.volume.seeds(), segment);
+bool Recovery::take_header(FlashDevice& device, std::uint32_t segment, Bytes page, std::vector<Use>& uses) {
+  const auto header = parse_segment_header(page, device.volume.seeds(), device.local(segment));
   if (!header) return false;
   uses.push_back({segment, header->generation, (header->features & ~kFeaturesKnown) != 0,
                   std::min(parse_unopened(page), header->generation)});
-  if (header->generation <= recent_generation_) return true;
-  recent_generation_ = header->generation;
-  recent_ = parse_recent(page);
+  Recent& recent = recent_[flash_.segments.at(segment).device];
+  if (header->generation <= recent.generation) return true;
+  recent.generation = header->generation;
+  recent.segments = parse_recent(page);
+  for (std::uint32_t& listed : recent.segments) listed = device.numbered(listed);
   return true;
 }
 
 ReadSegment Recovery::reader_of(const Use& use) {
-  return [this, start = flash_.volume.offset_of(use.segment)](std::uint64_t offset, MutableBytes to) {
-    return disk().read(start + offset, to);
+  FlashDevice& device = flash_.device_of(use.segment);
+  return [this, &device, start = device.offset_of(use.segment)](std::uint64_t offset, MutableBytes to) {
+    return disk_of(device).read(start + offset, to);
   };
 }
 
 SegmentUse Recovery::whole(const Use& use) const {
-  return {use.segment, use.generation, flash_.volume.segment_bytes()};
+  return {flash_.device_of(use.segment).local(use.segment), use.generation, flash_.segment_bytes()};
 }
 
 Result<Footer> Recovery::read_footer(const Use& use) {
-  return store::read_footer(reader_of(use), flash_.volume.seeds(), whole(use));
+  return store::read_footer(reader_of(use), flash_.device_of(use.segment).volume.seeds(), whole(use));
 }
 
 // ---- Segments without a footer ----
@@ -253,12 +273,12 @@ Footer Recovery::scan(const Use& use, Scan& found) {
   const auto verify = [&](const FrameHead& head, std::uint32_t page, std::size_t first) {
     verify_frame(use, head, first, page, found);
   };
-  const FramesFound frames =
-      walk_frames(reader_of(use), flash_.volume.seeds(), whole(use), UINT32_MAX, found.content, verify);
+  const FramesFound frames = walk_frames(reader_of(use), flash_.device_of(use.segment).volume.seeds(), whole(use),
+                                         UINT32_MAX, found.content, verify);
   found.cut_short = frames.cut_short;
   found.content.descriptors = std::move(found.good);
   footer.content = std::move(found.content);
-  footer.trailer.segment = use.segment;
+  footer.trailer.segment = whole(use).segment;
   footer.trailer.generation = use.generation;
   footer.trailer.frames = frames.frames;
   footer.trailer.data_pages = frames.end_page;
@@ -311,9 +331,10 @@ Status Recovery::verify_record(const Use& use, const Descriptor& d, const Segmen
 }
 
 bool Recovery::write_footer(const Use& use, Footer& footer) {
+  FlashDevice& device = flash_.device_of(use.segment);
   SegmentContent& content = footer.content;
   const std::size_t bytes = footer_bytes(content.schemas.size(), content.namespaces.size(), content.descriptors.size());
-  if (bytes / kPageBytes + footer.trailer.data_pages > flash_.volume.segment_pages()) return false;
+  if (bytes / kPageBytes + footer.trailer.data_pages > flash_.segment_pages()) return false;
   footer.usage.resize(content.namespaces.size());
   for (const Descriptor& d : content.descriptors) {
     footer.trailer.put_seq_max = std::max(footer.trailer.put_seq_max, d.put_seq);
@@ -321,12 +342,12 @@ bool Recovery::write_footer(const Use& use, Footer& footer) {
     footer.usage[d.name_space].records += 1;
     footer.usage[d.name_space].bytes += d.length;
   }
-  footer.trailer.boot_epoch = flash_.volume.boot_epoch();
+  footer.trailer.boot_epoch = device.volume.boot_epoch();
   const AlignedBuffer area(bytes);
-  encode_footer(area.span(), flash_.volume.seeds(), footer.trailer, content, footer.usage);
-  const std::uint64_t end = flash_.volume.offset_of(use.segment) + flash_.volume.segment_bytes();
+  encode_footer(area.span(), device.volume.seeds(), footer.trailer, content, footer.usage);
+  const std::uint64_t end = device.offset_of(use.segment) + flash_.segment_bytes();
   // Without it the next start scans again; nothing is lost.
-  const auto written = disk().write(end - bytes, area.span());
+  const auto written = disk_of(device).write(end - bytes, area.span());
   if (!written)
     flash_.log.warn(
         fmt::format("store: the footer of segment {} was not written: {}", use.segment, error_text(written.error())));
@@ -339,6 +360,7 @@ bool Recovery::write_footer(const Use& use, Footer& footer) {
 // one that counts.
 bool Recovery::absorb(const Use& use, const Footer& footer) {
   const SegmentContent& content = footer.content;
+  const FlashDevice& device = flash_.device_of(use.segment);
   bool all = true;
   std::uint64_t disagreeing = 0;
   std::unordered_map<std::uint32_t, Namespaces::Told> told;  // of a namespace with a schema: few, or one a record
@@ -361,8 +383,8 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
     const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
     if (d.tombstone()) {
       if (meanwhile_) flash_.hide(key.hash);
-      if (d.offset < flash_.segments.count())
-        part_of(key).push_back({key, d.put_seq, d.offset, d.checksum, use.segment, use.generation});
+      if (d.offset < device.segments.count())
+        part_of(key).push_back({key, d.put_seq, device.numbered(d.offset), d.checksum, use.segment, use.generation});
     } else if (!agrees) {
       ++disagreeing;
     } else if (!use.refused) {
@@ -431,11 +453,11 @@ bool Recovery::apply_tombstones() {
   std::vector<bool> needed(flash_.segments.count());
   const bool applied = each_part([&](Part& part) {
     apply(part);
-    sort_alike(part, std::nullopt);
+    sort_alike(part, {});
     note_needed(part, needed);
   });
   if (!applied) return false;
-  const auto last = segment_of_copies(needed);
+  const auto last = segments_of_copies(needed);
   return each_part([&](Part& part) { restore(part, last); });
 }
 
@@ -463,25 +485,29 @@ void Recovery::note_needed(const Part& part, std::vector<bool>& needed) const {
   }
 }
 
-// The youngest segment whose tombstones are all in others, too, or name nothing any more.
-std::optional<std::uint32_t> Recovery::segment_of_copies(const std::vector<bool>& needed) const {
-  std::optional<std::uint32_t> youngest;
-  for (std::uint32_t s = 0; s < needed.size(); ++s)
-    if (!needed[s] && flash_.segments.at(s).state == SegmentState::kSealed &&
-        (!youngest || flash_.segments.at(s).generation > flash_.segments.at(*youngest).generation))
-      youngest = s;
-  return youngest;
+// Of each device the youngest segment whose tombstones are all in others, too, or name nothing any more.
+std::vector<std::uint32_t> Recovery::segments_of_copies(const std::vector<bool>& needed) const {
+  std::vector<std::uint32_t> all;
+  for (const auto& device : flash_.devices) {
+    std::optional<std::uint32_t> youngest;
+    for (std::uint32_t s = device->segments.first(); s < device->segments.end(); ++s)
+      if (!needed[s] && flash_.segments.at(s).state == SegmentState::kSealed &&
+          (!youngest || flash_.segments.at(s).generation > flash_.segments.at(*youngest).generation))
+        youngest = s;
+    if (youngest) all.push_back(*youngest);
+  }
+  return all;
 }
 
 // A crash while tombstones were carried over leaves two copies. One is enough, and not the one in a segment of which
 // all are elsewhere, too (`last`): that may be all that is free to be given up, so it must have nothing to carry.
-void Recovery::restore(Part& part, std::optional<std::uint32_t> last) {
+void Recovery::restore(Part& part, const std::vector<std::uint32_t>& last) {
   sort_alike(part, last);
   const auto rest = std::ranges::unique(part, same);
   part.erase(rest.begin(), rest.end());
   for (const Tombstone& tombstone : part) {
     flash_.hold_namespace(tombstone.segment, tombstone.key.ns);
-    flash_.tombstones.restore(tombstone);
+    flash_.device_of(tombstone.segment).tombstones.restore(tombstone);
   }
   part = {};
 }

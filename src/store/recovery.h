@@ -60,7 +60,7 @@ class Recovery {
 
  private:
   struct Use {
-    std::uint32_t segment;
+    std::uint32_t segment;  // as the store numbers it
     std::uint64_t generation;
     bool refused;                // an unknown feature: records are ignored, tombstones count
     std::uint64_t unopened = 0;  // generations of what may contradict its records are not lower; 0: unknown
@@ -72,11 +72,11 @@ class Recovery {
     RecordKey key{};
   };
 
-  // The uses of all segments: as the last opening's table says, or by all headers.
-  Status find_uses(std::vector<Use>& uses);
-  bool believe_table(std::vector<Use>& uses);
-  Status read_headers(std::vector<Use>& uses);
-  bool take_header(std::uint32_t segment, Bytes page, std::vector<Use>& uses);
+  // The uses of all segments of a device: as the last opening's table says, or by all headers.
+  Status find_uses(FlashDevice& device, std::vector<Use>& uses);
+  bool believe_table(FlashDevice& device, std::vector<Use>& uses);
+  Status read_headers(FlashDevice& device, std::vector<Use>& uses);
+  bool take_header(FlashDevice& device, std::uint32_t segment, Bytes page, std::vector<Use>& uses);
   void number_on(const std::vector<Use>& uses);
   // The footer, or what a scan finds, into memory. `footer`: as it was read ahead.
   void take(const Use& use, Result<Footer> footer);
@@ -87,8 +87,8 @@ class Recovery {
   bool finish();
   // Sorts segments by when they go: as they were used, as far as the newest header tells, else by age.
   void sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const;
-  [[nodiscard]] BlockingDisk disk() {
-    return {flash_.loop, flash_.volume.disk(), &flash_.health, &flash_.stats.io_errors};
+  [[nodiscard]] BlockingDisk disk_of(FlashDevice& device) {
+    return {flash_.loop, device.volume.disk(), &device.health, &flash_.stats.io_errors};
   }
   [[nodiscard]] ReadSegment reader_of(const Use& use);
   [[nodiscard]] SegmentUse whole(const Use& use) const;
@@ -118,8 +118,8 @@ class Recovery {
   bool apply_tombstones();
   void apply(Part& part);
   void note_needed(const Part& part, std::vector<bool>& needed) const;
-  [[nodiscard]] std::optional<std::uint32_t> segment_of_copies(const std::vector<bool>& needed) const;
-  void restore(Part& part, std::optional<std::uint32_t> last);
+  [[nodiscard]] std::vector<std::uint32_t> segments_of_copies(const std::vector<bool>& needed) const;
+  void restore(Part& part, const std::vector<std::uint32_t>& last);
 
   Flash& flash_;
   Meanwhile meanwhile_;
@@ -131,8 +131,12 @@ class Recovery {
   std::vector<Part> tombstones_;             // so that each turn of the loop has a few
   PutSeqs seqs_;
   std::vector<std::uint32_t> surplus_;
-  std::vector<std::uint32_t> recent_;  // from the newest header
-  std::uint64_t recent_generation_ = 0;
+  // From the newest header of a device: segments as the store numbers them.
+  struct Recent {
+    std::uint64_t generation = 0;
+    std::vector<std::uint32_t> segments;
+  };
+  std::vector<Recent> recent_;  // by device
 };
 
 }  // namespace kvd::store

@@ -9,14 +9,16 @@
 
 namespace kvd::store {
 
-Scrubber::Scrubber(Flash& flash, Evictor& evictor, std::uint64_t bytes_per_s)
-    : flash_(flash), evictor_(evictor), bytes_per_s_(bytes_per_s), timer_(flash.loop, [this] { step(); }) {}
+Scrubber::Scrubber(Flash& flash, FlashDevice& device, Evictor& evictor, std::uint64_t bytes_per_s)
+    : flash_(flash), device_(device), evictor_(evictor), bytes_per_s_(bytes_per_s), timer_(flash.loop, [this] {
+        step();
+      }) {}
 
 void Scrubber::start(Drop drop) {
   if (bytes_per_s_ == 0) return;
   drop_ = std::move(drop);
   // Multiples of an odd constant reach every residue of the openings, far from each other.
-  first_ = static_cast<std::uint32_t>(flash_.volume.boot_epoch() * 0x9E3779B97F4A7C15U % flash_.segments.count());
+  first_ = static_cast<std::uint32_t>(device_.volume.boot_epoch() * 0x9E3779B97F4A7C15U % device_.segments.count());
   pass_began_ = flash_.loop.now();
   buffer_ = AlignedBuffer(kReadBytes);
   timer_.arm(pass_began_);
@@ -27,19 +29,19 @@ void Scrubber::resume() {
 }
 
 void Scrubber::step() {
-  if (!flash_.health.on()) return;  // until resume()
+  if (!device_.health.on()) return;  // until resume()
   if (in_segment_ && !flash_.segments.holds(segment_, generation_)) end_segment();
   if (!in_segment_) return begin_segment();
   again_.empty() ? read_records() : read_again();
 }
 
 void Scrubber::begin_segment() {
-  const std::uint32_t count = flash_.segments.count();
+  const std::uint32_t count = device_.segments.count();
   while (done_ < count) {
-    segment_ = (first_ + done_++) % count;
+    segment_ = device_.numbered((first_ + done_++) % count);
     if (flash_.segments.at(segment_).state != SegmentState::kSealed) continue;
     generation_ = flash_.segments.at(segment_).generation;
-    return read_footer(std::min<std::size_t>(kDescriptorAreaMax, flash_.volume.segment_bytes()));
+    return read_footer(std::min<std::size_t>(kDescriptorAreaMax, flash_.segment_bytes()));
   }
   flash_.stats.scrub_passes.add();
   done_ = 0;
@@ -48,16 +50,16 @@ void Scrubber::begin_segment() {
 }
 
 void Scrubber::read_footer(std::size_t bytes) {
-  read(flash_.volume.segment_bytes() - bytes, bytes, [this](Status status) { footer_read(status); });
+  read(flash_.segment_bytes() - bytes, bytes, [this](Status status) { footer_read(status); });
 }
 
 void Scrubber::footer_read(const Status& status) {
   if (!status) return;  // the next segment
   const Bytes area = buffer_.first(io_.iov_len);
-  const auto trailer = peek_footer(area, segment_, generation_, flash_.volume.segment_bytes());
+  const auto trailer = peek_footer(area, device_.local(segment_), generation_, flash_.segment_bytes());
   if (!trailer) return;
   if (trailer->footer_bytes > area.size()) return read_footer(trailer->footer_bytes);
-  if (auto footer = parse_footer(area.last(trailer->footer_bytes), flash_.volume.seeds(), *trailer)) {
+  if (auto footer = parse_footer(area.last(trailer->footer_bytes), device_.volume.seeds(), *trailer)) {
     take(std::move(*footer));
   }
 }
@@ -106,7 +108,7 @@ void Scrubber::read_again() {
   const std::uint64_t begin = std::uint64_t{d.offset} * kPageBytes;
   again_.pop_back();
   read(begin, align_up(d.length, kPageBytes), [this, &d, begin](Status status) {
-    if (flash_.health.on() && live(d) && !(status && sound(d, begin))) drop(d);
+    if (device_.health.on() && live(d) && !(status && sound(d, begin))) drop(d);
   });
 }
 
@@ -149,7 +151,7 @@ void Scrubber::read(std::uint64_t offset, std::size_t bytes, std::move_only_func
   ++flash_.segments.at(segment_).readers;
   io_ = {buffer_.data(), bytes};
   op_.kind = io::DiskOp::Kind::kRead;
-  op_.offset = flash_.volume.offset_of(segment_) + offset;
+  op_.offset = device_.offset_of(segment_) + offset;
   op_.buffers = {&io_, 1};
   const Time next = after(flash_.loop.now(), std::chrono::nanoseconds(bytes * 1'000'000'000 / bytes_per_s_));
   op_.on_done = [this, next, done = std::move(on_done)](Status status) mutable {
@@ -159,7 +161,7 @@ void Scrubber::read(std::uint64_t offset, std::size_t bytes, std::move_only_func
     done(status);
     if (--flash_.segments.at(segment).readers == 0) evictor_.reader_gone(segment);
   };
-  flash_.submit(op_);
+  device_.submit(op_);
 }
 
 }  // namespace kvd::store

@@ -1,5 +1,5 @@
-// Scrubber: reads sealed segments in the background, so many bytes a second at the most, and has records dropped that
-// are not what was put, before anybody asks for them and while a new put can still replace them.
+// Scrubber: reads sealed segments of a device in the background, so many bytes a second at the most, and has records
+// dropped that are not what was put, before anybody asks for them and while a new put can still replace them.
 //
 // A pass goes over all segments, from one that depends on the opening, so that a store that is restarted often gets
 // everywhere, too; passes begin a day apart or more. One read at a time: records that lie together, up to 1 MiB, or one
@@ -28,7 +28,7 @@ class Scrubber {
   // Takes a record, of which the index says that it lies at this place, out of the index for good.
   using Drop = std::function<void(const RecordKey&, const FlashPlace&)>;
 
-  Scrubber(Flash& flash, Evictor& evictor, std::uint64_t bytes_per_s);
+  Scrubber(Flash& flash, FlashDevice& device, Evictor& evictor, std::uint64_t bytes_per_s);
 
   // Begins the first pass, unless bytes_per_s is 0. For after recovery.
   void start(Drop drop);
@@ -56,11 +56,12 @@ class Scrubber {
   void read(std::uint64_t offset, std::size_t bytes, std::move_only_function<void(Status)> on_done);
 
   Flash& flash_;
+  FlashDevice& device_;
   Evictor& evictor_;
   const std::uint64_t bytes_per_s_;
   Drop drop_;
 
-  std::uint32_t first_ = 0;  // of a pass
+  std::uint32_t first_ = 0;  // of a pass, as the device numbers it
   std::uint32_t done_ = 0;   // segments of the pass
   Time pass_began_{};
   bool in_segment_ = false;

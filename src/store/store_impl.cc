@@ -353,13 +353,13 @@ void StoreImpl::complete_put(PutHandle put, std::span<const std::uint64_t> check
   record->published = loop_.now();
   stats_.puts.add();
   stats_.bytes_put.add(std::uint64_t{record->shape->layers} * record->shape->slab_bytes);
-  const bool flash_on = tier_ != nullptr && tier_->flash.health.on() && Flash::admits(*record);
+  const bool flash_on = tier_ != nullptr && tier_->flash.on() && Flash::admits(*record);
   if (tier_ != nullptr && !flash_on && !record->replaced.empty()) {
     tier_->flash.bury_replaced(*record);
     tier_->demoter.kick();  // nothing else would have the tombstone written
   }
   if (flash_on) record->put_seq = tier_->flash.put_seq_next++;
-  record->missed = tier_ != nullptr && !tier_->flash.health.on();
+  record->missed = tier_ != nullptr && !tier_->flash.on();
   pool_->publish(*record, flash_on ? PoolRecord::State::kDirty : PoolRecord::State::kClean);
   if (flash_on) tier_->demoter.add(*record);
   await(key.ns, key.id, level, std::move(on_ack));
@@ -387,9 +387,10 @@ void StoreImpl::supersede(PoolRecord& record) {
 }
 
 std::vector<ReplacedPlace> StoreImpl::take_unindexed(std::uint64_t hash) {
-  std::vector<ReplacedPlace> places = tier_->flash.strays.take(hash);
-  for (const std::uint32_t segment : tier_->evictor.removed_from(hash))
-    places.push_back({segment, tier_->flash.segments.at(segment).generation});
+  std::vector<ReplacedPlace> places = tier_->flash.take_strays(hash);
+  for (const auto& log : tier_->logs)
+    for (const std::uint32_t segment : log->evictor.removed_from(hash))
+      places.push_back({segment, tier_->flash.segments.at(segment).generation});
   for (const ReplacedPlace& place : tier_->flash.partly_read)
     if (tier_->flash.segments.holds(place.segment, place.generation)) places.push_back(place);
   return places;
@@ -408,7 +409,7 @@ void StoreImpl::await(NamespaceHandle ns, const block::RecordId& id, AckLevel le
   if (level == AckLevel::kWritten) return on_ack({});
   if (tier_->flash.segments.at(found->place.segment).unflushed)
     return on_ack(fail(Code::kIo, "a flush of the record's segment failed"));
-  tier_->syncs.request(std::move(on_ack));
+  tier_->log_of(found->place.segment).syncs.request(std::move(on_ack));
 }
 
 // ---- Damage ----
@@ -539,23 +540,17 @@ void StoreImpl::drain(Time deadline, std::move_only_function<void()> on_done) {
 void StoreImpl::check_drain() {
   Drain& drain = *drain_;
   // Before recovery has ended nothing was taken that would have to be written.
-  const bool over = tier_ == nullptr || recovering_ || !tier_->flash.health.on() || (drain.synced && list_uses()) ||
+  const bool over = tier_ == nullptr || recovering_ || !tier_->flash.on() || (drain.synced && list_uses()) ||
                     loop_.now() >= drain.deadline;
   if (!over) {
     if (drain.synced) return drain.timer.arm_in(Millis(2));
     if (!drain.rolled && tier_->demoter.settled() && !walk_.armed()) {
       drain.rolled = true;
-      tier_->writer.roll();
+      for (const auto& log : tier_->logs) log->writer.roll();
     }
     // Not settled any more: the flush for a footer has failed, and what it may have lost is written again.
-    if (drain.rolled && !drain.syncing && tier_->writer.idle() && tier_->demoter.settled()) {
-      drain.syncing = true;
-      tier_->syncs.request([this](Status status) {
-        if (drain_ == nullptr) return;
-        drain_->synced = status.has_value();
-        if (!status) drain_->rolled = drain_->syncing = false;  // what it may have lost is dirty again
-      });
-    }
+    const bool idle = std::ranges::all_of(tier_->logs, [](const auto& log) { return log->writer.idle(); });
+    if (drain.rolled && !drain.syncing && idle && tier_->demoter.settled()) sync_all();
     drain.timer.arm_in(Millis(2));
     return;
   }
@@ -563,10 +558,29 @@ void StoreImpl::check_drain() {
   if (auto on_done = std::move(drain.on_done)) on_done();
 }
 
+void StoreImpl::sync_all() {
+  struct Flushes {
+    std::size_t left = 0;
+    bool well = true;
+  };
+  const auto flushes = std::make_shared<Flushes>();
+  drain_->syncing = true;
+  for (const auto& log : tier_->logs) flushes->left += log->device.health.on() ? 1 : 0;
+  for (const auto& log : tier_->logs) {
+    if (!log->device.health.on()) continue;
+    log->syncs.request([this, flushes](const Status& status) {
+      flushes->well = flushes->well && status;
+      if (--flushes->left > 0 || drain_ == nullptr) return;
+      drain_->synced = flushes->well;
+      if (!flushes->well) drain_->rolled = drain_->syncing = false;  // what they may have lost is dirty again
+    });
+  }
+}
+
 // What a drain that is over has not brought to flash.
 void StoreImpl::tell_losses() {
   if (tier_ == nullptr) return;
-  if (!tier_->flash.health.on()) {
+  if (!tier_->flash.on()) {
     log_.warn(fmt::format("store {}: the flash tier is off: what is in memory only is lost, engines will miss it",
                           options_.dir));
   } else if (const std::uint64_t records = stats_.dirty_records.value(); records > 0) {

@@ -10,17 +10,13 @@
 
 #include "io/loop.h"
 #include "store/demoter.h"
+#include "store/device_log.h"
 #include "store/directory.h"
-#include "store/evictor.h"
 #include "store/flash.h"
 #include "store/loader.h"
-#include "store/log_writer.h"
 #include "store/namespaces.h"
 #include "store/pool.h"
-#include "store/scrubber.h"
 #include "store/store.h"
-#include "store/sync_queue.h"
-#include "store/use_table.h"
 
 namespace kvd::store {
 
@@ -36,18 +32,15 @@ class StoreImpl final : public Store {
   // What there is only with a flash tier. Declared in the order in which the parts use each other.
   struct FlashTier {
     FlashTier(io::Loop& loop, Log& log, StoreStats& stats, Namespaces& namespaces, Pool& pool,
-              StoreDirectory directory_in, Volume volume, std::uint64_t index_records_max,
-              const policy::WriteBudget& budget, const StoreOptions& options);
+              StoreDirectory directory_in, std::vector<OpenedDevice> opened, std::uint64_t index_records_max,
+              const StoreOptions& options);
     ~FlashTier();
+    [[nodiscard]] DeviceLog& log_of(std::uint32_t segment) const { return *logs[flash.segments.at(segment).device]; }
     StoreDirectory directory;
     Flash flash;
-    SyncQueue syncs;
-    Evictor evictor;
-    LogWriter writer;
+    DeviceLogs logs;
     Demoter demoter;
     Loader loader;
-    Scrubber scrubber;
-    UseTable uses;
   };
 
   StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options);
@@ -56,7 +49,7 @@ class StoreImpl final : public Store {
   // Takes memory, directory, flash file, and recovers unless options.recover_later. Blocks.
   Status open(io::DiskFactory& disks, std::string& why);
   Status recover(std::string* why) override;
-  [[nodiscard]] bool recovering() const noexcept override { return recovering_ && tier_->flash.health.on(); }
+  [[nodiscard]] bool recovering() const noexcept override { return recovering_ && tier_->flash.on(); }
 
   void drain(Time deadline, std::move_only_function<void()> on_done) override;
   Result<NamespaceHandle> open_namespace(const Namespace& ns) override { return namespaces_->open(ns); }
@@ -105,8 +98,9 @@ class StoreImpl final : public Store {
     std::move_only_function<void()> on_done;
     io::Timer timer;
     bool rolled = false, syncing = false, synced = false;
-    Time list_until = kNever;  // once it is synced: segments that are being given up are waited for until then
-    bool listing = false, listed = false;
+    Time list_until = kNever;          // once it is synced: segments that are being given up are waited for until then
+    std::size_t listing = 0;           // tables that are being written
+    bool listed = false;               // they are, or none is possible
     std::uint64_t dropped_before = 0;  // StoreStats::writes_dropped
   };
 
@@ -115,9 +109,9 @@ class StoreImpl final : public Store {
   Status read_flash(std::string& why);
   // Recovery has put everything in its place: the store may write.
   Status begin_writing(const std::vector<std::uint32_t>& surplus, std::string& why);
-  Status shrink(std::string& why);
-  [[nodiscard]] std::optional<std::uint32_t> segment_to_lend() const;
-  void retire(std::uint32_t segment);
+  Status shrink(DeviceLog& of, std::string& why);
+  [[nodiscard]] std::optional<std::uint32_t> segment_to_lend(const FlashDevice& device) const;
+  void retire(DeviceLog& of, std::uint32_t segment);
   [[nodiscard]] const GroupInfo* group_of(NamespaceHandle ns, std::uint16_t group) const noexcept;
   // What flash serves of a record: not what its tenant has given up.
   [[nodiscard]] std::optional<Flash::Found> find_on_flash(const RecordKey& key) const noexcept;
@@ -161,12 +155,14 @@ class StoreImpl final : public Store {
   bool trim_some(TenantSpace& tenant);
   void trim();
   void check_drain();
-  // Everything is on flash: writes the table of uses, where that is possible. Whether that is done.
+  // All that is written is being flushed: marks the drain as synced or not in the end.
+  void sync_all();
+  // Everything is on flash: writes the tables of uses, where that is possible. Whether that is done.
   bool list_uses();
   void tell_losses();
-  // The device went off; it is back (store_outage.cc).
-  void device_off();
-  void device_back();
+  // A device went off; it is back (store_outage.cc).
+  void device_off(DeviceLog& of);
+  void device_back(DeviceLog& of);
   void walk();
 
   io::Loop& loop_;

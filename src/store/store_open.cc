@@ -72,6 +72,13 @@ std::uint64_t record_bytes_max(std::uint64_t segment_bytes) {
   return std::min<std::uint64_t>(segment_bytes > other ? segment_bytes - other : 0, kRecordBytesMax);
 }
 
+DeviceLogs make_logs(Flash& flash, const StoreOptions& options) {
+  DeviceLogs logs;
+  for (const auto& device : flash.devices)
+    logs.push_back(std::make_unique<DeviceLog>(flash, *device, options.scrub_bytes_per_s));
+  return logs;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Store>> Store::open(io::Loop& loop, Log& log, const StoreOptions& options, std::string* why,
@@ -113,20 +120,18 @@ StoreImpl::~StoreImpl() {
 }
 
 StoreImpl::FlashTier::FlashTier(io::Loop& loop, Log& log, StoreStats& stats, Namespaces& namespaces, Pool& pool,
-                                StoreDirectory directory_in, Volume volume, std::uint64_t index_records_max,
-                                const policy::WriteBudget& budget, const StoreOptions& options)
+                                StoreDirectory directory_in, std::vector<OpenedDevice> opened,
+                                std::uint64_t index_records_max, const StoreOptions& options)
     : directory(std::move(directory_in)),
-      flash(loop, log, stats, namespaces, std::move(volume), index_records_max, options.eviction, budget),
-      syncs(flash),
-      evictor(flash, syncs),
-      writer(flash, evictor, syncs),
-      demoter(flash, pool, writer, evictor, syncs, {options.demote_after, options.demote_idle}),
-      loader(flash, pool, evictor, options.verify),
-      scrubber(flash, evictor, options.scrub_bytes_per_s),
-      uses(flash) {}
+      flash(loop, log, stats, namespaces, std::move(opened), index_records_max, options.eviction),
+      logs(make_logs(flash, options)),
+      demoter(flash, pool, *logs.front(), {options.demote_after, options.demote_idle}),
+      loader(flash, pool, logs, options.verify) {}
 
-// The device first: what is in flight uses buffers of the parts.
-StoreImpl::FlashTier::~FlashTier() { flash.volume.close(); }
+// The devices first: what is in flight uses buffers of the parts.
+StoreImpl::FlashTier::~FlashTier() {
+  for (const auto& device : flash.devices) device->volume.close();
+}
 
 Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
   if (auto checked = check_options(options_, why); !checked) return checked;
@@ -148,7 +153,7 @@ Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
 void StoreImpl::lend_pool() {
   if (pool_->prefaulted() == Pool::Prefault::kNotYet) return pool_ready_.arm_in(kPoolLookDelay);
   if (pool_->prefaulted() == Pool::Prefault::kDone)
-    tier_->flash.volume.disk().use_memory({pool_->base(), pool_->bytes()});
+    for (const auto& device : tier_->flash.devices) device->volume.disk().use_memory({pool_->base(), pool_->bytes()});
 }
 
 Status StoreImpl::open_pool(std::string& why) {
@@ -188,11 +193,15 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
         fmt::format("store {}: at most {:.3g} GB a day are written to flash ({:g} of {:g} drive writes a day); "
                     "records beyond that stay in memory only",
                     options_.dir, a_day / 1e9, kBudgetShare, options_.drive_writes_per_day));
+  std::vector<OpenedDevice> devices;
+  devices.push_back({std::move(*volume), budget});
   tier_ = std::make_unique<FlashTier>(loop_, log_, stats_, *namespaces_, *pool_, std::move(*directory),
-                                      std::move(*volume), records, budget, options_);
+                                      std::move(devices), records, options_);
   tier_->flash.removals_waiting_max = options_.removals_waiting_max;
-  tier_->flash.health.on_change([this] { device_off(); }, [this] { device_back(); });
-  tier_->evictor.on_progress([this] { tier_->demoter.kick(); });
+  for (const auto& log : tier_->logs) {
+    log->device.health.on_change([this, &log = *log] { device_off(log); }, [this, &log = *log] { device_back(log); });
+    log->evictor.on_progress([this] { tier_->demoter.kick(); });
+  }
   tier_->demoter.on_reading([this] { return tier_->loader.busy(); });
   tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });
   tier_->loader.on_promotion([this](const RecordKey& key) { return start_promotion(key); });
@@ -239,81 +248,89 @@ Status StoreImpl::read_flash(std::string& why) {
   log_.info(
       fmt::format("store {}: {} records in {} of {} segments of {} MiB recovered in {} ms ({} without footer, {} "
                   "damaged records dropped), index of {:.1f} MiB, opening {}",
-                  options_.dir, report->records, report->segments, flash.segments.count(),
-                  flash.volume.segment_bytes() >> 20, took.count(), report->scanned, report->dropped,
-                  static_cast<double>(flash.index.memory_bytes()) / (1 << 20), flash.volume.boot_epoch()));
+                  options_.dir, report->records, report->segments, flash.segments.count(), flash.segment_bytes() >> 20,
+                  took.count(), report->scanned, report->dropped,
+                  static_cast<double>(flash.index.memory_bytes()) / (1 << 20), flash.boot_epoch()));
   return begin_writing(recovery.surplus(), why);
 }
 
 Status StoreImpl::begin_writing(const std::vector<std::uint32_t>& surplus, std::string& why) {
-  Flash& flash = tier_->flash;
-  tier_->evictor.give_up(surplus);
-  if (flash.volume.segments_wanted() < flash.segments.count()) {
-    if (Status shrunk = shrink(why); !shrunk) return shrunk;
-  } else {
-    tier_->evictor.maintain();
+  for (const std::uint32_t segment : surplus) tier_->log_of(segment).evictor.give_up(segment);
+  for (const auto& log : tier_->logs) {
+    if (log->device.volume.segments_wanted() == log->device.segments.count()) {
+      log->evictor.maintain();
+    } else if (Status shrunk = shrink(*log, why); !shrunk) {
+      return shrunk;
+    }
   }
-  flash.unhide_all();
+  tier_->flash.unhide_all();
   recovering_ = false;
-  flash.recovered = true;
-  flash.health.may_probe(true);
+  for (const auto& log : tier_->logs) {
+    log->device.recovered = true;
+    log->device.health.may_probe(true);
+  }
   namespaces_->set_reading(false);
   fit_flash_quotas();
   stats_.recovering.set(0);
   stats_.recovery_percent.set(100);
-  tier_->scrubber.start([this](const RecordKey& key, const FlashPlace& place) { forget_copy(key, place); });
+  for (const auto& log : tier_->logs)
+    log->scrubber.start([this](const RecordKey& key, const FlashPlace& place) { forget_copy(key, place); });
   return {};
 }
 
 // Shrinking: what takes the tombstones of the first segments to be given up when none is free among those that stay:
 // one that goes, which lends itself until the others have gone. A free one, else one with nothing to carry, of which
 // there always is one: a store keeps a segment free, and a crash while that is filled leaves copies in it.
-std::optional<std::uint32_t> StoreImpl::segment_to_lend() const {
-  const Flash& flash = tier_->flash;
-  for (std::uint32_t s = 0; s < flash.segments.count(); ++s) {
-    if (flash.segments.at(s).state != SegmentState::kFree) continue;
-    return s < flash.volume.segments_wanted() ? std::nullopt : std::optional(s);
+std::optional<std::uint32_t> StoreImpl::segment_to_lend(const FlashDevice& device) const {
+  const Segments& segments = tier_->flash.segments;
+  const DeviceSegments& own = device.segments;
+  for (std::uint32_t s = own.first(); s < own.end(); ++s) {
+    if (segments.at(s).state != SegmentState::kFree) continue;
+    return s < device.numbered(device.volume.segments_wanted()) ? std::nullopt : std::optional(s);
   }
-  for (std::uint32_t s = flash.segments.count(); s-- > 0;)
-    if (flash.segments.at(s).state == SegmentState::kSealed && !flash.tombstones.holds_for_others(s)) return s;
+  for (std::uint32_t s = own.end(); s-- > own.first();)
+    if (segments.at(s).state == SegmentState::kSealed && !device.tombstones.holds_for_others(s)) return s;
   return std::nullopt;
 }
 
 // Gives a segment up for good.
-void StoreImpl::retire(std::uint32_t segment) {
-  Flash& flash = tier_->flash;
-  while (flash.health.on() && drain_ == nullptr && flash.segments.at(segment).state != SegmentState::kRetired) {
-    const SegmentState state = flash.segments.at(segment).state;
-    if (state == SegmentState::kSealed) tier_->evictor.evict(segment, true);
-    if (state == SegmentState::kReady && flash.segments.ready_count() > 1) {
-      flash.segments.retire_ready(segment);
-      tier_->evictor.maintain();
+void StoreImpl::retire(DeviceLog& of, std::uint32_t segment) {
+  FlashDevice& device = of.device;
+  const Segments& segments = tier_->flash.segments;
+  while (device.health.on() && drain_ == nullptr && segments.at(segment).state != SegmentState::kRetired) {
+    const SegmentState state = segments.at(segment).state;
+    if (state == SegmentState::kSealed) of.evictor.evict(segment, true);
+    if (state == SegmentState::kReady && device.segments.ready_count() > 1) {
+      device.segments.retire_ready(segment);
+      of.evictor.maintain();
       return;
     }
-    if (state == SegmentState::kOpen && flash.segments.ready_count() > 0) tier_->writer.roll();
+    if (state == SegmentState::kOpen && device.segments.ready_count() > 0) of.writer.roll();
     loop_.run_once(Duration::max());
   }
 }
 
 // The store was opened smaller than it is: segments beyond the new size are given up, as in eviction, then cut off. A
 // drain ends it as a crash would: the next start goes on.
-Status StoreImpl::shrink(std::string& why) {
-  Flash& flash = tier_->flash;
-  log_.warn(fmt::format("store {}: shrinking from {} to {} segments", options_.dir, flash.segments.count(),
-                        flash.volume.segments_wanted()));
+Status StoreImpl::shrink(DeviceLog& of, std::string& why) {
+  FlashDevice& device = of.device;
+  const Segments& segments = tier_->flash.segments;
+  log_.warn(fmt::format("store {}: shrinking from {} to {} segments", options_.dir, device.segments.count(),
+                        device.volume.segments_wanted()));
   tier_->demoter.flush_always();
-  const std::uint32_t wanted = flash.volume.segments_wanted();
-  const auto lent = segment_to_lend();
-  flash.segments.retire_from(wanted, lent);
-  for (std::uint32_t s = wanted; s < flash.segments.count(); ++s) flash.segments.exclude(s);
-  if (lent && flash.segments.at(*lent).state == SegmentState::kSealed) tier_->evictor.evict(*lent);
-  tier_->evictor.maintain();
-  for (std::uint32_t s = wanted; s < flash.segments.count(); ++s)
-    if (s != lent) retire(s);
-  if (lent && *lent >= wanted) retire(*lent);
+  const std::uint32_t wanted = device.numbered(device.volume.segments_wanted());
+  const std::uint32_t end = device.segments.end();
+  const auto lent = segment_to_lend(device);
+  device.segments.retire_from(wanted, lent);
+  for (std::uint32_t s = wanted; s < end; ++s) device.segments.exclude(s);
+  if (lent && segments.at(*lent).state == SegmentState::kSealed) of.evictor.evict(*lent);
+  of.evictor.maintain();
+  for (std::uint32_t s = wanted; s < end; ++s)
+    if (s != lent) retire(of, s);
+  if (lent && *lent >= wanted) retire(of, *lent);
   if (drain_ != nullptr) return fail(Code::kCancelled, "shrinking was stopped");
   tier_->demoter.flush_always(false);
-  const auto shrunk = flash.health.on() ? flash.volume.shrink(loop_, log_) : tier_is_off();
+  const auto shrunk = device.health.on() ? device.volume.shrink(loop_, log_) : tier_is_off();
   if (shrunk) return {};
   why = fmt::format("{}: cannot be made smaller: {}: check the drive, or ask for the size that it has", options_.dir,
                     error_text(shrunk.error()));
@@ -323,22 +340,29 @@ Status StoreImpl::shrink(std::string& why) {
 // The end of a drain, when everything is on flash.
 bool StoreImpl::list_uses() {
   Drain& drain = *drain_;
-  if (drain.listing) return drain.listed;
+  if (drain.listing > 0) return drain.listed;
   if (drain.list_until == kNever) drain.list_until = after(loop_.now(), kListWait);
-  if (!options_.list_uses || !tier_->uses.possible() || loop_.now() >= drain.list_until) return true;
-  if (!tier_->evictor.idle() || !tier_->writer.idle() || !tier_->demoter.settled() || tier_->flash.writing())
-    return false;
-  drain.listing = true;
-  tier_->uses.write([this] {
-    if (drain_ != nullptr) drain_->listed = true;
-  });
+  const auto lists = [](const auto& log) { return log->device.health.on() && log->uses.possible(); };
+  if (!options_.list_uses || std::ranges::none_of(tier_->logs, lists) || loop_.now() >= drain.list_until) return true;
+  const auto busy = [](const auto& log) {
+    return log->device.health.on() && !(log->evictor.idle() && log->writer.idle() && !log->device.writing());
+  };
+  if (std::ranges::any_of(tier_->logs, busy) || !tier_->demoter.settled()) return false;
+  for (const auto& log : tier_->logs) drain.listing += lists(log) ? 1 : 0;
+  const auto left = std::make_shared<std::size_t>(drain.listing);
+  for (const auto& log : tier_->logs) {
+    if (!lists(log)) continue;
+    log->uses.write([this, left] {
+      if (--*left == 0 && drain_ != nullptr) drain_->listed = true;
+    });
+  }
   return false;
 }
 
 std::array<std::byte, 16> StoreImpl::uuid() const noexcept {
-  return tier_ == nullptr ? uuid_ : tier_->flash.volume.superblock().uuid;
+  return tier_ == nullptr ? uuid_ : tier_->flash.devices.front()->volume.superblock().uuid;
 }
 
-std::uint64_t StoreImpl::boot_epoch() const noexcept { return tier_ == nullptr ? 1 : tier_->flash.volume.boot_epoch(); }
+std::uint64_t StoreImpl::boot_epoch() const noexcept { return tier_ == nullptr ? 1 : tier_->flash.boot_epoch(); }
 
 }  // namespace kvd::store

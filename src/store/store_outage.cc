@@ -14,24 +14,24 @@ constexpr Duration kWalkPause = Millis(20);  // while as much waits to be writte
 }  // namespace
 
 // Also while flash is still being read, by a device that may hang for ever: what it tells does not count any more.
-void StoreImpl::device_off() {
+void StoreImpl::device_off(DeviceLog& of) {
   stats_.tier_off.set(1);
   stats_.tier_outages.add();
   namespaces_->set_reading(false);
   walk_.disarm();
-  Flash& flash = tier_->flash;
-  flash.unlisted = true;  // headers that are not flushed may be lost
-  flash.segments.lose_unflushed();
-  flash.tombstones.device_off([&](const Tombstone& outdated) { return flash.note_stray(outdated); });
+  FlashDevice& device = of.device;
+  device.unlisted = true;  // headers that are not flushed may be lost
+  device.segments.lose_unflushed();
+  device.tombstones.device_off([&](const Tombstone& outdated) { return device.note_stray(outdated); });
   tier_->demoter.device_off();
-  tier_->writer.roll();
+  of.writer.roll();
   tier_->loader.abandon_all(tier_is_off());
 }
 
-void StoreImpl::device_back() {
+void StoreImpl::device_back(DeviceLog& of) {
   stats_.tier_off.set(0);
-  tier_->evictor.resume();
-  tier_->scrubber.resume();
+  of.evictor.resume();
+  of.scrubber.resume();
   tier_->demoter.device_back();
   walk_from_ = 0;
   walk_.arm(loop_.now());

@@ -15,7 +15,7 @@ void SyncQueue::start() {
   if (begins_) begins_();
   op_.kind = io::DiskOp::Kind::kSync;
   op_.on_done = [this](Status status) { finish(status); };
-  flash_.submit(op_);
+  device_.submit(op_);
 }
 
 void SyncQueue::give_up() {
@@ -27,7 +27,7 @@ void SyncQueue::finish(Status status) {
   telling_.swap(finishing_);
   running_ = false;
   // Nobody knows what the flush of a device that went off meanwhile has covered.
-  if (!flash_.health.on()) {
+  if (!device_.health.on()) {
     status = tier_is_off();
   } else if (ends_) {
     ends_(status.has_value());

@@ -3,14 +3,14 @@
 //
 // Who waits: puts that ask for `synced`, removals, new headers, and segments that are to get their footers.
 //
-// Belongs to the store's loop. Bounded by its callers, which bound what they have waiting.
+// One for a device. Belongs to the store's loop. Bounded by its callers, which bound what they have waiting.
 #pragma once
 
 #include <functional>
 #include <vector>
 
 #include "base/result.h"
-#include "store/flash.h"
+#include "store/flash_device.h"
 
 namespace kvd::store {
 
@@ -20,11 +20,11 @@ class SyncQueue {
 
   static constexpr std::size_t kReserved = 1024;  // that wait at once, for which memory is taken at start
 
-  explicit SyncQueue(Flash& flash) : flash_(flash) {
+  explicit SyncQueue(FlashDevice& device) : device_(device) {
     for (auto* list : {&waiting_, &finishing_, &telling_}) list->reserve(kReserved);
   }
 
-  // Called when a flush is submitted, and when it has ended and the tier is on, before those that waited for it are
+  // Called when a flush is submitted, and when it has ended and the device is on, before those that waited for it are
   // told. Must not request one.
   void on_flush(std::function<void()> begins, std::function<void(bool ok)> ends) {
     begins_ = std::move(begins);
@@ -40,7 +40,7 @@ class SyncQueue {
   void start();
   void finish(Status status);
 
-  Flash& flash_;
+  FlashDevice& device_;
   io::DiskOp op_;
   bool running_ = false;
   std::function<void()> begins_;

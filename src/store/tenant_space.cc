@@ -11,7 +11,7 @@ namespace kvd::store {
 
 TenantSpace& TenantSpaces::at(const std::string& tenant) {
   std::unique_ptr<TenantSpace>& space = spaces_[tenant];
-  if (space == nullptr) space = std::make_unique<TenantSpace>(tenant);
+  if (space == nullptr) space = std::make_unique<TenantSpace>(tenant, devices_);
   return *space;
 }
 
@@ -36,7 +36,8 @@ TenantSpace& TenantSpaces::enter(const std::string& tenant) {
 void TenantSpaces::leave(TenantSpace& space) {
   KVD_CHECK(space.namespaces > 0);
   if (--space.namespaces > 0) return;
-  space.flash_bytes.sub(space.coarse.dropped_before(std::numeric_limits<std::uint64_t>::max()) * kPageBytes);
+  for (TenantFlash& flash : space.on_device)
+    space.flash_bytes.sub(flash.coarse.dropped_before(std::numeric_limits<std::uint64_t>::max()) * kPageBytes);
   KVD_CHECK(space.pool_bytes.value() == 0 && space.dirty_bytes == 0 && space.flash_bytes.value() == 0);
   if (!idle(space)) return;
   const std::scoped_lock lock(mutex_);

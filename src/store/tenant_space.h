@@ -1,6 +1,6 @@
 // TenantSpaces: what each tenant takes up of pool and flash, and what it may. One entry for each tenant that has a
 // quota or a namespace that the store knows, so there are no more than namespaces and lines of a credentials file, at
-// some 700 bytes each.
+// some 300 bytes and 420 for each device.
 //
 // Bytes of the pool are those of all images: records, puts that are not finished, copies for a single get; those of
 // flash are of records that may be found there. Pool, Demoter and FlashUsage count them where they come and go. The
@@ -26,8 +26,15 @@
 
 namespace kvd::store {
 
+// What a tenant has on one device: FlashUsage's.
+struct TenantFlash {
+  CoarseUsage coarse;  // in segments without a share for it
+  LogPosition floor;   // what lies before it is given up
+  LogPosition end;     // behind all that was written
+};
+
 struct TenantSpace {
-  explicit TenantSpace(std::string tenant) : name(std::move(tenant)) {}
+  explicit TenantSpace(std::string tenant, std::size_t devices = 1) : name(std::move(tenant)), on_device(devices) {}
 
   const std::string name;
   SpaceQuota quota;              // changed by TenantSpaces alone: another thread may be reading it
@@ -53,9 +60,7 @@ struct TenantSpace {
   // Of flash: FlashUsage's.
   Gauge flash_bytes;
   Counter flash_given_up;  // bytes that went for others of the same tenant
-  CoarseUsage coarse;      // of these, in segments without a share for it
-  LogPosition floor;       // what lies before it is given up
-  LogPosition end;         // behind all that was written
+  std::vector<TenantFlash> on_device;
 
   // Whether there is room for `bytes` more in the pool.
   [[nodiscard]] bool pool_takes(std::uint64_t bytes) const noexcept {
@@ -70,6 +75,9 @@ struct TenantSpace {
 
 class TenantSpaces {
  public:
+  // `devices`: of the flash tier.
+  explicit TenantSpaces(std::size_t devices) : devices_(devices) {}
+
   // The tenant's, which has one namespace more; until leave().
   TenantSpace& enter(const std::string& tenant);
   void leave(TenantSpace& space);
@@ -88,6 +96,7 @@ class TenantSpaces {
   TenantSpace& at(const std::string& tenant);
   [[nodiscard]] static bool idle(const TenantSpace& space) noexcept;
 
+  const std::size_t devices_;
   mutable std::mutex mutex_;  // of the map and the quotas; the loop's thread alone changes them
   Spaces spaces_;
 };

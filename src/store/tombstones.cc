@@ -48,8 +48,8 @@ void Tombstones::written_or_gone(Tombstone& tombstone) {
 
 void Tombstones::done_carrying(Tombstone& tombstone) {
   if (tombstone.from == UINT32_MAX) return;
-  KVD_CHECK(carried_[tombstone.from] > 0);
-  --carried_[tombstone.from];
+  KVD_CHECK(carried_of(tombstone.from) > 0);
+  --carried_of(tombstone.from);
   tombstone.from = UINT32_MAX;
 }
 
@@ -115,7 +115,7 @@ void Tombstones::carry_from(std::uint32_t segment) {
   const auto carry = [&](Tombstone tombstone) {
     tombstone.holder_generation = 0;
     tombstone.from = segment;
-    ++carried_[segment];
+    ++carried_of(segment);
     ++carry_pending_;
     carried_pending_.push_back(tombstone);
   };
@@ -145,9 +145,9 @@ void Tombstones::forget(std::uint32_t segment) {
 }
 
 std::optional<std::uint32_t> Tombstones::overfull() const {
-  if (size() <= kLiveMax) return std::nullopt;
-  std::uint32_t most = 0;
-  for (std::uint32_t i = 1; i < segments_.count(); ++i)
+  if (size() <= std::uint64_t{kLiveMax} * own_.count() / segments_.count()) return std::nullopt;
+  std::uint32_t most = own_.first();
+  for (std::uint32_t i = own_.first() + 1; i < own_.end(); ++i)
     if (segments_.at(i).removed > segments_.at(most).removed) most = i;
   return most;
 }

@@ -6,7 +6,7 @@
 // given up first it becomes pending again and is durable elsewhere before the holder is overwritten. All of them are
 // kept in memory: about 90 bytes each, at most about kLiveMax (beyond that the segment with the most of them is given
 // up, which ends them), and while segments of unknown content are given up one for each page of these (Evictor).
-// One owner, no locking, no I/O.
+// One for a device: a tombstone lies on the device of the segment that it names. One owner, no locking, no I/O.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include <set>
 #include <vector>
 
+#include "store/device_segments.h"
 #include "store/namespaces.h"
 #include "store/segments.h"
 
@@ -40,7 +41,9 @@ class Tombstones {
 
   static constexpr std::size_t kWaitingMax = 65'536;  // 6 MB: that wait for a device that is off
 
-  explicit Tombstones(Segments& segments) : segments_(segments), carried_(segments.count(), 0) {}
+  // Of those segments of a store that one device has: all that a tombstone names, and those that hold it.
+  Tombstones(Segments& segments, const DeviceSegments& own)
+      : segments_(segments), own_(own), carried_(own.count(), 0) {}
 
   // A record of a live (or just being given up) segment was removed. Written with the next frame.
   void add(const Tombstone& tombstone);
@@ -85,7 +88,7 @@ class Tombstones {
   void carry_from(std::uint32_t segment);
   // Whether it holds any that would have to be carried. Looks at all of them.
   [[nodiscard]] bool holds_for_others(std::uint32_t segment) const;
-  [[nodiscard]] std::uint32_t carried(std::uint32_t segment) const { return carried_[segment]; }
+  [[nodiscard]] std::uint32_t carried(std::uint32_t segment) const { return carried_[segment - own_.first()]; }
   [[nodiscard]] bool carrying() const noexcept { return carry_pending_ > 0; }
   // `segment` holds nothing any more: tombstones that name it have done their work.
   void forget(std::uint32_t segment);
@@ -93,7 +96,7 @@ class Tombstones {
   // To be written.
   [[nodiscard]] std::size_t waiting() const noexcept { return pending_.size() + carried_pending_.size(); }
   [[nodiscard]] std::size_t size() const noexcept { return live_.size() + unflushed_.size() + waiting(); }
-  // The segment that most tombstones name, when there are more than kLiveMax; otherwise nothing.
+  // The segment that most tombstones name, when there are more than this device's share of kLiveMax; otherwise nothing.
   [[nodiscard]] std::optional<std::uint32_t> overfull() const;
 
  private:
@@ -105,7 +108,10 @@ class Tombstones {
     return tombstone.from == UINT32_MAX ? pending_ : carried_pending_;
   }
 
+  [[nodiscard]] std::uint32_t& carried_of(std::uint32_t segment) { return carried_[segment - own_.first()]; }
+
   Segments& segments_;
+  const DeviceSegments& own_;
   struct Unflushed {
     Tombstone tombstone;
     std::uint64_t order = 0;  // in which they were written
@@ -117,7 +123,7 @@ class Tombstones {
   // put_seq of those that are nowhere on flash yet, and of ends_. Several have one where a record outdates several.
   std::multiset<std::uint64_t> unwritten_;
   std::map<std::uint32_t, std::uint64_t> ends_;  // put_seq of the first removal that waits for the end of a segment
-  std::vector<std::uint32_t> carried_;           // by segment
+  std::vector<std::uint32_t> carried_;           // by segment of the device
   std::uint64_t carry_pending_ = 0;              // pending or in a frame, and carried
   std::uint64_t order_next_ = 0;
   std::uint64_t flushing_ = 0;  // the flush that runs covers lower orders

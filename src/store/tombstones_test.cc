@@ -11,7 +11,7 @@ namespace {
 class TombstonesTest : public ::testing::Test {
  protected:
   TombstonesTest() {
-    for (std::uint32_t segment = 0; segment < 4; ++segment) segments_.ready(segment, generation_of(segment));
+    for (std::uint32_t segment = 0; segment < 4; ++segment) segments_.device(0).ready(segment, generation_of(segment));
   }
   static std::uint64_t generation_of(std::uint32_t segment) { return 10 + segment; }
   static Tombstone naming(std::uint32_t segment, std::uint64_t put_seq) {
@@ -25,7 +25,7 @@ class TombstonesTest : public ::testing::Test {
   }
 
   Segments segments_{4, policy::make_eviction(policy::Eviction::kLru, 4)};
-  Tombstones tombstones_{segments_};
+  Tombstones tombstones_{segments_, segments_.device(0)};
 };
 
 // A record ends its copies in two segments with its own number.

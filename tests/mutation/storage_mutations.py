@@ -24,36 +24,36 @@ MUTATIONS = [
      "  task.new_generation = flash_.generation_next++;",
      "  task.new_generation = task.evicts ? flash_.segments.at(task.segment).generation : flash_.generation_next++;"),
     ("no flush between a new header and the first frame behind it", "src/store/evictor.cc",
-     "           syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });",
-     "           header_durable(task);"),
+     "    syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });",
+     "    header_durable(task);"),
     ("no flush between frames and the footer that lists them", "src/store/log_writer.cc",
      "  syncs_.request([this, &closing](const Status& status) {\n"
      "    status && !without_footer(*closing.segment) ? write_footer(closing) : sealed(closing, status);\n  });",
      "  write_footer(closing);"),
     ("what a segment held is discarded before its new header is durable", "src/store/evictor.cc",
-     "           syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });",
+     "    syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });",
      "           if (discards_ && task.evicts) {\n"
      "  io::DiskOp* op = new io::DiskOp;\n"
      "  op->kind = io::DiskOp::Kind::kDiscard;\n"
-     "  op->offset = flash_.volume.offset_of(task.segment) + kPageBytes;\n"
-     "  op->discard_bytes = flash_.volume.segment_bytes() - kPageBytes;\n"
-     "  op->on_done = [op](Status) { delete op; };\n  flash_.submit(*op);\n"
+     "  op->offset = device_.offset_of(task.segment) + kPageBytes;\n"
+     "  op->discard_bytes = flash_.segment_bytes() - kPageBytes;\n"
+     "  op->on_done = [op](Status) { delete op; };\n  device_.submit(*op);\n"
      "           }\n"
      "           syncs_.request([this, &task](Status synced) { synced ? finish(task) : retry(task); });"),
     ("a segment is written again while it is discarded", "src/store/evictor.cc",
      "  task.discard_at = kPageBytes;  // the new header stays\n  discard_next();",
      "  io::DiskOp* op = new io::DiskOp;\n"
      "  op->kind = io::DiskOp::Kind::kDiscard;\n"
-     "  op->offset = flash_.volume.offset_of(task.segment) + kPageBytes;\n"
-     "  op->discard_bytes = flash_.volume.segment_bytes() - kPageBytes;\n"
-     "  op->on_done = [op](Status) { delete op; };\n  flash_.submit(*op);\n  finish(task);"),
+     "  op->offset = device_.offset_of(task.segment) + kPageBytes;\n"
+     "  op->discard_bytes = flash_.segment_bytes() - kPageBytes;\n"
+     "  op->on_done = [op](Status) { delete op; };\n  device_.submit(*op);\n  finish(task);"),
     ("the key is not in the seed of the checksums", "src/block/checksum.cc",
      "sizeof shape.schema_hash, hash_record(id));", "sizeof shape.schema_hash, 0 * hash_record(id));"),
     ("no flush between the two pairs of superblock copies", "src/store/volume.cc",
      "    if (i % 2 == 1)\n      if (auto synced = blocking.sync(); !synced) return synced;",
      "    if (i == 3)\n      if (auto synced = blocking.sync(); !synced) return synced;"),
     ("a new header does not wait for the tombstones that its segment holds", "src/store/evictor.cc",
-     "  if (flash_.tombstones.carried(task.segment) > 0) return;", ""),
+     "  if (device_.tombstones.carried(task.segment) > 0) return;", ""),
     ("`synced` is acknowledged without a flush", "src/store/demoter.cc",
      "      syncs_.request(std::move(ack.on_ack));", "      due_.emplace_back(std::move(ack.on_ack), Status{});"),
     ("recovery does not apply tombstones", "src/store/recovery.cc",

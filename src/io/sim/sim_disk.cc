@@ -21,6 +21,8 @@ SimCrash with_sector(SimCrash crash) {
 // Fills the buffers of a read until its bytes arrive, so that code that looks early finds neither old nor right bytes.
 constexpr int kNotYetRead = 0xA5;
 
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
 std::uint64_t total_bytes(const DiskOp& op) {
   std::uint64_t total = op.kind == DiskOp::Kind::kDiscard ? op.discard_bytes : 0;
   for (const iovec& buffer : op.buffers) total += buffer.iov_len;
@@ -66,7 +68,7 @@ class SimDisk final : public Disk {
     const bool discard = discards() && op.kind == DiskOp::Kind::kDiscard;
     const Status checked = discard ? check_discard(op, bytes_, read_only_) : check_op(op, bytes_, read_only_);
     if (!checked) return checked;
-    if (dead_) return fail(Code::kIo, "the simulated machine has stopped", ENODEV);
+    if (dead_) return fail(Code::kIo, "the simulated machine or drive is gone", ENODEV);
     if (in_flight_.size() == depth_max_) return fail(Code::kBusy, "too many disk operations in flight");
     Pending pending{.op = &op, .id = drive_.ops_next_++, .flush_end = drive_.order_next_};
     pending.faulty = drive_.take_fault(op.kind, pending.fault) || drive_.worn_out(op, total_bytes(op), pending.fault);
@@ -89,17 +91,25 @@ class SimDisk final : public Disk {
   [[nodiscard]] bool discards() const noexcept override { return drive_.model_.discards; }
   [[nodiscard]] const char* engine() const noexcept override { return "sim"; }
 
-  // What is in flight, or of it what was stalled for ever, is due now.
-  void hasten(bool stalled_only, bool fails) {
+  // What is in flight, or of it what was stalled for ever, is due now; it fails with `sys_errno` unless that is 0.
+  void hasten(bool stalled_only, int sys_errno) {
     std::map<std::pair<Time, std::uint64_t>, Pending> hastened;
     for (auto& [at, pending] : in_flight_) {
-      if (fails) pending.faulty = true;
-      if (fails) pending.fault = {.kind = pending.op->kind, .left = 0, .fault = SimFault::kError, .sys_errno = EIO};
+      if (sys_errno != 0) {
+        pending.faulty = true;
+        pending.fault = {.kind = pending.op->kind, .left = 0, .fault = SimFault::kError, .sys_errno = sys_errno};
+      }
       const Time due = stalled_only && at.first != kNever ? at.first : loop_.now();
       hastened.emplace(std::pair(due, at.second), std::move(pending));
     }
     in_flight_ = std::move(hastened);
     arm();
+  }
+
+  // The drive is pulled out: nothing is taken any more, what is in flight fails.
+  void lose_drive() {
+    hasten(false, ENODEV);
+    dead_ = true;
   }
 
   // The machine stopped: gives up what is in flight and hands its writes over.
@@ -161,7 +171,7 @@ class SimDisk final : public Disk {
       if (gone) return;
     }
     gone_ = nullptr;
-    if (!dead_) arm();
+    arm();
   }
 
   // Does to the drive what the operation says, at the moment it completes.
@@ -241,14 +251,14 @@ void SimDrive::stall(std::uint64_t count, Duration extra) {
 
 void SimDrive::release() {
   stalled_left_ = 0;
-  for (SimDisk* disk : open_) disk->hasten(true, false);
+  for (SimDisk* disk : open_) disk->hasten(true, 0);
 }
 
 void SimDrive::reset(const SimCrash& crash) {
   Random random(Random(crash.seed).next() ^ seed_);
   stalled_left_ = 0;
   echoes_.clear();
-  for (SimDisk* disk : open_) disk->hasten(false, true);
+  for (SimDisk* disk : open_) disk->hasten(false, EIO);
   lose_unflushed(with_sector(crash), random);
 }
 
@@ -453,8 +463,9 @@ SimDrive& SimDisks::drive(const std::string& path) {
   auto& drive = drives_[path];
   if (drive == nullptr) {
     std::uint64_t hash = 0xCBF2'9CE4'8422'2325;  // FNV-1a of the file's name
-    for (const char c : path.substr(path.rfind('/') + 1))
-      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100'0000'01B3;
+    const std::string name = file_name(path);
+    for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100'0000'01B3;
+    hash += names_[name]++ * 0x9E37'79B9'7F4A'7C15;
     drive = std::make_unique<SimDrive>(seed_ ^ hash, model_);
   }
   return *drive;
@@ -464,6 +475,7 @@ Result<std::unique_ptr<Disk>> SimDisks::open(Loop& loop, Log&, const std::string
   if (Status checked = check_options(options); !checked) return fail(checked.error());
   const auto found = drives_.find(path);
   const std::uint64_t before = found == drives_.end() ? 0 : found->second->bytes_;
+  if (found != drives_.end() && found->second->away_) return fail(Code::kNotFound, "open the disk's file", ENOENT);
   if (before == 0 && (options.read_only || options.bytes == 0)) {
     return fail(Code::kNotFound, "open the disk's file", ENOENT);
   }
@@ -478,6 +490,27 @@ Result<std::unique_ptr<Disk>> SimDisks::open(Loop& loop, Log&, const std::string
   SimDrive& opened = drive(path);
   opened.bytes_ = std::max(before, options.bytes);
   return std::make_unique<SimDisk>(loop, opened, options.depth_max, options.read_only);
+}
+
+void SimDisks::vanish(const std::string& path, const SimCrash& crash) {
+  SimDrive& gone = drive(path);
+  gone.reset(crash);
+  for (SimDisk* disk : gone.open_) disk->lose_drive();
+  gone.away_ = true;
+}
+
+void SimDisks::swap(const std::string& a, const std::string& b) {
+  KVD_CHECK(drive(a).open_.empty() && drive(b).open_.empty());
+  std::swap(drives_.at(a), drives_.at(b));
+}
+
+void SimDisks::put_back(const std::string& path, const SimImage& image) {
+  SimDrive& changed = drive(path);
+  KVD_CHECK(changed.open_.empty());
+  changed.bytes_ = image.bytes;
+  changed.visible_ = changed.durable_ = image.content;
+  changed.unflushed_.clear();
+  changed.forgotten_.clear();
 }
 
 void SimDisks::kill(const SimCrash& crash) {

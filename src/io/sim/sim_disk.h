@@ -5,8 +5,9 @@
 // by sectors; errors, bit flips, lost, misdirected and repeated writes, misdirected reads, at the nth operation or by
 // chance; late completions and stalls; a full file system. It aborts the test when a buffer changes under a write. Not
 // modelled: other files of the directory, their names and their sizes. Everything belongs to the loop's thread. A
-// SimDisks and its drives outlive the disks opened through it. A drive's chances follow from the seed and the file's
-// name without its directory, so a test in a new temporary directory replays exactly.
+// SimDisks and its drives outlive the disks opened through it. A drive's chances follow from the seed, the file's name
+// without its directory, and how many drives of that name there were before it, so a test in a new temporary directory
+// replays exactly, and two drives of one name fail each in its own way.
 #pragma once
 
 #include <cerrno>
@@ -68,6 +69,12 @@ struct SimFaultRates {
   Duration delay_max{};     // a delay is uniform below this
 };
 
+// A drive as it was once: its size, and what reads saw.
+struct SimImage {
+  std::uint64_t bytes = 0;
+  SparseBytes content;
+};
+
 // One write, as it arrived.
 struct SimWrite {
   std::uint64_t order = 0;  // in which they completed
@@ -121,6 +128,7 @@ class SimDrive {
   void flip_bit(std::uint64_t offset, unsigned bit);
   // Looks at and changes bytes, without time, counters or faults.
   void peek(std::uint64_t offset, MutableBytes to) const { visible_.read(offset, to); }
+  [[nodiscard]] SimImage image() const { return {bytes_, visible_}; }
   void poke(std::uint64_t offset, Bytes from);
 
   [[nodiscard]] const SimCounters& counters() const noexcept { return counters_; }
@@ -192,6 +200,7 @@ class SimDrive {
   Time busy_until_{};
   SimCounters counters_;
   std::vector<SimDisk*> open_;
+  bool away_ = false;  // nothing of it can be opened
 };
 
 class SimDisks final : public DiskFactory {
@@ -205,6 +214,15 @@ class SimDisks final : public DiskFactory {
 
   // The drive of a path; made, with no bytes, when it does not exist.
   SimDrive& drive(const std::string& path);
+  // The drive of this path is pulled out: what is in flight fails with ENODEV, as all that comes, for ever on disks
+  // that are open; open() does not find it. What was not flushed is lost as in a reset.
+  void vanish(const std::string& path, const SimCrash& crash = {});
+  // It can be opened again.
+  void come_back(const std::string& path) { drive(path).away_ = false; }
+  // The drives of two paths change places. Neither is open.
+  void swap(const std::string& a, const std::string& b);
+  // The drive of this path, which is not open, becomes what it or another one was once, all of it durable.
+  void put_back(const std::string& path, const SimImage& image);
   // Free space is `bytes` minus the sizes of all drives: open() fails with kNoSpace beyond it.
   void set_capacity(std::uint64_t bytes) noexcept { capacity_ = bytes; }
 
@@ -218,7 +236,8 @@ class SimDisks final : public DiskFactory {
   const std::uint64_t seed_;
   const SimDiskModel model_;
   std::uint64_t capacity_ = ~std::uint64_t{0};
-  std::map<std::string, std::unique_ptr<SimDrive>> drives_;
+  std::map<std::string, std::unique_ptr<SimDrive>> drives_;  // by path
+  std::map<std::string, std::uint64_t> names_;               // how many drives there are of each file's name
 };
 
 }  // namespace kvd::io

@@ -550,6 +550,72 @@ TEST_F(SimDiskTest, EverythingFailsUntilItIsMended) {
   EXPECT_TRUE(sync(*disk));
 }
 
+TEST_F(SimDiskTest, TwoDrivesOfOneNameFailEachInItsWay) {
+  const TestBuffer written(64 * kPage, 19);
+  const auto torn = [&](SimDisks& disks, const std::string& path) {
+    const auto disk = std::move(disks.open(loop_, log_, path, {.bytes = kMiB}).value());
+    EXPECT_TRUE(write(*disk, 0, written));
+    disks.lose_power({.seed = 3});
+    TestBuffer left(64 * kPage);
+    disks.drive(path).peek(0, left.span());
+    return left;
+  };
+  SimDisks one(7), other(7);
+  const TestBuffer first = torn(one, "/a/disk"), second = torn(one, "/b/disk");
+  EXPECT_FALSE(first == second);
+  EXPECT_TRUE(torn(other, "/c/disk") == first) << "by the seed and the order alone";
+  EXPECT_TRUE(torn(other, "/d/disk") == second);
+}
+
+TEST_F(SimDiskTest, AVanishedDriveFailsWhatIsUnderWay) {
+  auto disk = open();
+  const TestBuffer flushed(kPage, 20), completed(kPage, 21), started(kPage, 22);
+  ASSERT_TRUE(write(*disk, 0, flushed));
+  ASSERT_TRUE(sync(*disk));
+  ASSERT_TRUE(write(*disk, kPage, completed));
+  TestOp op(kWrite, 2 * kPage, {started.all()});
+  ASSERT_TRUE(disk->submit(op.op));
+  disks_.vanish("disk", {.seed = 1, .keep_percent = 0});
+  EXPECT_FALSE(op.result) << "told from the loop";
+  EXPECT_EQ(read(*disk, 0, TestBuffer(kPage)).error().sys_errno, ENODEV);
+  loop_.run_for(Millis(1));
+  ASSERT_TRUE(op.result);
+  EXPECT_EQ(op.result->error().sys_errno, ENODEV);
+  EXPECT_EQ(disks_.open(loop_, log_, "disk", {.bytes = kMiB}).error().code, Code::kNotFound);
+  disks_.come_back("disk");
+  EXPECT_EQ(read(*disk, 0, TestBuffer(kPage)).error().sys_errno, ENODEV) << "it is another device node";
+  disk = open();
+  const TestBuffer back(kPage);
+  ASSERT_TRUE(read(*disk, 0, back));
+  EXPECT_TRUE(back == flushed);
+  EXPECT_TRUE(medium(kPage, kPage) == TestBuffer(kPage)) << "it was not flushed";
+}
+
+TEST_F(SimDiskTest, DrivesChangePlacesAndComeBackFromBefore) {
+  const TestBuffer first(kPage, 23), second(kPage, 24), later(kPage, 25);
+  const auto write_to = [&](const std::string& path, const TestBuffer& buffer) {
+    const auto disk = std::move(disks_.open(loop_, log_, path, {.bytes = kMiB}).value());
+    EXPECT_TRUE(write(*disk, 0, buffer));
+  };
+  const auto holds = [&](const std::string& path, const TestBuffer& buffer) {
+    TestBuffer there(kPage);
+    disks_.drive(path).peek(0, there.span());
+    return there == buffer;
+  };
+  write_to("a", first);
+  write_to("b", second);
+  disks_.swap("a", "b");
+  EXPECT_TRUE(holds("a", second) && holds("b", first));
+  const SimImage before = disks_.drive("a").image();
+  write_to("a", later);
+  EXPECT_TRUE(holds("a", later));
+  disks_.put_back("a", before);
+  EXPECT_TRUE(holds("a", second));
+  EXPECT_EQ(disks_.drive("a").size(), kMiB);
+  disks_.lose_power({.seed = 1, .keep_percent = 0});
+  EXPECT_TRUE(holds("a", second)) << "it is durable";
+}
+
 TEST(SimDiskOnRealLoop, Works) {
   const auto loop = std::move(make_real_loop().value());
   NullLog log;

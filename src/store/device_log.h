@@ -1,0 +1,38 @@
+// DeviceLog: the parts that write, flush and give up on one device, in the order in which they use each other. Owned by
+// the store's flash tier.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "store/evictor.h"
+#include "store/flash.h"
+#include "store/log_writer.h"
+#include "store/scrubber.h"
+#include "store/sync_queue.h"
+#include "store/use_table.h"
+
+namespace kvd::store {
+
+struct DeviceLog {
+  DeviceLog(Flash& flash, FlashDevice& device_in, std::uint64_t scrub_bytes_per_s)
+      : device(device_in),
+        syncs(device),
+        evictor(flash, device, syncs),
+        writer(flash, device, evictor, syncs),
+        scrubber(flash, device, evictor, scrub_bytes_per_s),
+        uses(flash, device) {}
+
+  FlashDevice& device;
+  SyncQueue syncs;
+  Evictor evictor;
+  LogWriter writer;
+  Scrubber scrubber;
+  UseTable uses;
+};
+
+// By device, in the order of Flash::devices.
+using DeviceLogs = std::vector<std::unique_ptr<DeviceLog>>;
+
+}  // namespace kvd::store
