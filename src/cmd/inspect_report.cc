@@ -16,17 +16,11 @@ using store::InventorySegment;
 using store::SegmentKind;
 using store::StoreReader;
 using store::Tally;
+using store::uuid_text;
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kBarWidth = 30;
 constexpr std::size_t kKinds = std::tuple_size_v<decltype(Inventory::kinds)>;
-
-std::string uuid_text(const store::Uuid& uuid) {
-  std::string text;
-  for (std::size_t i = 0; i < uuid.size(); ++i)
-    text += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", static_cast<unsigned>(uuid[i]));
-  return text;
-}
 
 double percent(std::uint64_t part, std::uint64_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);

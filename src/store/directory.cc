@@ -21,8 +21,6 @@ namespace {
 constexpr std::string_view kFlashName = "flash.kvd";
 constexpr std::string_view kLockName = "LOCK";
 
-std::string flash_path_in(const std::string& dir) { return dir + "/" + std::string(kFlashName); }
-
 // Whether an entry may be there before the first store is made: a lock file of an interrupted start, our own sockets
 // and the lock files of their names, which are empty.
 bool harmless(int dir, const dirent& entry) {
@@ -79,6 +77,8 @@ Status make_directory(const std::string& dir, Log& log, std::string& why) {
 }
 
 }  // namespace
+
+std::string flash_path_in(const std::string& dir) { return dir + "/" + std::string(kFlashName); }
 
 Status check_not_foreign(const std::string& dir, std::string& why) {
   std::string reason;

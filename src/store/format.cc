@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "base/check.h"
 #include "block/schema.h"
 
@@ -18,14 +20,6 @@ constexpr std::size_t kUsesChecksumAt = offsetof(UseTableHead, checksum);
 std::uint64_t checksum_around(Bytes bytes, std::size_t hole, std::uint64_t seed) noexcept {
   const std::uint64_t before = XXH3_64bits_withSeed(bytes.data(), hole, seed);
   return XXH3_64bits_withSeed(bytes.data() + hole + 8, bytes.size() - hole - 8, before);
-}
-
-void seal_page(MutableBytes page, std::uint64_t seed) noexcept {
-  save(page.data() + kPageChecksumAt, checksum_around(page, kPageChecksumAt, seed));
-}
-
-bool page_checksum_ok(Bytes page, std::uint64_t seed) noexcept {
-  return load<std::uint64_t>(page.data() + kPageChecksumAt) == checksum_around(page, kPageChecksumAt, seed);
 }
 
 // Copies `values` to `to` and returns what follows them.
@@ -101,6 +95,21 @@ FormatSeeds::FormatSeeds(const Uuid& uuid) noexcept
       footer(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicFooter)),
       uses(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicUses)) {}
 
+void seal_page(MutableBytes page, std::uint64_t seed) noexcept {
+  save(page.data() + kPageChecksumAt, checksum_around(page, kPageChecksumAt, seed));
+}
+
+bool page_checksum_ok(Bytes page, std::uint64_t seed) noexcept {
+  return load<std::uint64_t>(page.data() + kPageChecksumAt) == checksum_around(page, kPageChecksumAt, seed);
+}
+
+std::string uuid_text(const Uuid& uuid) {
+  std::string text;
+  for (std::size_t i = 0; i < uuid.size(); ++i)
+    text += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", static_cast<unsigned>(uuid[i]));
+  return text;
+}
+
 void encode_superblock(MutableBytes page, const Superblock& block) noexcept {
   KVD_CHECK(page.size() == kPageBytes);
   std::memset(page.data(), 0, page.size());
@@ -119,23 +128,20 @@ void encode_segment_header(MutableBytes page, const FormatSeeds& seeds, const Se
   seal_page(page, seeds.segment);
 }
 
-bool has_superblock_magic(Bytes page) noexcept {
-  return page.size() >= 8 && load<std::uint64_t>(page.data()) == kMagicSuperblock;
-}
-
 Result<Superblock> parse_superblock(Bytes page, std::uint32_t copy) noexcept {
-  if (page.size() != kPageBytes || !has_superblock_magic(page)) return fail(Code::kCorrupt, "not a superblock");
+  if (page.size() != kPageBytes) return fail(Code::kCorrupt, "superblock has the wrong size");
   const auto block = load<Superblock>(page.data());
+  if (block.magic != kMagicSuperblock) return fail(Code::kCorrupt, "not a superblock");
   // A newer version may check itself otherwise, so it is believed without a checksum; the caller asks two copies.
   if (block.version > kFormatVersion) return fail(Code::kStale, "the store was written by a newer version of kvdepot");
   if (!page_checksum_ok(page, kMagicSuperblock) || block.copy != copy)
     return fail(Code::kCorrupt, "superblock copy fails its checksum");
-  if ((block.features_incompatible & ~kFeaturesKnown) != 0)
+  if ((block.features_incompatible & ~kSuperblockFeaturesKnown) != 0)
     return fail(Code::kStale, "the store uses a feature of a newer version of kvdepot");
-  const bool sane = block.segment_bytes >= kPageBytes * 4 && block.segment_bytes <= kSegmentBytesMax &&
-                    std::has_single_bit(block.segment_bytes) && block.segments <= kSegmentsMax &&
-                    block.head_bytes == kHeadBytes && block.version == kFormatVersion;
-  if (!sane) return fail(Code::kCorrupt, "superblock has an impossible geometry");
+  const bool sane = segment_bytes_ok(block.segment_bytes) && block.segments <= kSegmentsMax &&
+                    block.head_bytes == kHeadBytes && block.version == kFormatVersion &&
+                    (!block.member() || block.store != Uuid{});
+  if (!sane) return fail(Code::kCorrupt, "superblock is not possible");
   return block;
 }
 

@@ -1,11 +1,12 @@
 // The bytes of the flash log: structures, their encoders and their parsers. docs/formats/flash-log.md is the
-// description; this header is the only code that knows it.
+// description; this header, and store/device_table.h for the list of devices, are the only code that knows it.
 //
 // Pure functions on buffers, any thread. Parsers take outside bytes: they check every length and position before use
 // and never fail on content but with an Error (kCorrupt: no such structure, or damaged; kStale: of a newer version).
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -29,7 +30,9 @@ inline constexpr std::uint64_t kSegmentBytesMax = std::uint64_t{256} << 20;  // 
 inline constexpr std::uint32_t kSegmentsMax = 1u << 20;                      // 20-bit segment numbers in the index
 inline constexpr std::size_t kDescriptorAreaMax = std::size_t{64} << 10;
 inline constexpr std::uint32_t kFrameRecordsMax = 1000;  // images of one frame fit in one writev (IOV_MAX 1,024)
-inline constexpr std::uint64_t kFeaturesKnown = 0;       // of superblocks and of segment headers
+inline constexpr std::uint64_t kFeaturesKnown = 0;       // of segment headers
+inline constexpr std::uint64_t kFeatureMember = 1;       // of superblocks: one of a store's several devices
+inline constexpr std::uint64_t kSuperblockFeaturesKnown = kFeatureMember;
 
 inline constexpr std::uint64_t kMagicSuperblock = 0x5245'5055'5344'564B;  // "KVDSUPER"
 inline constexpr std::uint64_t kMagicSegment = 0x544D'4745'5344'564B;     // "KVDSEGMT"
@@ -53,9 +56,12 @@ struct Superblock {
   std::uint64_t features_incompatible = 0;
   std::uint64_t features_compatible = 0;
   std::uint64_t head_bytes = kHeadBytes;
+  Uuid store{};  // of a member: whose; otherwise zeros
+
+  [[nodiscard]] bool member() const noexcept { return (features_incompatible & kFeatureMember) != 0; }
 };
-static_assert(sizeof(Superblock) == 88 && std::is_trivially_copyable_v<Superblock>);
-static_assert(offsetof(Superblock, uuid) == 16 && offsetof(Superblock, head_bytes) == 80);
+static_assert(sizeof(Superblock) == 104 && std::is_trivially_copyable_v<Superblock>);
+static_assert(offsetof(Superblock, uuid) == 16 && offsetof(Superblock, store) == 88);
 
 struct SegmentHeader {
   std::uint64_t magic = kMagicSegment;
@@ -68,7 +74,7 @@ struct SegmentHeader {
   std::uint64_t features = 0;
 };
 static_assert(sizeof(SegmentHeader) == 64 && offsetof(SegmentHeader, generation) == 32);
-inline constexpr std::size_t kPageChecksumAt = kPageBytes - 8;   // of superblock and segment header
+inline constexpr std::size_t kPageChecksumAt = kPageBytes - 8;   // of structures of one page
 inline constexpr std::size_t kRecentAt = sizeof(SegmentHeader);  // u32 count, then that many u32 segment numbers
 inline constexpr std::size_t kRecentMax = 1'000;
 // u64: the lowest generation among the uses that had a header and no frame yet when this one was written, itself among
@@ -189,6 +195,18 @@ struct FormatSeeds {
   std::uint64_t segment = 0, frame = 0, footer = 0, uses = 0;
 };
 
+// The checksum in the last bytes of a structure of one page: fills it in, and whether it is right.
+void seal_page(MutableBytes page, std::uint64_t seed) noexcept;
+bool page_checksum_ok(Bytes page, std::uint64_t seed) noexcept;
+
+// Whether segments of a store may be that large.
+constexpr bool segment_bytes_ok(std::uint64_t bytes) noexcept {
+  return bytes >= kPageBytes * 4 && bytes <= kSegmentBytesMax && std::has_single_bit(bytes);
+}
+
+// An identity as text: 8-4-4-4-12 hexadecimal digits.
+std::string uuid_text(const Uuid& uuid);
+
 // `page` is one page; everything after the structure is zeroed, the checksum is filled in.
 void encode_superblock(MutableBytes page, const Superblock& block) noexcept;
 // `recent`: sealed segments, the most recently used first; at most kRecentMax. `unopened`: see kUnopenedAt.
@@ -197,8 +215,6 @@ void encode_segment_header(MutableBytes page, const FormatSeeds& seeds, const Se
 
 // kStale: newer version or unknown incompatible feature (told by the first 16 bytes alone when those are intact).
 Result<Superblock> parse_superblock(Bytes page, std::uint32_t copy) noexcept;
-// Whether the page begins with the superblock's magic, valid or not.
-bool has_superblock_magic(Bytes page) noexcept;
 Result<SegmentHeader> parse_segment_header(Bytes page, const FormatSeeds& seeds, std::uint32_t segment) noexcept;
 // The list of recently used segments in a header page that has been parsed.
 std::vector<std::uint32_t> parse_recent(Bytes page);

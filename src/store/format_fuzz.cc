@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "store/device_table.h"
 #include "store/format.h"
 
 namespace {
@@ -98,6 +99,34 @@ void fuzz_uses(std::vector<std::byte>& bytes, bool repair, const FormatSeeds& se
   check(!parse_use_table(area, seeds, kOpening, segments));
 }
 
+// `repair`: with a right checksum and a head that counts.
+void fuzz_list(std::vector<std::byte>& bytes, bool repair) {
+  bytes.resize(kPageBytes);
+  if (repair) {
+    auto head = load<DeviceTableHead>(bytes.data());
+    head.magic = kMagicDeviceTable;
+    head.version = kFormatVersion;
+    head.copy = 0;
+    head.segment_bytes = kSegmentBytesMin;
+    head.devices %= kDevicesMax + 2;
+    save(bytes.data(), head);
+    seal_page(bytes, kMagicDeviceTable);
+  }
+  const auto table = parse_device_table(bytes, 0);
+  if (!table) return;
+  std::vector<std::byte> again(kPageBytes);
+  encode_device_table(again, *table, 1);
+  const auto same = parse_device_table(again, 1);
+  check(same && *same == *table);
+}
+
+void fuzz_superblock(std::vector<std::byte>& bytes, bool repair) {
+  bytes.resize(kPageBytes);
+  if (repair) seal_page(bytes, kMagicSuperblock);
+  const auto block = parse_superblock(bytes, 0);
+  if (block) check(!block->member() || block->store != Uuid{});
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);  // NOLINT(readability-identifier-naming)
@@ -110,9 +139,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {  // NO
   std::transform(data + 1, data + size, bytes.begin(), [](uint8_t b) { return static_cast<std::byte>(b); });
   if ((kind & 24) == 24) {
     fuzz_uses(bytes, (kind & 4) != 0, seeds);
+  } else if ((kind & 24) == 16) {
+    fuzz_list(bytes, (kind & 4) != 0);
   } else if (kind % 4 == 0) {
-    bytes.resize(kPageBytes);
-    (void)parse_superblock(bytes, 0);
+    fuzz_superblock(bytes, (kind & 4) != 0);
   } else if (kind % 4 == 1) {
     bytes.resize(kPageBytes);
     (void)parse_segment_header(bytes, seeds, kSegment);

@@ -1,5 +1,5 @@
-// The worked example of docs/formats/flash-log.md, read out of the page: its bytes are decoded by production code and
-// must be what the page says about them, and production code must write the same bytes.
+// The worked examples of docs/formats/flash-log.md, read out of the page: their bytes are decoded by production code
+// and must be what the page says about them, and production code must write the same bytes.
 //
 // When the example has to change: kvd_store_test --gtest_also_run_disabled_tests --gtest_filter='*PrintsTheExample'
 // prints its tables and bytes anew.
@@ -17,6 +17,7 @@
 
 #include "block/checksum.h"
 #include "block/schema.h"
+#include "store/device_table.h"
 #include "store/format.h"
 #include "store/segment_scan.h"
 
@@ -46,13 +47,35 @@ std::string quoted(const std::string& text) { return '"' + text + '"'; }
 // ---- What each structure says, decoded by production code. ----
 
 Fields fields_of(const Superblock& b) {
-  return {{8, "version", fmt::to_string(b.version)},
-          {12, "copy", fmt::to_string(b.copy)},
-          {32, "generation", fmt::to_string(b.generation)},
-          {40, "boot_epoch", fmt::to_string(b.boot_epoch)},
-          {48, "segment_bytes", fmt::to_string(b.segment_bytes)},
-          {56, "segments", fmt::to_string(b.segments)},
-          {80, "head_bytes", fmt::to_string(b.head_bytes)}};
+  Fields all = {{8, "version", fmt::to_string(b.version)},
+                {12, "copy", fmt::to_string(b.copy)},
+                {32, "generation", fmt::to_string(b.generation)},
+                {40, "boot_epoch", fmt::to_string(b.boot_epoch)},
+                {48, "segment_bytes", fmt::to_string(b.segment_bytes)},
+                {56, "segments", fmt::to_string(b.segments)},
+                {80, "head_bytes", fmt::to_string(b.head_bytes)}};
+  if (!b.member()) return all;
+  all.insert(all.end() - 1, {64, "features_incompatible", fmt::to_string(b.features_incompatible)});
+  all.push_back({88, "store", uuid_text(b.store)});
+  return all;
+}
+
+Fields fields_of(const DeviceTable& t) {
+  Fields all = {{16, "store", uuid_text(t.store)},
+                {32, "generation", fmt::to_string(t.generation)},
+                {40, "boot_epoch", fmt::to_string(t.boot_epoch)},
+                {48, "segment_bytes", fmt::to_string(t.segment_bytes)},
+                {56, "devices", fmt::to_string(t.devices.size())}};
+  std::size_t at = sizeof(DeviceTableHead);
+  for (const ListedDevice& d : t.devices) {
+    all.push_back({at, "uuid", uuid_text(d.uuid)});
+    all.push_back({at + 16, "segments", fmt::to_string(d.segments)});
+    all.push_back({at + 24, "confirmed", d.confirmed == kStruck ? hex(d.confirmed) : fmt::to_string(d.confirmed)});
+    all.push_back({at + 32, "path_bytes", fmt::to_string(d.path.size())});
+    all.push_back({at + 40, "path", quoted(d.path)});
+    at += sizeof(DeviceEntry);
+  }
+  return all;
 }
 
 Fields fields_of(const SegmentHeader& h, const std::vector<std::uint32_t>& recent) {
@@ -134,11 +157,12 @@ using Page = std::vector<std::byte>;
 struct Example {
   Page superblock = Page(kPageBytes), header = Page(kPageBytes), frame = Page(kPageBytes);
   Page record = Page(kPageBytes), footer = Page(kPageBytes);
+  Page member = Page(kPageBytes), list = Page(kPageBytes);  // of the store when it has three devices
 };
 
-Uuid example_uuid() {
+Uuid example_uuid(std::size_t first = 0xA0) {
   Uuid uuid;
-  for (std::size_t i = 0; i < uuid.size(); ++i) uuid[i] = static_cast<std::byte>(0xA0 + i);
+  for (std::size_t i = 0; i < uuid.size(); ++i) uuid[i] = static_cast<std::byte>(first + i);
   return uuid;
 }
 
@@ -175,6 +199,19 @@ Example example() {
   block.segment_bytes = kSegmentBytesMin;
   block.segments = 4;
   encode_superblock(e.superblock, block);
+  Superblock member = block;
+  member.uuid = example_uuid(0xB0);
+  member.boot_epoch = 6;
+  member.features_incompatible = kFeatureMember;
+  member.store = block.uuid;
+  encode_superblock(e.member, member);
+  const DeviceTable list{
+      block.uuid,
+      9,
+      6,
+      block.segment_bytes,
+      {{block.uuid, 4, 6, "/data/a"}, {member.uuid, 4, 6, "/data/b"}, {example_uuid(0xC0), 8, kStruck, "/data/c"}}};
+  encode_device_table(e.list, list, 0);
   SegmentHeader header;
   header.segment = kSegment;
   header.uuid = block.uuid;
@@ -202,8 +239,8 @@ Example example() {
   return e;
 }
 
-// Decodes what `e` holds: the fields of superblock, header, frame and footer, in this order. Empty when a part is not
-// what it should be.
+// Decodes what `e` holds: the fields of superblock, header, frame, footer, a member's superblock and the list of
+// devices, in this order. Empty when a part is not what it should be.
 std::vector<Fields> decode(const Example& e) {
   const auto block = parse_superblock(e.superblock, 0);
   if (!block) return {};
@@ -218,8 +255,12 @@ std::vector<Fields> decode(const Example& e) {
   if (!trailer) return {};
   const auto footer = parse_footer(e.footer, seeds, *trailer);
   if (!footer || !check_record(e.record, content.descriptors.at(1), content)) return {};
-  return {fields_of(*block), fields_of(*header, parse_recent(e.header)), fields_of(*frame, content),
-          fields_of(*footer)};
+  const auto member = parse_superblock(e.member, 0);
+  const auto list = parse_device_table(e.list, 0);
+  if (!member || !list) return {};
+  return {fields_of(*block),          fields_of(*header, parse_recent(e.header)),
+          fields_of(*frame, content), fields_of(*footer),
+          fields_of(*member),         fields_of(*list)};
 }
 
 // ---- The page. ----
@@ -262,9 +303,13 @@ Fields fields_in(const std::string& text) {
   return all;
 }
 
-constexpr std::array<const char*, 5> kHeadings{
-    "Superblock copy 0, byte 0 of the file", "Header of segment 2, byte 37,748,736", "Frame 0, page 1 of the segment",
-    "Footer, page 4,095 of the segment", "The record's image, page 2 of the segment"};
+constexpr std::array<const char*, 7> kHeadings{"Superblock copy 0, byte 0 of the file",
+                                               "Header of segment 2, byte 37,748,736",
+                                               "Frame 0, page 1 of the segment",
+                                               "Footer, page 4,095 of the segment",
+                                               "Superblock copy 0 of a member",
+                                               "List of devices, copy 0",
+                                               "The record's image, page 2 of the segment"};
 
 TEST(FormatPage, TheExampleDecodesToWhatThePageSays) {
   const auto path = std::filesystem::path(KVD_SOURCE_DIR) / "docs/formats/flash-log.md";
@@ -272,10 +317,11 @@ TEST(FormatPage, TheExampleDecodesToWhatThePageSays) {
   ASSERT_TRUE(in) << path;
   const std::string page((std::istreambuf_iterator<char>(in)), {});
   Example read;
-  const std::array<Page*, 5> pages{&read.superblock, &read.header, &read.frame, &read.footer, &read.record};
+  const std::array<Page*, 7> pages{&read.superblock, &read.header, &read.frame, &read.footer,
+                                   &read.member,     &read.list,   &read.record};
   for (std::size_t i = 0; i < pages.size(); ++i) *pages[i] = bytes_in(section(page, kHeadings[i]));
   const auto decoded = decode(read);
-  ASSERT_EQ(decoded.size(), 4u) << "a part of the example is not what it should be";
+  ASSERT_EQ(decoded.size(), 6u) << "a part of the example is not what it should be";
   for (std::size_t i = 0; i < decoded.size(); ++i) {
     const std::string text = section(page, kHeadings[i]);
     EXPECT_EQ(fields_in(text), decoded[i]) << kHeadings[i];
@@ -287,6 +333,8 @@ TEST(FormatPage, TheExampleDecodesToWhatThePageSays) {
   EXPECT_EQ(read.frame, written.frame);
   EXPECT_EQ(read.footer, written.footer);
   EXPECT_EQ(read.record, written.record);
+  EXPECT_EQ(read.member, written.member);
+  EXPECT_EQ(read.list, written.list);
 }
 
 void print(const char* heading, const Page& page, const Fields& fields) {
@@ -306,9 +354,9 @@ void print(const char* heading, const Page& page, const Fields& fields) {
 TEST(FormatPage, DISABLED_PrintsTheExample) {
   const Example e = example();
   const auto decoded = decode(e);
-  ASSERT_EQ(decoded.size(), 4u);
-  const std::array<const Page*, 5> pages{&e.superblock, &e.header, &e.frame, &e.footer, &e.record};
-  for (std::size_t i = 0; i < pages.size(); ++i) print(kHeadings[i], *pages[i], i < 4 ? decoded[i] : Fields{});
+  ASSERT_EQ(decoded.size(), 6u);
+  const std::array<const Page*, 7> pages{&e.superblock, &e.header, &e.frame, &e.footer, &e.member, &e.list, &e.record};
+  for (std::size_t i = 0; i < pages.size(); ++i) print(kHeadings[i], *pages[i], i < 6 ? decoded[i] : Fields{});
 }
 
 }  // namespace

@@ -67,13 +67,27 @@ TEST(Superblock, NewerVersionOrUnknownFeatureIsStale) {
   page[100] = std::byte{1};  // a newer version may use other bytes and another checksum
   EXPECT_EQ(parse_superblock(page, 2).error().code, Code::kStale);
   block = superblock();
-  block.features_incompatible = 1;
+  block.features_incompatible = 2;
   encode_superblock(page, block);
   EXPECT_EQ(parse_superblock(page, 2).error().code, Code::kStale);
   block = superblock();
   block.features_compatible = 1;
   encode_superblock(page, block);
   EXPECT_TRUE(parse_superblock(page, 2).has_value());
+}
+
+TEST(Superblock, AMemberSaysWhose) {
+  std::vector<std::byte> page(kPageBytes);
+  auto block = superblock();
+  EXPECT_FALSE(block.member());
+  block.features_incompatible = kFeatureMember;
+  encode_superblock(page, block);
+  EXPECT_EQ(parse_superblock(page, 2).error().code, Code::kCorrupt) << "of no store";
+  block.store = uuid_of(7);
+  encode_superblock(page, block);
+  ASSERT_TRUE(parse_superblock(page, 2).has_value());
+  EXPECT_TRUE(parse_superblock(page, 2)->member());
+  EXPECT_EQ(parse_superblock(page, 2)->store, uuid_of(7));
 }
 
 TEST(SegmentHeader, BelongsToOneStoreAndOneSegment) {

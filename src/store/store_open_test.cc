@@ -174,6 +174,35 @@ TEST_F(SuperblockTest, AnUnknownFeatureIsRefusedAndUntouched) {
   EXPECT_TRUE(untouched());
 }
 
+TEST_F(SuperblockTest, ADeviceOfSeveralIsNoStoreByItselfAndUntouched) {
+  const Status opened = reopen_with(4, [](Superblock& block) {
+    block.features_incompatible = kFeatureMember;
+    block.store = block.uuid;
+  });
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kInvalid);
+  EXPECT_TRUE(mentions(kit_.why, "a device of a store that has several")) << kit_.why;
+  EXPECT_TRUE(untouched());
+}
+
+// What versions before several devices wrote, and read.
+TEST_F(SuperblockTest, AStoreOfOneDeviceTellsNothingOfSeveral) {
+  ASSERT_TRUE(kit_.open());
+  ASSERT_TRUE(kit_.reopen());
+  std::vector<std::byte> page(kPageBytes);
+  for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) {
+    kit_.drive().peek(i * kSuperblockStride, page);
+    ASSERT_TRUE(parse_superblock(page, i));
+    const auto zeros = [&page](std::size_t from, std::size_t to) {
+      return std::all_of(page.begin() + static_cast<std::ptrdiff_t>(from),
+                         page.begin() + static_cast<std::ptrdiff_t>(to), [](std::byte b) { return b == std::byte{0}; });
+    };
+    EXPECT_TRUE(zeros(64, 80)) << "features";
+    EXPECT_TRUE(zeros(88, kPageChecksumAt)) << "behind what every version knows";
+  }
+  EXPECT_EQ(kit_.disks.drive(kit_.options.dir + "/devices.kvd").size(), 0U);
+}
+
 TEST_F(SuperblockTest, OneCopyThatClaimsToBeNewerIsDamage) {
   EXPECT_TRUE(reopen_with(1, [](Superblock& block) { block.version = 2; })) << kit_.why;
   EXPECT_EQ(kit_.get(1), 1u);

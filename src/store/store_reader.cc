@@ -70,9 +70,9 @@ Status StoreReader::read_superblocks(std::string& why) {
   for (std::uint32_t i = 0; i < kSuperblockCopies; ++i)
     if (!copies.copy(i)) copy_damage_[i] = copies.copy(i).error().what;
   verdict_ = copies.verdict();
-  seeds_ = FormatSeeds(verdict_.superblock.uuid);
+  seeds_ = FormatSeeds(verdict_.in_force.uuid);
   switch (verdict_.kind) {
-    case SuperblockVerdict::Kind::kStore: return {};
+    case SuperblockVerdict::Kind::kValid: return {};
     case SuperblockVerdict::Kind::kEmpty:
       why = fmt::format("{}: is empty: no store has been made in it yet", path_);
       return fail(Code::kInvalid, "the flash file is empty");

@@ -27,7 +27,7 @@ class StoreReader {
   static Result<StoreReader> open(const std::string& dir, std::string& why);
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }  // of flash.kvd
-  [[nodiscard]] const Superblock& superblock() const noexcept { return verdict_.superblock; }
+  [[nodiscard]] const Superblock& superblock() const noexcept { return verdict_.in_force; }
   [[nodiscard]] const FormatSeeds& seeds() const noexcept { return seeds_; }
   // What is wrong with superblock copy i; null when it is fine, be it an older one (a rewrite was interrupted).
   [[nodiscard]] const char* copy_damage(std::uint32_t i) const noexcept { return copy_damage_[i]; }

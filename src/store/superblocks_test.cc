@@ -60,14 +60,14 @@ TEST(SuperblockScan, TheNewestThatTwoCopiesHoldIsInForce) {
     std::vector<Page> pages;
     for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) pages.push_back(page_of(i, c.generations[i]));
     const SuperblockVerdict verdict = verdict_of(pages);
-    EXPECT_EQ(verdict.kind, Verdict::kStore);
-    EXPECT_EQ(verdict.superblock.generation, c.in_force);
+    EXPECT_EQ(verdict.kind, Verdict::kValid);
+    EXPECT_EQ(verdict.in_force.generation, c.in_force);
     EXPECT_EQ(verdict.copies, c.copies);
   }
 }
 
 TEST(SuperblockScan, OneCopyThatClaimsToBeNewerIsDamageWhereOthersAreFine) {
-  EXPECT_EQ(verdict_of(std::array{newer_page(0), page_of(1, 3)}).kind, Verdict::kStore);
+  EXPECT_EQ(verdict_of(std::array{newer_page(0), page_of(1, 3)}).kind, Verdict::kValid);
   EXPECT_EQ(verdict_of(std::array{newer_page(0), torn_page(1)}).kind, Verdict::kNewer);
   EXPECT_EQ(verdict_of(std::array{newer_page(0), newer_page(1), page_of(2, 3), page_of(3, 3)}).kind, Verdict::kNewer);
 }
@@ -127,8 +127,8 @@ TEST(SuperblockScan, ACopyThatCannotBeReadIsWhatTheOthersAreFor) {
   EXPECT_EQ(scan.verdict().kind, Verdict::kUnreadable);
   scan.take(2, page_of(2, 7));
   const SuperblockVerdict verdict = scan.verdict();
-  EXPECT_EQ(verdict.kind, Verdict::kStore);
-  EXPECT_EQ(verdict.superblock.generation, 7U);
+  EXPECT_EQ(verdict.kind, Verdict::kValid);
+  EXPECT_EQ(verdict.in_force.generation, 7U);
   EXPECT_EQ(verdict.copies, 1U);
 }
 

@@ -12,50 +12,12 @@
 #include "base/check.h"
 #include "base/error_text.h"
 #include "base/sizes.h"
-#include "store/aligned_buffer.h"
-#include "store/blocking_disk.h"
+#include "store/copies_writer.h"
+#include "store/found_file.h"
 #include "store/superblocks.h"
 
 namespace kvd::store {
 namespace {
-
-using Found = SuperblockVerdict;
-
-// Looks at an existing file without changing it.
-Result<Found> inspect_file(io::Loop& loop, io::DiskFactory& disks, const std::string& path, bool force_threads,
-                           std::string& why) {
-  io::DiskOptions look;
-  look.read_only = true;
-  look.force_threads = force_threads;
-  look.depth_max = 8;
-  NullLog quiet;
-  auto disk = disks.open(loop, quiet, path, look);
-  if (!disk) {
-    if (disk.error().code == Code::kNotFound) return Found{};
-    why = fmt::format("{}: cannot be read: {}: make it readable to this user, or give another directory", path,
-                      error_text(disk.error()));
-    return fail(disk.error());
-  }
-  BlockingDisk blocking(loop, **disk);
-  const SuperblockScan copies = scan_superblocks(
-      (*disk)->size(), [&](std::uint64_t offset, MutableBytes page) { return blocking.read(offset, page); });
-  const Found found = copies.verdict();
-  if (found.kind == Found::Kind::kUnreadable) {
-    why = fmt::format("{}: cannot be read: {}: check the drive, or give another directory", path,
-                      error_text(copies.read_error()));
-    return fail(copies.read_error());
-  }
-  if (found.kind == Found::Kind::kNewer) {
-    why =
-        fmt::format("{}: was written by a newer version of kvdepot: run that version, or give another directory", path);
-    return fail(Code::kStale, "the store was written by a newer version");
-  }
-  if (found.kind == Found::Kind::kForeign) {
-    why = fmt::format("{}: is not a kvdepot store: move it away, or give another directory", path);
-    return fail(Code::kInvalid, "the flash file is not a store");
-  }
-  return found;
-}
 
 // Number of segments that `options` ask for, given their size.
 Result<std::uint32_t> segments_for(const VolumeOptions& options, std::uint64_t segment_bytes, std::string& why) {
@@ -100,26 +62,31 @@ std::uint64_t default_segment_bytes(std::uint64_t flash_bytes) noexcept {
 
 Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, const std::string& path,
                             const VolumeOptions& options, std::string& why) {
-  auto found = inspect_file(loop, disks, path, options.force_threads, why);
-  if (!found) return fail(found.error());
-  const bool exists = found->kind == Found::Kind::kStore;
+  const auto file = look_at<SuperblockScan>(loop, disks, path, kSuperblockStride, options.force_threads);
+  if (auto checked = file.check(why); !checked) return fail(checked.error());
+  const SuperblockVerdict& found = file.verdict;
+  const bool exists = found.kind == CopiesKind::kValid;
+  if (exists && found.in_force.member()) {
+    why = fmt::format("{}: is a device of a store that has several: give another directory", path);
+    return fail(Code::kInvalid, "the flash file is a device of a store that has several");
+  }
   std::uint64_t segment_bytes =
       options.segment_bytes == 0 ? default_segment_bytes(options.flash_bytes) : options.segment_bytes;
-  if (exists && found->superblock.segment_bytes != segment_bytes) {
+  if (exists && found.in_force.segment_bytes != segment_bytes) {
     if (options.segment_bytes != 0)
-      log.warn(fmt::format("store {}: keeps its segments of {} KiB", path, found->superblock.segment_bytes >> 10));
-    segment_bytes = found->superblock.segment_bytes;
+      log.warn(fmt::format("store {}: keeps its segments of {} KiB", path, found.in_force.segment_bytes >> 10));
+    segment_bytes = found.in_force.segment_bytes;
   }
   const bool keeps = exists && !options.flash_bytes_given;
-  const auto wanted = keeps ? Result<std::uint32_t>(static_cast<std::uint32_t>(found->superblock.segments))
+  const auto wanted = keeps ? Result<std::uint32_t>(static_cast<std::uint32_t>(found.in_force.segments))
                             : segments_for(options, segment_bytes, why);
   if (!wanted) return fail(wanted.error());
-  if (found->kind == Found::Kind::kLost)
+  if (found.kind == CopiesKind::kLost)
     log.error(fmt::format("store {}: all superblocks are damaged, its content is lost; starting empty", path));
-  if (exists && found->copies < kSuperblockCopies)
-    log.warn(fmt::format("store {}: only {} of {} superblock copies agree", path, found->copies, kSuperblockCopies));
+  if (exists && found.copies < kSuperblockCopies)
+    log.warn(fmt::format("store {}: only {} of {} superblock copies agree", path, found.copies, kSuperblockCopies));
 
-  Superblock block = exists ? found->superblock : new_superblock(segment_bytes, *wanted);
+  Superblock block = exists ? found.in_force : new_superblock(segment_bytes, *wanted);
   block.segments = std::max<std::uint64_t>(block.segments, *wanted);
   io::DiskOptions disk_options;
   disk_options.bytes = kHeadBytes + block.segments * segment_bytes;
@@ -142,22 +109,13 @@ Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, co
   return volume;
 }
 
-// Two copies at a time with a flush between, so that a torn write never leaves fewer than two that agree. The first
-// flush is for what an opening that was killed has left: its last two copies may not be durable yet.
 Status Volume::write_superblocks(io::Loop& loop) {
   superblock_.generation += 1;
-  BlockingDisk blocking(loop, *disk_);
-  if (auto synced = blocking.sync(); !synced) return synced;
-  const AlignedBuffer page(kPageBytes);
-  for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) {
-    Superblock copy = superblock_;
-    copy.copy = i;
-    encode_superblock(page.span(), copy);
-    if (auto written = blocking.write(i * kSuperblockStride, page.span()); !written) return written;
-    if (i % 2 == 1)
-      if (auto synced = blocking.sync(); !synced) return synced;
-  }
-  return {};
+  return write_copies(loop, *disk_, kSuperblockStride, [this](MutableBytes page, std::uint32_t copy) {
+    Superblock block = superblock_;
+    block.copy = copy;
+    encode_superblock(page, block);
+  });
 }
 
 Status Volume::shrink(io::Loop& loop, Log& log) {
