@@ -30,6 +30,8 @@ IPERF_SECONDS = 1               # its shortest
 PROGRAM_S_MAX = 30
 MEMCACHED_ITEM_MAX = "8m"       # of which a value may take half: its item must fit into a slab page
 
+WITHOUT_PUTS = ("raw", "tls_loop", "memcpy", "xxh3")     # sides
+
 
 @dataclass(frozen=True)
 class Size:
@@ -75,7 +77,7 @@ class Side:
         if self._size == size:
             return
         self.client.records(size.bytes, size.count)
-        if self.name not in ("raw", "memcpy", "xxh3"):
+        if self.name not in WITHOUT_PUTS:
             self.run("put", size.batch, size.depth, 0)
         self._size = size
 
@@ -209,11 +211,13 @@ class NetLab:
         depot = self.depot()
         return Side("ours", "kvdepot", self.client("ours", "depot", depot.address), (depot.pid,))
 
-    def _start_tls(self) -> Side:
-        """A depot of its own with a certificate of its own; the client verifies it."""
+    def _certificate(self) -> tuple[Path, Path]:
+        """A certificate for 127.0.0.1 and its key, made for this run."""
         folder = self.bench.work / "tls"
         folder.mkdir(parents=True, exist_ok=True)
         certificate, key = folder / "depot.pem", folder / "depot.key"
+        if certificate.exists():
+            return certificate, key
         command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc", "-days",
                    "2", "-subj", "/CN=bench", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out",
                    str(certificate)]
@@ -221,10 +225,24 @@ class NetLab:
         if made.returncode:
             raise BenchError(f"openssl makes no certificate: {made.stderr.strip()}")
         key.chmod(0o600)
+        return certificate, key
+
+    def _start_tls(self) -> Side:
+        """A depot of its own with a certificate of its own; the client verifies it."""
+        certificate, key = self._certificate()
         depot = Depot(binary(self.bench.build), self.bench.work / "depot-tls", STORE_BYTES, 0,
                       [f"--tls-cert={certificate}", f"--tls-key={key}"], listen="tls://127.0.0.1:0")
         self._services.append(depot)
         return Side("tls", "kvdepot, TLS 1.3", self.client("tls", "depot", depot.address, certificate), (depot.pid,))
+
+    def _start_tls_loop(self) -> Side:
+        certificate, key = self._certificate()
+        server = Service("tls-loop-server", [self.programs / "kvd_net_driver", "tls-loop-server", certificate, key],
+                         self.bench.work / "tls-loop.log")
+        self._services.append(server)
+        port = server.wait_for_line(r"listening on port (\d+)").group(1)
+        return Side("tls_loop", "loop of SSL_write and SSL_read, cold buffers",
+                    self.client("tls-loop", "tls-loop", port, certificate), (server.pid,))
 
     def openssl_speed(self) -> float:
         """GB/s of AES-128-GCM in records of 16 KiB on one core, in this second."""

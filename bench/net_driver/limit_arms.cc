@@ -1,33 +1,11 @@
 #include "limit_arms.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-
-#include <array>
-#include <cstdio>
 #include <cstring>
 
-#include "socket.h"
+#include "raw_server.h"
 
 namespace kvd::bench {
 namespace {
-
-constexpr std::size_t kColdBytes = std::size_t{128} << 20;  // several times the caches
-
-struct RawRequest {
-  std::uint64_t record_bytes, count;
-};
-
-// False at the peer's end.
-bool receive_all(const Socket& socket, std::span<std::byte> out) {
-  while (!out.empty()) {
-    std::array one{iovec{out.data(), out.size()}};
-    const std::size_t got = socket.receive(one);
-    if (got == 0) return false;
-    out = out.subspan(got);
-  }
-  return true;
-}
 
 class RawArm final : public Arm {
  public:
@@ -81,36 +59,13 @@ class Xxh3Arm final : public Arm {
   Records* records_ = nullptr;
 };
 
-void serve_one(const Socket& socket, std::span<const std::byte> cold) {
-  std::size_t at = 0;
-  RawRequest request{};
-  while (receive_all(socket, std::as_writable_bytes(std::span(&request, 1)))) {
-    if (request.record_bytes == 0 || request.record_bytes > cold.size()) throw Error("a request of no sense");
-    for (std::uint64_t i = 0; i < request.count; ++i) {
-      if (at + request.record_bytes > cold.size()) at = 0;
-      socket.send_all(cold.subspan(at, request.record_bytes));
-      at += request.record_bytes;
-    }
-  }
-}
-
 }  // namespace
 
-int serve_raw() {
-  const Socket listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in here{};
-  here.sin_family = AF_INET;
-  here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof here;
-  auto* const address = reinterpret_cast<sockaddr*>(&here);
-  const bool listens = ::bind(listener.fd(), address, bytes) == 0 && ::listen(listener.fd(), 1) == 0 &&
-                       ::getsockname(listener.fd(), address, &bytes) == 0;
-  if (!listens) throw Error("the raw server can't listen");
-  std::vector<std::byte> cold(kColdBytes);
-  for (std::size_t i = 0; i < cold.size(); ++i) cold[i] = static_cast<std::byte>(i * 131 + i / 4096);
-  std::printf("listening on port %u\n", unsigned{ntohs(here.sin_port)});
-  std::fflush(stdout);
-  for (;;) serve_one(Socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC)), cold);
+void serve_raw() {
+  serve_records([](const Socket& socket) -> RawChannel {
+    return {.receive_all = [&socket](std::span<std::byte> out) { return receive_all(socket, out); },
+            .send_all = [&socket](std::span<const std::byte> bytes) { socket.send_all(bytes); }};
+  });
 }
 
 std::unique_ptr<Arm> open_raw(std::uint16_t port) { return std::make_unique<RawArm>(port); }

@@ -11,7 +11,7 @@ namespace kvd::bench {
 
 // The loop's server: says its port on stdout and sends, for each request of 16 bytes, as many records from memory that
 // no cache holds. One connection at a time, for ever.
-int serve_raw();
+[[noreturn]] void serve_raw();
 std::unique_ptr<Arm> open_raw(std::uint16_t port);
 // "Got" by memcpy from the source.
 std::unique_ptr<Arm> open_memcpy();

@@ -5,13 +5,16 @@
 //   net_driver redis 6379                     net_driver memcached 11211
 //   net_driver raw 5000                       net_driver memcpy
 //   net_driver borrow tcp://127.0.0.1:7070    net_driver xxh3
+//   net_driver tls-loop 5000 CA-FILE
 //   net_driver raw-server                     the other half of raw: says its port and serves
+//   net_driver tls-loop-server CERT KEY       the same of tls-loop
 #include <cstdlib>
 #include <string>
 
 #include "depot_arm.h"
 #include "limit_arms.h"
 #include "text_arm.h"
+#include "tls_loop.h"
 
 namespace {
 
@@ -29,6 +32,7 @@ std::unique_ptr<Arm> open(const std::string& kind, const std::string& where, con
   if (kind == "xxh3") return open_xxh3();
   if (kind == "redis") return open_redis(port(where));
   if (kind == "memcached") return open_memcached(port(where));
+  if (kind == "tls-loop") return open_tls_loop(port(where), ca);
   if (kind == "raw") return open_raw(port(where));
   if (kind == "memcpy") return open_memcpy();
   throw Error("no such client: " + kind);
@@ -38,11 +42,13 @@ std::unique_ptr<Arm> open(const std::string& kind, const std::string& where, con
 
 int main(int argc, char** argv) {
   const std::string kind = argc > 1 ? argv[1] : "";
-  if (kind != "raw-server")
-    return obey_made([&] { return open(kind, argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : ""); });
+  const std::string where = argc > 2 ? argv[2] : "";
+  const std::string file = argc > 3 ? argv[3] : "";
   try {
-    return serve_raw();
+    if (kind == "raw-server") serve_raw();
+    if (kind == "tls-loop-server") serve_tls_loop(where, file);
   } catch (const std::exception& error) {
     return complain(error.what());
   }
+  return obey_made([&] { return open(kind, where, file); });
 }

@@ -172,6 +172,7 @@ Status Channel::on_hello(const wire::Header& header, Bytes meta) {
   gives_memory_ = (reply->features & wire::kFeatureSharedMemory) != 0;
   gives_keeper_ = (reply->features & wire::kFeatureKeep) != 0;
   gives_rings_ = (reply->features & wire::kFeatureRings) != 0;
+  takes_put_parts_ = (reply->features & wire::kFeaturePutParts) != 0;
   if ((reply->features & wire::kFeatureToken) == 0) return let_in();
   state_ = State::kAuth;
   connection_->send({.head = wire::frame({}, wire::Auth{token_}), .body = {}, .on_done = {}});
@@ -256,7 +257,7 @@ Status Channel::on_rings(const wire::Header& header, Bytes meta) {
 std::uint64_t Channel::features() const noexcept {
   return (options_.shared_memory ? wire::kFeatureSharedMemory : 0) |
          (options_.shared_memory && keep_ ? wire::kFeatureKeep : 0) | (options_.rings ? wire::kFeatureRings : 0) |
-         (token_.empty() ? 0 : wire::kFeatureToken);
+         (options_.put_parts ? wire::kFeaturePutParts : 0) | (token_.empty() ? 0 : wire::kFeatureToken);
 }
 
 Status Channel::become_ready() {

@@ -61,6 +61,7 @@ struct ChannelOptions {
   net::MakeDialer make_dialer = {};  // empty = sockets
   bool shared_memory = false;        // ask for the depot's memory, where there is a unix socket
   bool rings = false;                // send through memory, where there is a unix socket
+  bool put_parts = false;            // send bodies of puts in parts of layers, where the depot takes them
   // Gives the token that the depot may ask for, once for each connection; empty = there is none.
   std::function<Result<std::string>()> token;
 };
@@ -85,6 +86,8 @@ class Channel final : private net::MessageHandler {
   [[nodiscard]] net::Connection& connection() noexcept { return *connection_; }
   // Unfinished requests that the depot takes on this connection; from its HELLO.
   [[nodiscard]] std::uint32_t credits() const noexcept { return credits_; }
+  // The depot takes bodies of puts in parts of layers (PutFlow), on this connection.
+  [[nodiscard]] bool takes_put_parts() const noexcept { return takes_put_parts_; }
   // Sends OPEN for namespaces that were declared since the channel became ready.
   void open_namespaces();
   // Sends OPEN again for one that the depot could not open yet; until the answer is there handle() has none.
@@ -157,12 +160,13 @@ class Channel final : private net::MessageHandler {
   State state_ = State::kIdle;
   Time ready_since_{};
   std::unique_ptr<net::Connection> connection_;
-  bool on_local_socket_ = false;       // this attempt or connection is on the unix socket beside the port
-  bool avoid_local_socket_ = false;    // the last attempt there was not greeted
-  std::string token_;                  // shown on this connection when it is asked for
-  bool gives_memory_ = false;          // the depot has agreed to
-  bool gives_keeper_ = false;          // the same
-  bool gives_rings_ = false;           // the same
+  bool on_local_socket_ = false;     // this attempt or connection is on the unix socket beside the port
+  bool avoid_local_socket_ = false;  // the last attempt there was not greeted
+  std::string token_;                // shown on this connection when it is asked for
+  bool gives_memory_ = false;        // the depot has agreed to
+  bool gives_keeper_ = false;        // the same
+  bool gives_rings_ = false;         // the same
+  bool takes_put_parts_ = false;
   bool keep_ = true;                   // asked for; not any more once a keeper did not arrive
   net::RingStream* stream_ = nullptr;  // the connection's
   std::uint32_t credits_ = 0;

@@ -87,6 +87,7 @@ class Core final : private ChannelUser {
     std::unique_ptr<PutFlow> put;
     std::deque<net::SendId> bodies;  // PUT data messages that read from the caller's memory
     bool pumping = false;            // in puts_
+    std::uint64_t turn_bytes = 0;    // queued since its turn among puts_ began
   };
   // A channel and the requests that the depot has not finished on it.
   struct Side {
@@ -198,7 +199,7 @@ class Core final : private ChannelUser {
   io::Timer loan_timer_;
   Time loan_timer_at_ = kNever;
   Prefault prefault_;               // of the data channel's memory
-  std::deque<std::uint32_t> puts_;  // slots with layers to send, in turn
+  std::deque<std::uint32_t> puts_;  // slots with layers to send; the first one has its turn
   bool pump_posted_ = false;
   bool pumping_ = false;
   bool stopped_ = false;

@@ -84,7 +84,7 @@ TEST(CoreFaults, ACancelledGetBehindAnotherLandsNothing) {
 }
 
 TEST(CoreFaults, ACancelledPutReadsItsSourceNoMore) {
-  CoreRig rig({.slab_bytes = 1 << 20});
+  CoreRig rig({.slab_bytes = 4 << 20});  // a message, and more than a socket holds
   rig.fill_source();
   rig.proxy->limit_up(kData, {.bytes = rig.proxy->forwarded_up(kData) + 500'000, .then = Then::kHold});
   const OpId op = rig.put();
@@ -109,7 +109,7 @@ TEST(CoreFaults, BytesThatWereNeverSentAreNotCountedAsStored) {
   rig.fill_source();
   rig.proxy->limit_up(kData, {.bytes = rig.proxy->forwarded_up(kData) + 500'000, .then = Then::kCut});
   EXPECT_EQ(rig.finish(rig.put()).code, Code::kUnavailable);
-  EXPECT_EQ(rig.state.bytes_stored.value(), 0U) << "its first message of 3 MiB was cut";
+  EXPECT_EQ(rig.state.bytes_stored.value(), 0U) << "its first message of 1 MiB was cut";
   ASSERT_TRUE(rig.wait_connected());
   EXPECT_EQ(rig.finish(rig.put()).code, Code::kOk);
   EXPECT_EQ(rig.state.bytes_stored.value(), std::uint64_t{12} << 20);
@@ -586,8 +586,30 @@ TEST_P(CoreCuts, APutEndsWhereverItsConnectionIsCut) {
   EXPECT_EQ(rig.depot->bad_slabs, 0U);
 }
 
-// A get of this rig is 4 x (64 + 1 + 24 + 1536) = 6,500 bytes, a put 64 + 31 and 64 + 96 + 6,144.
+// A get of this rig is 4 x (64 + 1 + 24 + 1536) = 6,500 bytes, a put 64 + 31 and 64 + 100 + 6,144.
 INSTANTIATE_TEST_SUITE_P(Every, CoreCuts, testing::Range<std::uint64_t>(0, 6300, 89));
+
+// The same of a put of six messages: 64 + 31 bytes and six times 64 + 20 + 196,608.
+class PartCuts : public testing::TestWithParam<std::uint64_t> {};
+
+TEST_P(PartCuts, APutOfManyMessagesEndsAndItsSourceIsFree) {
+  CoreRig rig({.slab_bytes = 96 << 10});
+  rig.fill_source();
+  const std::uint64_t before = rig.proxy->forwarded_up(kData);
+  rig.proxy->limit_up(kData, {.bytes = before + GetParam(), .then = Then::kCut});
+  const OpId op = rig.put();
+  EXPECT_EQ(rig.finish(op).code, Code::kUnavailable);
+  rig.poison();
+  ASSERT_TRUE(rig.wait_connected());
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->records_put, 0U);
+  EXPECT_EQ(rig.depot->bad_slabs, 0U) << "what came had not been read from the poison";
+  rig.fill_source();
+  EXPECT_EQ(rig.finish(rig.put()).code, Code::kOk);
+  EXPECT_EQ(rig.depot->records_put, 3U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, PartCuts, testing::Range<std::uint64_t>(0, 1'180'000, 98'303));
 
 // The same inside the handshake.
 class HandshakeCuts : public testing::TestWithParam<std::uint64_t> {};

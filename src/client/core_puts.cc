@@ -1,4 +1,5 @@
-// How the bodies of puts go out: in turn, a message at a time, hashed in bounded steps. See core.h.
+// How the bodies of puts go out: in turns of kGroupBytes, so that those that came first end first, hashed in bounded
+// steps. See core.h.
 #include "client/core.h"
 
 namespace kvd::client {
@@ -8,6 +9,7 @@ void Core::on_layers(Running& running) {
   update_owed(running);
   if (!running.sent || running.pumping || !running.put->ready()) return;
   running.pumping = true;
+  running.turn_bytes = 0;
   puts_.push_back(op_of(running).slot);
   if (!pump_posted_ && !pumping_) {
     pump_posted_ = true;
@@ -46,7 +48,12 @@ void Core::pump_puts() {
     data_.channel.connection().flush();
     if (!more || running.put == nullptr || running.pumping) continue;  // flush() may have ended the op
     running.pumping = true;
-    puts_.push_back(slot);
+    if (running.turn_bytes < kGroupBytes) {
+      puts_.push_front(slot);
+    } else {
+      running.turn_bytes = 0;
+      puts_.push_back(slot);
+    }
   }
   pumping_ = false;
   if (puts_.empty() || !data_.channel.ready() || data_.channel.connection().congested() || pump_posted_) return;
@@ -65,6 +72,7 @@ bool Core::pump_put(Running& running, std::size_t& budget) {
   if (!flow.prepare(step)) return true;
   PutFlow::Message message = flow.take();
   if (message.bytes < step) budget = step - message.bytes;
+  running.turn_bytes += message.bytes;
   const std::uint32_t slot = op_of(running).slot;
   const auto on_done = [this, slot, id = running.id, bytes = message.bytes] { on_body_sent(slot, id, bytes); };
   running.bodies.push_back(data_.channel.connection().send(

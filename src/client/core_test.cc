@@ -169,6 +169,67 @@ TEST(Core, AdjacentReleasedLayersTravelInOneMessage) {
   EXPECT_EQ(rig.depot->seen[Opcode::kPutData], 1U);
 }
 
+TEST(Core, ALongPutTravelsInPartsThatNeedNotEndWithALayer) {
+  CoreRig rig({.slab_bytes = 96 << 10});  // two slabs a message, three keys a layer
+  rig.fill_source();
+  EXPECT_EQ(rig.finish(rig.put()).failed_keys, 0U);
+  EXPECT_EQ(rig.depot->seen[Opcode::kPutData], 6U);
+  EXPECT_EQ(rig.depot->bad_slabs, 0U);
+  rig.poison();
+  EXPECT_EQ(rig.finish(rig.get()).failed_keys, 0U);
+  for (std::size_t layer = 0; layer < 4; ++layer) EXPECT_TRUE(rig.landed(layer, 0) && rig.landed(layer, 2));
+}
+
+TEST(Core, ThePutThatCameFirstIsSentFirst) {
+  CoreRig rig({.slab_bytes = 96 << 10});
+  rig.fill_source();
+  const OpId first = rig.put();
+  const OpId second = rig.put();
+  rig.finish(first);
+  rig.finish(second);
+  std::vector<std::uint64_t> order(6, first);
+  order.insert(order.end(), 6, second);
+  EXPECT_EQ(rig.depot->put_data_of, order);
+}
+
+TEST(Core, ALongPutLeavesTurnsToOthers) {
+  CoreRig rig({.layers = 2, .slab_bytes = 1 << 20});  // a slab a message, four of them a turn
+  rig.fill_source();
+  const OpId first = rig.put();
+  const OpId second = rig.put();
+  rig.finish(first);
+  rig.finish(second);
+  std::vector<std::uint64_t> order(4, first);
+  order.insert(order.end(), 4, second);
+  order.insert(order.end(), 2, first);
+  order.insert(order.end(), 2, second);
+  EXPECT_EQ(rig.depot->put_data_of, order);
+}
+
+TEST(Core, PartsWaitForTheirLayers) {
+  CoreRig rig({.slab_bytes = 96 << 10});
+  rig.fill_source();
+  const OpId op = rig.put(false);
+  rig.put_layer(op, 0);
+  rig.loop.settle();
+  EXPECT_EQ(rig.depot->seen[Opcode::kPutData], 2U) << "two slabs and one";
+  for (const int layer : {2, 1, 3}) rig.put_layer(op, static_cast<std::uint16_t>(layer));
+  EXPECT_EQ(rig.finish(op).failed_keys, 0U);
+  EXPECT_EQ(rig.depot->bad_slabs, 0U);
+  EXPECT_EQ(rig.depot->records_put, 3U);
+}
+
+TEST(Core, ADepotOfBeforePartsGetsWholeLayers) {
+  CoreRig rig({.connect = false, .slab_bytes = 96 << 10});
+  rig.depot->script.takes_parts = false;
+  rig.start_core();
+  ASSERT_TRUE(rig.wait_connected());
+  rig.fill_source();
+  EXPECT_EQ(rig.finish(rig.put()).failed_keys, 0U);
+  EXPECT_EQ(rig.depot->seen[Opcode::kPutData], 1U);
+  EXPECT_EQ(rig.depot->bad_slabs, 0U);
+}
+
 TEST(Core, LayersReleasedInAnyOrderAreSentInLayerOrder) {
   CoreRig rig;
   rig.fill_source();

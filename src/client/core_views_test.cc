@@ -80,12 +80,14 @@ TEST_F(CoreViews, TheDataConnectionAsksForMemoryAndTheOtherForRings) {
   start();
   std::ranges::sort(rig->depot->features_asked);
   EXPECT_EQ(rig->depot->features_asked,
-            (std::vector<std::uint64_t>{wire::kFeatureRings, wire::kFeatureSharedMemory | wire::kFeatureKeep}));
+            (std::vector<std::uint64_t>{wire::kFeatureRings,
+                                        wire::kFeatureSharedMemory | wire::kFeatureKeep | wire::kFeaturePutParts}));
   CoreRig without;
-  EXPECT_EQ(without.depot->features_asked, (std::vector<std::uint64_t>{0, 0}));
+  std::ranges::sort(without.depot->features_asked);
+  EXPECT_EQ(without.depot->features_asked, (std::vector<std::uint64_t>{0, wire::kFeaturePutParts}));
   start({.verify = false});  // only verification tells of a view that has ended
   std::ranges::sort(rig->depot->features_asked);
-  EXPECT_EQ(rig->depot->features_asked, (std::vector<std::uint64_t>{0, wire::kFeatureRings}));
+  EXPECT_EQ(rig->depot->features_asked, (std::vector<std::uint64_t>{wire::kFeatureRings, wire::kFeaturePutParts}));
 }
 
 TEST_F(CoreViews, ADepotThatDoesNotShareSendsBytes) {

@@ -14,7 +14,7 @@ constexpr std::uint32_t kSlab = 100;
 
 class FlowTest : public testing::Test {
  protected:
-  FlowTest() : table_(1, -1), memory_(100'000) {
+  FlowTest() : table_(1, -1), memory_(400'000) {
     for (std::size_t i = 0; i < memory_.size(); ++i) memory_[i] = static_cast<std::byte>(i * 7);
   }
 
@@ -189,7 +189,7 @@ TEST_F(FlowTest, ChecksumsAndPayloadMustMatchTheLiveKeys) {
 
 TEST_F(FlowTest, PutSendsOnlyWhatIsReleasedAndInOrder) {
   Op& op = make(OpKind::kPut, 4, 2);
-  PutFlow flow(op);
+  PutFlow flow(op, false);
   EXPECT_FALSE(flow.ready());
   op.released[0] = 0b0110;
   EXPECT_FALSE(flow.ready()) << "layer 0 comes first";
@@ -216,10 +216,46 @@ TEST_F(FlowTest, PutSendsOnlyWhatIsReleasedAndInOrder) {
   EXPECT_TRUE(flow.all_taken());
 }
 
+TEST_F(FlowTest, PartsRunOnAcrossLayersAndEndWithWhatIsReleased) {
+  constexpr std::size_t kKeys = 1000;
+  constexpr std::size_t kPart = kPartBytes / kSlab;  // slabs
+  static_assert(kPart > 2 * kKeys && kPart < 3 * kKeys);
+  Op& op = make(OpKind::kPut, 4, kKeys);
+  PutFlow flow(op, true);
+  const auto expect_next = [&](std::size_t first, std::size_t slabs) {
+    ASSERT_TRUE(flow.ready() && flow.prepare(SIZE_MAX));
+    const PutFlow::Message message = flow.take();
+    const auto header = *wire::decode_header(message.head);
+    const auto data = *wire::decode<wire::PutData>(header, Bytes(message.head).subspan(wire::kHeaderBytes));
+    EXPECT_EQ(header.items, kKeys);
+    EXPECT_EQ(header.layer_first, first / kKeys);
+    EXPECT_EQ(header.layer_count, 0);
+    EXPECT_EQ(data.key_first, first % kKeys);
+    ASSERT_EQ(data.checksums.size(), slabs);
+    EXPECT_EQ(header.payload_bytes(), slabs * kSlab);
+    for (const std::size_t i : {std::size_t{0}, slabs - 1}) {
+      const auto layer = static_cast<std::uint32_t>((first + i) / kKeys);
+      const Bytes slab = Bytes(memory_).subspan((first + i) * kSlab, kSlab);
+      EXPECT_EQ(data.checksums[i], block::slab_checksum(1000 + (first + i) % kKeys, layer, slab));
+    }
+    ASSERT_EQ(message.body.size(), 1U) << "the slabs lie back to back";
+    EXPECT_EQ(message.body[0].data(), memory_.data() + first * kSlab);
+    EXPECT_EQ(message.body[0].size(), slabs * kSlab);
+  };
+  op.released[0] = 0b0001;
+  expect_next(0, kKeys);
+  EXPECT_FALSE(flow.ready()) << "of layer 1 nothing is released";
+  op.released[0] = 0b1111;
+  expect_next(kKeys, kPart);
+  EXPECT_FALSE(flow.all_taken());
+  expect_next(kKeys + kPart, 3 * kKeys - kPart);
+  EXPECT_TRUE(flow.all_taken());
+}
+
 TEST_F(FlowTest, PutHashesInBoundedSteps) {
   Op& op = make(OpKind::kPut, 1, 10);
   op.released[0] = 1;
-  PutFlow flow(op);
+  PutFlow flow(op, false);
   int steps = 1;
   while (!flow.prepare(3 * kSlab)) ++steps;
   EXPECT_EQ(steps, 4);

@@ -78,6 +78,15 @@ class SlabWalk {
         keys_(keys),
         layer_(layer_first),
         left_(std::uint64_t{layer_count} * keys.size() * layout.slab_bytes()) {}
+  // The same of `slabs` slabs from the one of keys[key_at] in layer `layer_first` on, which may run on into the next
+  // layers.
+  static SlabWalk part(const Layout& layout, std::size_t layer_first, std::size_t key_at, std::size_t slabs,
+                       std::span<const std::uint32_t> keys) noexcept {
+    SlabWalk walk(layout, layer_first, 0, keys);
+    walk.key_at_ = key_at;
+    walk.left_ = std::uint64_t{slabs} * layout.slab_bytes();
+    return walk;
+  }
 
   [[nodiscard]] std::uint64_t left() const noexcept { return left_; }
   struct Place {

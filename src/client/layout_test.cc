@@ -166,6 +166,31 @@ TEST(SlabWalk, ReportsEachCompletedSlabOnceAndInOrder) {
   EXPECT_EQ(slabs, (std::vector<std::pair<std::size_t, std::uint32_t>>{{0, 0}, {0, 2}, {1, 0}, {1, 2}}));
 }
 
+TEST(SlabWalk, APartBeginsAtAnyKeyAndEndsAtAnySlab) {
+  Memory memory(10'000);
+  const auto layout = make(memory, {0, 1000, 2000}, {0, 100, 200}, {}, 100);
+  const std::array<std::uint32_t, 3> keys{0, 1, 2};
+  const std::vector<std::byte> all = walk_all(SlabWalk(*layout, 0, 3, keys), 1, 8);
+  for (std::size_t first = 0; first < 9; ++first) {
+    for (std::size_t slabs = 1; first + slabs <= 9; ++slabs) {
+      const auto part = walk_all(SlabWalk::part(*layout, first / 3, first % 3, slabs, keys), first, 8);
+      EXPECT_TRUE(std::ranges::equal(part, Bytes(all).subspan(first * 100, slabs * 100)));
+    }
+  }
+}
+
+// Long ones are hashed page by page.
+TEST(Layout, ChecksumOfASlabInOnePieceIsThatOfItsBytes) {
+  Memory memory(100'000);
+  Random random(1);
+  for (std::byte& byte : memory.bytes) byte = static_cast<std::byte>(random.next());
+  for (const std::uint32_t slab_bytes : {1U, 100U, 4095U, 4096U, 4097U, 8192U, 65536U, 70'001U}) {
+    const auto layout = make(memory, {3}, {7}, {}, slab_bytes);
+    const Bytes slab = Bytes(memory.bytes).subspan(10, slab_bytes);
+    EXPECT_EQ(layout->checksum(0, 0, 42, 9), block::slab_checksum(42, 9, slab)) << slab_bytes;
+  }
+}
+
 TEST(Layout, ChecksumOfAStridedSlabIsThatOfItsBytes) {
   Memory memory(10'000);
   const std::array runs{kvd::Run{.offset = 1, .stride = 300, .count = 4, .length = 20},

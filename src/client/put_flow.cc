@@ -8,40 +8,49 @@
 
 namespace kvd::client {
 
-PutFlow::PutFlow(Op& op) : op_(op), keys_(op.request.keys.count()) { std::iota(keys_.begin(), keys_.end(), 0U); }
+PutFlow::PutFlow(Op& op, bool parts) : op_(op), parts_(parts), keys_(op.request.keys.count()) {
+  std::iota(keys_.begin(), keys_.end(), 0U);
+}
 
-void PutFlow::start_group() {
-  const std::uint64_t layer_bytes = std::uint64_t{op_.request.layout.slab_bytes()} * keys_.size();
-  const std::uint64_t meta_layers = wire::kMetaBytesMax / (8 * keys_.size());
-  const std::uint64_t layers_max = std::clamp<std::uint64_t>(kGroupBytes / layer_bytes, 1, meta_layers);
-  group_ = 1;
-  while (group_ < layers_max && next_ + group_ < op_.request.layer_count && op_.layer_released(next_ + group_)) {
-    ++group_;
+void PutFlow::start_message() {
+  const std::uint64_t slab_bytes = op_.request.layout.slab_bytes();
+  const std::size_t keys = keys_.size();
+  std::size_t slabs_max = 0;
+  if (parts_) {
+    slabs_max = std::max<std::size_t>(kPartBytes / slab_bytes, 1);
+  } else {
+    const std::uint64_t meta_layers = wire::kMetaBytesMax / (8 * keys);
+    slabs_max = keys * std::clamp<std::uint64_t>(kGroupBytes / (slab_bytes * keys), 1, meta_layers);
   }
+  std::size_t layer_end = layer_of(next_) + 1;
+  while (layer_end * keys < next_ + slabs_max && layer_end < op_.request.layer_count && op_.layer_released(layer_end))
+    ++layer_end;
+  message_slabs_ = std::min(layer_end * keys - next_, slabs_max);
   checksums_.clear();
-  checksums_.reserve(group_ * keys_.size());
+  checksums_.reserve(message_slabs_);
 }
 
 bool PutFlow::prepare(std::size_t bytes_max) {
   KVD_CHECK(ready());
-  if (!preparing()) start_group();
+  if (!preparing()) start_message();
   const OpRequest& request = op_.request;
-  const std::size_t slabs = group_ * keys_.size();
   std::size_t hashed = 0;
-  while (checksums_.size() < slabs && (hashed == 0 || hashed < bytes_max)) {
-    const std::size_t layer = next_ + checksums_.size() / keys_.size();
-    const std::size_t key = checksums_.size() % keys_.size();
+  while (checksums_.size() < message_slabs_ && (hashed == 0 || hashed < bytes_max)) {
+    const std::size_t layer = layer_of(next_ + checksums_.size());
+    const std::size_t key = (next_ + checksums_.size()) % keys_.size();
     const auto schema_layer = static_cast<std::uint32_t>(layer);
     checksums_.push_back(request.layout.checksum(layer, key, request.seeds[key], schema_layer));
     hashed += request.layout.slab_bytes();
   }
-  return checksums_.size() == slabs;
+  return checksums_.size() == message_slabs_;
 }
 
 PutFlow::Message PutFlow::take() {
-  KVD_CHECK(preparing() && checksums_.size() == group_ * keys_.size());
+  KVD_CHECK(preparing() && checksums_.size() == message_slabs_);
   Message message;
-  SlabWalk walk(op_.request.layout, next_, group_, keys_);
+  const std::size_t layer = layer_of(next_);
+  const auto key = static_cast<std::uint32_t>(next_ % keys_.size());
+  SlabWalk walk = SlabWalk::part(op_.request.layout, layer, key, message_slabs_, keys_);
   message.bytes = walk.left();
   std::array<iovec, 256> pieces;
   while (walk.left() > 0) {
@@ -51,14 +60,18 @@ PutFlow::Message PutFlow::take() {
     }
     walk.advance(gathered.bytes, [](std::size_t, std::uint32_t) {});
   }
-  const wire::Header header{.request_id = op_.results.whole.op,
-                            .items = static_cast<std::uint32_t>(keys_.size()),
-                            .layer_first = next_,
-                            .layer_count = group_};
-  message.head =
-      wire::frame(header, wire::PutData{wire::U64View(std::span<const std::uint64_t>(checksums_))}, message.bytes);
-  next_ = static_cast<std::uint16_t>(next_ + group_);
-  group_ = 0;
+  wire::Header header{.request_id = op_.results.whole.op,
+                      .items = static_cast<std::uint32_t>(keys_.size()),
+                      .layer_first = static_cast<std::uint16_t>(layer)};
+  wire::PutData data{.checksums = wire::U64View(std::span<const std::uint64_t>(checksums_))};
+  if (parts_) {
+    data.key_first = key;
+  } else {
+    header.layer_count = static_cast<std::uint16_t>(message_slabs_ / keys_.size());
+  }
+  message.head = wire::frame(header, data, message.bytes);
+  next_ += message_slabs_;
+  message_slabs_ = 0;
   return message;
 }
 

@@ -1,9 +1,11 @@
 // PutFlow: what happens inside one multiput on its way out: which released layers go into the next PUT data message,
 // their checksums, and where their bytes lie. No sockets and no clock.
 //
-// Layers go in order; a layer released early waits for those before it. Released layers that follow each other travel
-// in one message up to kGroupBytes, so that small layers do not become small messages. Checksums precede the slabs on
-// the wire, so a message is hashed as a whole before it is sent, in bounded steps. Belongs to the I/O thread.
+// Layers go in order; a layer released early waits for those before it. Checksums precede the slabs on the wire, so a
+// message is hashed as a whole before it is sent, in bounded steps. A depot that takes parts of layers gets messages of
+// kPartBytes: while one is received and verified there the next one is hashed here, and what was hashed is sent from
+// the processor's cache. To others released layers that follow each other travel whole, in one message up to
+// kGroupBytes, so that small layers do not become small messages. Belongs to the I/O thread.
 #pragma once
 
 #include <vector>
@@ -15,15 +17,19 @@
 
 namespace kvd::client {
 
-// Payload of one message when several layers fit: enough to amortise a message, little enough to be hashed in 0.2 ms.
+// Payload of one message of whole layers when several fit: enough to amortise a message, little enough to be hashed in
+// 0.2 ms.
 inline constexpr std::uint64_t kGroupBytes = std::uint64_t{4} << 20;
+// The same of parts: enough to amortise a message and its system call, and half of a small second-level cache
+// (docs/results/net.md).
+inline constexpr std::uint64_t kPartBytes = std::uint64_t{256} << 10;
 // Pieces of memory that one message may consist of, counting those of one layer of all keys: 16 MiB of descriptors.
 inline constexpr std::uint64_t kPiecesPerLayerMax = std::uint64_t{1} << 20;
 
 class PutFlow {
  public:
-  // Borrows the op.
-  explicit PutFlow(Op& op);
+  // Borrows the op. `parts`: the depot takes parts of layers.
+  PutFlow(Op& op, bool parts);
 
   // Some layer is released and its turn has come.
   [[nodiscard]] bool ready() const noexcept { return preparing() || next_released(); }
@@ -39,19 +45,20 @@ class PutFlow {
   // The message that prepare() has completed.
   Message take();
   // Every layer has been taken.
-  [[nodiscard]] bool all_taken() const noexcept { return next_ == op_.request.layer_count && !preparing(); }
+  [[nodiscard]] bool all_taken() const noexcept { return next_ == slabs() && !preparing(); }
 
  private:
-  [[nodiscard]] bool preparing() const noexcept { return group_ > 0; }
-  [[nodiscard]] bool next_released() const noexcept {
-    return next_ < op_.request.layer_count && op_.layer_released(next_);
-  }
-  void start_group();
+  [[nodiscard]] std::size_t slabs() const noexcept { return op_.request.layer_count * keys_.size(); }
+  [[nodiscard]] std::size_t layer_of(std::size_t slab) const noexcept { return slab / keys_.size(); }
+  [[nodiscard]] bool preparing() const noexcept { return message_slabs_ > 0; }
+  [[nodiscard]] bool next_released() const noexcept { return next_ < slabs() && op_.layer_released(layer_of(next_)); }
+  void start_message();
 
   Op& op_;
+  const bool parts_;
   std::vector<std::uint32_t> keys_;       // 0, 1, 2, ...
-  std::uint16_t next_ = 0;                // first layer of the next message
-  std::uint16_t group_ = 0;               // layers of the message being prepared; 0 = none
+  std::size_t next_ = 0;                  // first slab of the next message, in wire order
+  std::size_t message_slabs_ = 0;         // of the message being prepared; 0 = none
   std::vector<std::uint64_t> checksums_;  // made so far
 };
 

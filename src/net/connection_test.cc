@@ -27,9 +27,9 @@ std::vector<Received> some_messages() {
   const std::vector<std::uint64_t> checksums{1, 2, 3};
   const wire::Header body{.request_id = 2, .items = 3, .layer_first = 0, .layer_count = 1};
   add(wire::frame({.request_id = 1}, wire::Ping{}), {});
-  add(wire::frame(body, wire::PutData{wire::U64View(checksums)}, 90), make_bytes(90, 1));
+  add(wire::frame(body, wire::PutData{.checksums = wire::U64View(checksums)}, 90), make_bytes(90, 1));
   add(wire::frame({.request_id = 3}, wire::Unpin{77}), {});
-  add(wire::frame(body, wire::PutData{wire::U64View(checksums)}, 3), make_bytes(3, 2));
+  add(wire::frame(body, wire::PutData{.checksums = wire::U64View(checksums)}, 3), make_bytes(3, 2));
   return messages;
 }
 
@@ -61,7 +61,7 @@ void expect_equal(const std::vector<Received>& got, const std::vector<Received>&
 Buffer put_data_frame(std::uint64_t id, std::size_t payload_bytes) {
   const std::vector<std::uint64_t> checksums{1};
   return wire::frame({.request_id = id, .items = 1, .layer_first = 0, .layer_count = 1},
-                     wire::PutData{wire::U64View(checksums)}, payload_bytes);
+                     wire::PutData{.checksums = wire::U64View(checksums)}, payload_bytes);
 }
 
 class ConnectionTest : public testing::Test {
@@ -253,7 +253,8 @@ TEST_F(ConnectionTest, AMetaLongerThanTheReadAheadArrives) {
   // The same of a message with payload, whose meta is valid until the payload has come.
   const std::vector<std::uint64_t> checksums(100'000);
   const wire::Header header{.request_id = 2, .items = 100'000, .layer_first = 0, .layer_count = 1};
-  peer_->send(wire::frame(header, wire::PutData{wire::U64View(std::span(checksums))}, 9), make_bytes(9, 1));
+  peer_->send(wire::frame(header, wire::PutData{.checksums = wire::U64View(std::span(checksums))}, 9),
+              make_bytes(9, 1));
   ASSERT_TRUE(until([&] { return other_->received.size() == 2; }));
   EXPECT_GE(other_->received[1].meta.size(), 800'000U);
   EXPECT_LE(held(), 512U);

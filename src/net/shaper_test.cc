@@ -112,7 +112,7 @@ TEST(Shaper, SlowsAConnectionDown) {
   const std::vector<std::uint64_t> checksums{1};
   const wire::Header header{.request_id = 1, .items = 1, .layer_first = 0, .layer_count = 1};
   const Time start = loop->now();
-  sender.send(wire::frame(header, wire::PutData{wire::U64View(checksums)}, body.size()), body);
+  sender.send(wire::frame(header, wire::PutData{.checksums = wire::U64View(checksums)}, body.size()), body);
   ASSERT_TRUE(run_until(*loop, [&] { return receiver.received.size() == 1; }));
   EXPECT_TRUE(receiver.received[0].payload == body);
   EXPECT_GE(loop->now() - start, std::chrono::milliseconds(42));  // 1 MB at 20 MB/s, less the first 8 ms

@@ -207,6 +207,64 @@ TEST_F(GetPut, PutDataOutOfOrderEndsTheConnection) {
   EXPECT_TRUE(clean());
 }
 
+// What a client may send once both have agreed on parts: any number of slabs, also beyond the end of a layer.
+TEST_F(GetPut, WhatWasPutInPartsComesBack) {
+  start();
+  client = rig->connect(true, wire::kFeaturePutParts);
+  ASSERT_EQ(client->features(), wire::kFeaturePutParts);
+  ns = client->open(records.ns());
+  const std::uint64_t id = client->new_id();
+  client->send(records.put(id, ns, 0, 5));
+  std::size_t slab = 0;
+  for (const std::size_t slabs : {1U, 3U, 4U, 2U, 4U}) {  // of 15
+    client->send(records.part_head(id, 0, 5, slab, slab + slabs), records.part_body(0, 5, slab, slab + slabs));
+    slab += slabs;
+  }
+  EXPECT_EQ(get(0, 5).failed, std::vector<bool>(5, true)) << "complete or absent";
+  auto last = records.part_body(0, 5, 14, 15);
+  client->send(records.part_head(id, 0, 5, 14, 15), last);
+  const Received reply = client->next();
+  EXPECT_EQ(wire::count_bits(wire::decode<wire::PutReply>(reply.header, reply.meta)->failed), 0U);
+  expect_records(get(0, 5), records, 0, 5, 0, 3);
+  EXPECT_TRUE(clean());
+}
+
+TEST_F(GetPut, APartThatIsNotWhatItsSenderSaysFailsItsKeyAlone) {
+  start();
+  client = rig->connect(true, wire::kFeaturePutParts);
+  ns = client->open(records.ns());
+  const std::uint64_t id = client->new_id();
+  client->send(records.put(id, ns, 0, 3));
+  client->send(records.part_head(id, 0, 3, 0, 4), records.part_body(0, 3, 0, 4));
+  auto body = records.part_body(0, 3, 4, 9);
+  body[5] ^= std::byte{1};  // layer 1, key 1
+  client->send(records.part_head(id, 0, 3, 4, 9), body);
+  const Received reply = client->next();
+  EXPECT_EQ(std::to_integer<int>(wire::decode<wire::PutReply>(reply.header, reply.meta)->failed[0]), 0b010);
+  EXPECT_EQ(get(0, 3).failed, (std::vector<bool>{false, true, false}));
+  EXPECT_TRUE(clean());
+}
+
+TEST_F(GetPut, APartThatDoesNotContinueItsPutEndsTheConnection) {
+  start();
+  struct Case {
+    std::uint64_t features;
+    std::size_t first, end;  // of the second part, of 15 slabs
+  };
+  for (const Case& wrong : {Case{wire::kFeaturePutParts, 4, 6}, Case{wire::kFeaturePutParts, 2, 4},
+                            Case{wire::kFeaturePutParts, 3, 16}, Case{0, 0, 1}}) {
+    SCOPED_TRACE(wrong.first);
+    client = rig->connect(true, wrong.features);
+    ns = client->open(records.ns());
+    const std::uint64_t id = client->new_id();
+    client->send(records.put(id, ns, 0, 5));
+    if (wrong.features != 0) client->send(records.part_head(id, 0, 5, 0, 3), records.part_body(0, 5, 0, 3));
+    client->send(records.part_head(id, 0, 5, wrong.first, wrong.end), records.part_body(0, 5, wrong.first, wrong.end));
+    EXPECT_TRUE(client->ended());
+    EXPECT_TRUE(clean());
+  }
+}
+
 TEST_F(GetPut, AnIdIsUsedOnceAtATime) {
   start();
   client->send(records.put(9, ns, 0, 2));

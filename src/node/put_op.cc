@@ -11,6 +11,9 @@ namespace kvd::node {
 namespace {
 
 // Where bytes nobody needs go; written by every loop of the process and read by none.
+// Received in one call: what is verified right behind it is still in the second-level cache.
+constexpr std::size_t kReceiveBytesMax = std::size_t{256} << 10;
+
 constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
 thread_local std::array<std::byte, kScratchBytes> scratch;
 
@@ -76,36 +79,36 @@ void PutOp::await_present(std::size_t key) {
                        [self = shared_from_this(), key](Status result) { self->acknowledged(key, result); });
 }
 
-Status PutOp::begin_message(const wire::Header& header, wire::U64View checksums) {
-  if (header.items != keys_->count() || header.layer_first != layers_in_ ||
-      header.layer_first + header.layer_count > static_cast<int>(request_.shape.layers)) {
+Status PutOp::begin_message(const wire::Header& header, const wire::PutData& data) {
+  const std::size_t first = std::size_t{header.layer_first} * keys_->count() + data.key_first.value_or(0);
+  if (header.items != keys_->count() || first != slab_ || data.checksums.size() > slabs() - slab_) {
     return fail(Code::kCorrupt, "PUT data does not continue its PUT");
   }
-  if (Status checked = wire::check_put_payload(header, request_.shape.slab_bytes); !checked) return checked;
-  layers_coming_ = header.layer_count;
-  slab_ = slab_landed_ = 0;
-  for (std::size_t i = 0; i < checksums.size(); ++i) {
-    const std::size_t key = i % keys_->count();
-    if (records_[key].handle) checksum(key, header.layer_first + i / keys_->count()) = checksums[i];
+  if (Status checked = wire::check_put_payload(header, data, request_.shape.slab_bytes); !checked) return checked;
+  message_end_ = slab_ + data.checksums.size();
+  for (std::size_t slab = slab_; slab < message_end_; ++slab) {
+    const std::size_t key = slab % keys_->count();
+    if (records_[key].handle) checksum(key, slab / keys_->count()) = data.checksums[slab - slab_];
   }
   return {};
 }
 
 std::size_t PutOp::places(std::span<iovec> out) {
   std::size_t count = 0;
-  const std::size_t slabs = std::size_t{layers_coming_} * keys_->count();
   std::size_t offset = slab_landed_;
-  for (std::size_t slab = slab_; slab < slabs && count < out.size();) {
+  std::size_t bytes = 0;
+  for (std::size_t slab = slab_; slab < message_end_ && count < out.size() && bytes < kReceiveBytesMax;) {
     Record& record = records_[slab % keys_->count()];
     std::size_t n = request_.shape.slab_bytes - offset;
     if (record.handle) {
-      const auto layer = static_cast<std::uint16_t>(layers_in_ + slab / keys_->count());
+      const auto layer = static_cast<std::uint16_t>(slab / keys_->count());
       out[count++] = {record.handle.slab(layer).data() + offset, n};
     } else {
       n = std::min(n, kScratchBytes);
       out[count++] = {scratch.data(), n};
     }
     offset += n;
+    bytes += n;
     if (offset == request_.shape.slab_bytes) {
       offset = 0;
       ++slab;
@@ -131,7 +134,7 @@ void PutOp::slab_landed() {
   const std::size_t key = slab_ % keys_->count();
   Record& record = records_[key];
   if (!record.handle) return;
-  const std::size_t layer = layers_in_ + slab_ / keys_->count();
+  const std::size_t layer = slab_ / keys_->count();
   const MutableBytes slab = record.handle.slab(static_cast<std::uint16_t>(layer));
   const std::uint64_t found = block::slab_checksum(record.handle.seed(), static_cast<std::uint32_t>(layer),
                                                    slab.first(request_.shape.slab_bytes));
@@ -141,8 +144,7 @@ void PutOp::slab_landed() {
 }
 
 void PutOp::end_message() {
-  layers_in_ = static_cast<std::uint16_t>(layers_in_ + std::exchange(layers_coming_, 0));
-  if (layers_in_ == request_.shape.layers) publish();
+  if (slab_ == slabs()) publish();
 }
 
 void PutOp::publish() {

@@ -38,8 +38,8 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
 
   // Reserves the records. Afterwards complete() may be true already: when nothing of it is needed.
   void begin();
-  // A PUT data message starts. kCorrupt: not the next layers of this operation, or another size.
-  Status begin_message(const wire::Header& header, wire::U64View checksums);
+  // A PUT data message starts. kCorrupt: not the next slabs of this operation, or another size.
+  Status begin_message(const wire::Header& header, const wire::PutData& data);
   // See net::MessageHandler.
   std::size_t places(std::span<iovec> out);
   void landed(std::size_t bytes);
@@ -72,6 +72,7 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   void fail_key(std::size_t key, const Error& why);
   void drop(std::size_t key);
   [[nodiscard]] Status reserve(Record& record);
+  [[nodiscard]] std::size_t slabs() const noexcept { return std::size_t{request_.shape.layers} * keys_->count(); }
   [[nodiscard]] std::uint64_t& checksum(std::size_t key, std::size_t layer) {
     return checksums_[records_[key].row * request_.shape.layers + layer];
   }
@@ -86,15 +87,14 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   std::vector<std::uint64_t> checksums_;  // a row of layers for each record that is received: 8 bytes for a slab's room
   std::size_t receiving_ = 0;             // records with a handle
   std::size_t unacknowledged_ = 0;        // published ones
-  std::uint16_t layers_in_ = 0;
   Error first_failure_{.code = Code::kOk};
   std::uint64_t corrupt_slabs_ = 0;
   bool aborted_ = false;
 
-  // The message being received: slabs in layer order, all keys of a layer together.
-  std::uint16_t layers_coming_ = 0;
-  std::size_t slab_ = 0;         // the one that bytes land in now, counted from the message's first
+  // Slabs are counted in layer order, all keys of a layer together.
+  std::size_t slab_ = 0;         // the one that bytes land in now, or the next
   std::size_t slab_landed_ = 0;  // bytes of it
+  std::size_t message_end_ = 0;  // the first one behind the message being received
 };
 
 }  // namespace kvd::node

@@ -175,6 +175,7 @@ Status Session::on_hello(const wire::Header& header, Bytes meta) {
     return {};
   }
   context_.log.debug(fmt::format("connection {}: this is '{}'", number_, peer_name_));
+  puts_in_parts_ = (hello->features & wire::kFeaturePutParts) != 0;
   if (!context_.gate.open()) return on_stranger(header, *hello);
   greeted_ = true;
   stranger_.release();
@@ -194,7 +195,7 @@ Status Session::on_hello(const wire::Header& header, Bytes meta) {
 
 void Session::let_in(const wire::Header& hello, std::uint64_t features) {
   static_cast<void>(reply(hello, wire::HelloReply{.version = wire::kVersion,
-                                                  .features = features,
+                                                  .features = features | (puts_in_parts_ ? wire::kFeaturePutParts : 0),
                                                   .store_uuid = context_.store.uuid(),
                                                   .boot_epoch = context_.store.boot_epoch(),
                                                   .keys_max = kKeysPerRequestMax,

@@ -244,6 +244,7 @@ class Session final : private net::MessageHandler {
   auth::SharedIdentity identity_;                 // null: there are no credentials
   SharedTenant tenant_;                           // of the identity
   TenantSlot seat_;                               // one of the tenant's connections
+  bool puts_in_parts_ = false;                    // PUT data need not be whole layers
   bool shares_memory_ = false;                    // the client has the pool's memory
   Budget::Share rings_;                           // one of the node's, where messages go through memory
   std::unique_ptr<net::RingMemory> ring_memory_;  // until the client was told of it

@@ -247,9 +247,10 @@ Status Session::on_put_data(const wire::Header& header, Bytes meta) {
   receiving_put_ = 0;
   const Result<wire::PutData> data = wire::decode<wire::PutData>(header, meta);
   if (!data) return fail(data.error());
+  if (data->key_first && !puts_in_parts_) return fail(Code::kCorrupt, "a part of a PUT where none was agreed on");
   const auto found = puts_.find(header.request_id);
   if (found == puts_.end()) return {};  // it has ended: refused, cancelled, or nothing of it is needed
-  if (Status begun = found->second.op->begin_message(header, data->checksums); !begun) return begun;
+  if (Status begun = found->second.op->begin_message(header, *data); !begun) return begun;
   receiving_put_ = header.request_id;
   touch_put(found->second);
   return {};

@@ -138,7 +138,7 @@ class Attacker final : public HostileSocket {
   std::vector<io::UniqueFd> others_;
 };
 
-constexpr std::uint64_t kKeeps = wire::kFeatureSharedMemory | wire::kFeatureKeep;
+constexpr std::uint64_t kFeatures = wire::kFeatureSharedMemory | wire::kFeatureKeep | wire::kFeaturePutParts;
 
 // A message that a sane client might send, with ids and handles that need not be its own.
 wire::Buffer message_of(Choices& choices, Attacker& from, const Attacker& other) {
@@ -151,7 +151,7 @@ wire::Buffer message_of(Choices& choices, Attacker& from, const Attacker& other)
   const wire::Header header{.request_id = id, .deadline_ms = static_cast<std::uint32_t>(choices.below(3))};
   const std::vector<std::uint16_t> zero = {0};
   switch (choices.below(15)) {
-    case 0: return wire::frame({}, wire::Hello{.features = choices.below(2) * kKeeps, .name = "hostile"});
+    case 0: return wire::frame({}, wire::Hello{.features = choices.below(2) * kFeatures, .name = "hostile"});
     case 1: {
       Namespace open = tenant("hostile");
       if (choices.below(2) == 0) open.fingerprint = std::string(1 + choices.below(8), 'f');
@@ -178,6 +178,9 @@ wire::Buffer message_of(Choices& choices, Attacker& from, const Attacker& other)
     case 5: return records.put(id, ns, 100 + first, count, static_cast<AckLevel>(choices.below(3)));
     case 6: {
       const auto layer = static_cast<std::uint32_t>(choices.below(3));
+      if (header.deadline_ms > 0) {  // which PUT data has not: the choice of a part costs none of the input
+        return records.part_head(id, 100 + first, count, layer * count, layer * count + header.deadline_ms);
+      }
       return records.put_head(id, 100 + first, count, layer, layer + 1);
     }
     case 7: return wire::frame(header, wire::Cancel{});
@@ -256,7 +259,8 @@ wire::Buffer checksummed_head(const Records& records, std::uint64_t id, std::siz
   }
   const wire::Header header{
       .request_id = id, .items = static_cast<std::uint32_t>(count), .layer_first = 0, .layer_count = records.layers()};
-  return wire::frame(header, wire::PutData{wire::U64View(std::span<const std::uint64_t>(checksums))}, body.size());
+  return wire::frame(header, wire::PutData{.checksums = wire::U64View(std::span<const std::uint64_t>(checksums))},
+                     body.size());
 }
 
 NodeOptions options_with_tight_bounds() {
@@ -314,7 +318,7 @@ void check_input(Bytes input) {
     std::array<std::unique_ptr<Attacker>, 2> attackers = {std::make_unique<Attacker>(rig),
                                                           std::make_unique<Attacker>(rig)};
     for (auto& attacker : attackers) {
-      attacker->send(wire::frame({}, wire::Hello{.features = kKeeps, .name = "hostile"}));
+      attacker->send(wire::frame({}, wire::Hello{.features = kFeatures, .name = "hostile"}));
       attacker->send(wire::frame({.request_id = 9}, wire::Open{tenant("hostile")}));
       rig.loop->run_once(Duration::zero());
       attacker->receive();

@@ -309,9 +309,15 @@ template <>
 Result<PutData> decode<PutData>(const Header& header, Bytes meta) {
   ByteReader r(meta);
   if (header.items == 0 || header.items > kKeysPerRequestMax) return malformed();
-  if (header.layer_count == 0 || header.layer_count > kLayersMax) return malformed();
-  const std::size_t slabs = std::size_t{header.items} * header.layer_count;
-  const PutData m{.checksums = U64View(r.read_bytes(slabs * sizeof(std::uint64_t)))};
+  if (header.layer_count > kLayersMax) return malformed();
+  PutData m;
+  std::size_t slabs = std::size_t{header.items} * header.layer_count;
+  if (header.layer_count == 0) {
+    m.key_first = r.read<std::uint32_t>();
+    slabs = r.left() / sizeof(std::uint64_t);
+    if (slabs == 0 || *m.key_first >= header.items) return malformed();
+  }
+  m.checksums = U64View(r.read_bytes(slabs * sizeof(std::uint64_t)));
   if (!r.done()) return malformed();
   return m;
 }
@@ -425,9 +431,8 @@ Status check_get_payload(const Header& header, const GetData& data, std::uint32_
   return {};
 }
 
-Status check_put_payload(const Header& header, std::uint32_t slab_bytes) noexcept {
-  const std::uint64_t slabs = std::uint64_t{header.items} * header.layer_count;
-  if (header.payload_bytes() != slabs * slab_bytes) return malformed();
+Status check_put_payload(const Header& header, const PutData& data, std::uint32_t slab_bytes) noexcept {
+  if (header.payload_bytes() != std::uint64_t{data.checksums.size()} * slab_bytes) return malformed();
   return {};
 }
 

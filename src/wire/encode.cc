@@ -139,7 +139,10 @@ void put_meta(Writer& w, const Put& m) {
   w.put_bytes(m.keys.bytes);
 }
 
-void put_meta(Writer& w, const PutData& m) { w.put_bytes(m.checksums.bytes()); }
+void put_meta(Writer& w, const PutData& m) {
+  if (m.key_first) w.put(*m.key_first);
+  w.put_bytes(m.checksums.bytes());
+}
 
 void put_meta(Writer& w, const PutReply& m) {
   w.put_bytes(m.failed);

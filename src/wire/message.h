@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,7 @@ inline constexpr std::uint64_t kFeatureSharedMemory = 1;  // MEMORY, GET view an
 inline constexpr std::uint64_t kFeatureToken = 2;         // the client has a token; the depot wants it: AUTH
 inline constexpr std::uint64_t kFeatureRings = 4;         // RINGS: messages go through memory; unix sockets only
 inline constexpr std::uint64_t kFeatureKeep = 8;          // KEEPER and Get::keep; with shared memory only
+inline constexpr std::uint64_t kFeaturePutParts = 16;     // PutData::key_first: puts need not come in whole layers
 
 // Little-endian u64s at any alignment.
 class U64View {
@@ -197,10 +199,12 @@ struct Put {
   KeyList keys{};
 };
 
-// Some whole layers of a PUT, in order; the slabs follow as payload in the order of the checksums.
+// The next slabs of a PUT, in order; they follow as payload in the order of the checksums. Whole layers, or a part.
 struct PutData {  // header.items, layer_first, layer_count are the caller's
   static constexpr Opcode kOpcode = Opcode::kPutData;
-  U64View checksums{};  // for each layer, for each key
+  // Set: a part, with kFeaturePutParts and layer_count 0 only. It begins with this key's slab of layer_first.
+  std::optional<std::uint32_t> key_first{};
+  U64View checksums{};  // for each layer, for each key; a part's run on into the next layers
 };
 
 // The end of a PUT: which keys are not kept.
@@ -325,7 +329,7 @@ Result<PingReply> decode<PingReply>(const Header& header, Bytes meta);
 
 // Payload sizes that the header of a body message must announce. kCorrupt when they differ.
 Status check_get_payload(const Header& header, const GetData& data, std::uint32_t slab_bytes) noexcept;
-Status check_put_payload(const Header& header, std::uint32_t slab_bytes) noexcept;
+Status check_put_payload(const Header& header, const PutData& data, std::uint32_t slab_bytes) noexcept;
 // Whether every slab of a GET view lies in a memory of `memory_bytes`. kCorrupt.
 Status check_view_places(const Header& header, const GetView& view, std::uint32_t slab_bytes,
                          std::uint64_t memory_bytes) noexcept;

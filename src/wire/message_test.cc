@@ -102,6 +102,16 @@ TEST(WireFormat, GetViewAndReleaseHaveTheirGoldenBytes) {
   EXPECT_EQ(frame({.request_id = 0xF000000000000000}, Release{U64View(views)}), golden_release);
 }
 
+TEST(WireFormat, APartOfAPutHasItsGoldenBytes) {
+  const Buffer golden = from_hex(
+      "4b 56 44 31 01 06 00 00 88 77 66 55 44 33 22 11 03 00 00 00 04 00 00 00 14 20 00 00 00 00 00 00 "
+      "14 00 00 00 00 00 00 00 00 00 00 00 77 da 0a 6a 00 00 00 00 00 00 00 00 00 00 00 00 df 84 5c 2e "
+      "01 00 00 00 08 07 06 05 04 03 02 01 18 17 16 15 14 13 12 11");
+  const std::array<std::uint64_t, 2> checksums{0x0102030405060708, 0x1112131415161718};
+  const Header header{.request_id = 0x1122334455667788, .items = 3, .layer_first = 4};
+  EXPECT_EQ(frame(header, PutData{.key_first = 1, .checksums = U64View(checksums)}, 8192), golden);
+}
+
 TEST(WireMessage, AuthHasItsGoldenMetaAndRoundTrips) {
   const Buffer bytes = frame({}, Auth{"kvd_abc"});
   EXPECT_EQ(Buffer(bytes.begin() + kHeaderBytes, bytes.end()), from_hex("07 00 6b 76 64 5f 61 62 63"));
@@ -403,14 +413,41 @@ TEST(WireMessage, PutAndItsDataRoundTrip) {
 
   const std::array<std::uint64_t, 4> checksums{1, 2, 3, 4};
   const Header header{.request_id = 6, .items = 2, .layer_first = 0, .layer_count = 2};
-  const Buffer data = frame(header, PutData{U64View(checksums)}, 400);
+  const Buffer data = frame(header, PutData{.checksums = U64View(checksums)}, 400);
   const Parsed d = parse(data);
   const auto decoded = decode<PutData>(d.header, d.meta);
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(decoded->checksums[3], 4U);
-  EXPECT_TRUE(check_put_payload(d.header, 100).has_value());
-  EXPECT_FALSE(check_put_payload(d.header, 101).has_value());
+  EXPECT_FALSE(decoded->key_first.has_value());
+  EXPECT_TRUE(check_put_payload(d.header, *decoded, 100).has_value());
+  EXPECT_FALSE(check_put_payload(d.header, *decoded, 101).has_value());
   expect_exact_length<PutData>(data);
+}
+
+TEST(WireMessage, APartOfAPutSaysWhichKeyItBeginsWith) {
+  const std::array<std::uint64_t, 3> checksums{1, 2, 3};
+  const Header header{.request_id = 6, .items = 2, .layer_first = 4};
+  const auto part = [&](std::uint32_t key, std::size_t slabs) {
+    return parse(
+        frame(header, PutData{.key_first = key, .checksums = U64View(std::span(checksums).first(slabs))}, 100 * slabs));
+  };
+  const Parsed p = part(1, 3);
+  const auto decoded = decode<PutData>(p.header, p.meta);
+  ASSERT_TRUE(decoded.has_value());
+  EXPECT_EQ(decoded->key_first, 1U);
+  EXPECT_EQ(decoded->checksums.size(), 3U);
+  EXPECT_EQ(decoded->checksums[2], 3U);
+  EXPECT_TRUE(check_put_payload(p.header, *decoded, 100).has_value());
+  EXPECT_FALSE(check_put_payload(p.header, *decoded, 99).has_value());
+  const auto code = [&](std::uint32_t key, std::size_t slabs, std::size_t cut) {
+    const Parsed q = part(key, slabs);
+    return decode_error<PutData>(q.header, q.meta.first(q.meta.size() - cut));
+  };
+  EXPECT_EQ(code(0, 1, 0), Code::kOk);
+  EXPECT_EQ(code(2, 1, 0), Code::kCorrupt) << "there are two keys";
+  EXPECT_EQ(code(0, 0, 0), Code::kCorrupt) << "of nothing";
+  EXPECT_EQ(code(0, 0, 1), Code::kCorrupt);
+  EXPECT_EQ(code(0, 2, 3), Code::kCorrupt) << "in the middle of a checksum";
 }
 
 TEST(WireMessage, PutReplyRoundTrips) {

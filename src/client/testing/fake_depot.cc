@@ -66,7 +66,7 @@ class FakeDepot::Session final : public net::MessageHandler {
     std::vector<std::byte> keys;
     std::vector<Record> records;
     std::set<std::size_t> failed;
-    std::size_t next_layer = 0;
+    std::size_t next_slab = 0;  // in wire order
   };
 
   Status on_message(const wire::Header& header, Bytes meta) override;
@@ -102,8 +102,10 @@ class FakeDepot::Session final : public net::MessageHandler {
   bool closed_ = false;
   bool shares_ = false;
   bool keeps_ = false;
+  bool takes_parts_ = false;
   // The PUT data message that is coming in.
   wire::Header data_header_;
+  std::size_t data_slab_ = 0;  // its first, in wire order
   std::vector<std::uint64_t> data_checksums_;
   std::vector<std::byte> data_;
   std::size_t landed_ = 0;
@@ -171,6 +173,8 @@ void FakeDepot::Session::on_hello(const wire::Header& header, Bytes meta) {
   reply.ops_max = depot_.script.credits;
   reply.server = "fake";
   if (shares_) reply.features = wire::kFeatureSharedMemory;
+  takes_parts_ = wrong.takes_parts && (asked & wire::kFeaturePutParts) != 0;
+  if (takes_parts_) reply.features |= wire::kFeaturePutParts;
   keeps_ = shares_ && wrong.keeps && (asked & wire::kFeatureKeep) != 0;
   if (keeps_) reply.features |= wire::kFeatureKeep;
   if (!wrong.token.empty()) {
@@ -355,7 +359,10 @@ void FakeDepot::Session::on_put(const wire::Header& header, Bytes meta) {
 Status FakeDepot::Session::on_put_data(const wire::Header& header, Bytes meta) {
   const auto data = wire::decode<wire::PutData>(header, meta);
   if (!data) return fail(data.error());
+  if (data->key_first && !takes_parts_) return fail(Code::kCorrupt, "a part where none was agreed on");
+  depot_.put_data_of.push_back(header.request_id);
   data_header_ = header;
+  data_slab_ = std::size_t{header.layer_first} * header.items + data->key_first.value_or(0);
   data_checksums_.resize(data->checksums.size());
   for (std::size_t i = 0; i < data_checksums_.size(); ++i) data_checksums_[i] = data->checksums[i];
   data_.resize(header.payload_bytes());
@@ -376,13 +383,13 @@ Status FakeDepot::Session::on_payload_end() {
   const wire::Put& put = putting.put;
   const std::size_t keys = put.keys.count();
   const std::size_t slab_bytes = schema_of(*putting.ns, put.group)->slab_bytes;
-  if (data_header_.layer_first != putting.next_layer || data_.size() != data_checksums_.size() * slab_bytes ||
-      data_checksums_.size() != keys * data_header_.layer_count) {
+  if (data_slab_ != putting.next_slab || data_header_.items != keys ||
+      data_.size() != data_checksums_.size() * slab_bytes) {
     return fail(Code::kCorrupt, "PUT data out of order");
   }
   for (std::size_t i = 0; i < data_checksums_.size(); ++i) {
-    const std::size_t key = i % keys;
-    const auto layer = static_cast<std::uint32_t>(data_header_.layer_first + i / keys);
+    const std::size_t key = (data_slab_ + i) % keys;
+    const auto layer = static_cast<std::uint32_t>((data_slab_ + i) / keys);
     const Bytes slab = Bytes(data_).subspan(i * slab_bytes, slab_bytes);
     const std::uint64_t seed = seed_of(*putting.ns, put.shard, put.group, put.keys, key);
     if (block::slab_checksum(seed, layer, slab) != data_checksums_[i]) {
@@ -392,8 +399,8 @@ Status FakeDepot::Session::on_payload_end() {
     putting.records[key].slabs.emplace_back(slab.begin(), slab.end());
     putting.records[key].checksums.push_back(data_checksums_[i]);
   }
-  putting.next_layer += data_header_.layer_count;
-  if (putting.next_layer < schema_of(*putting.ns, put.group)->layers || depot_.script.hung) return {};
+  putting.next_slab += data_checksums_.size();
+  if (putting.next_slab < schema_of(*putting.ns, put.group)->layers * keys || depot_.script.hung) return {};
   std::vector<std::byte> failed(wire::bitmap_bytes(keys));
   for (std::size_t key = 0; key < keys; ++key) {
     if (putting.failed.contains(key)) {

@@ -35,8 +35,9 @@ struct FakeScript {
   bool last_message_apart = false;                        // the end of a get comes as a message of its own
   std::set<std::pair<std::size_t, std::size_t>> corrupt;  // (key, layer): a byte of it is flipped on the way out
   bool wrong_layer_order = false;
-  LeaseId lease = 0;  // in MATCH replies
-  std::string token;  // asked for; empty = everybody may come in
+  LeaseId lease = 0;        // in MATCH replies
+  bool takes_parts = true;  // of layers, in PUT data
+  std::string token;        // asked for; empty = everybody may come in
   // Of shared memory: whether it is agreed to, and then what is wrong with it.
   bool shares = false;
   bool keeps = false;         // views of GETs that ask for it, until its keeper is closed
@@ -72,8 +73,9 @@ class FakeDepot {
   FakeScript script;
   // What was seen, by opcode.
   std::map<wire::Opcode, std::uint64_t> seen;
-  std::uint64_t bad_slabs = 0;           // of puts, that did not match their checksum
-  std::vector<std::byte> last_put_data;  // payload of the last PUT data message, whole
+  std::uint64_t bad_slabs = 0;             // of puts, that did not match their checksum
+  std::vector<std::byte> last_put_data;    // payload of the last PUT data message, whole
+  std::vector<std::uint64_t> put_data_of;  // requests of the PUT data messages
   std::uint64_t records_put = 0;
   std::vector<LeaseId> unpinned;
   std::vector<std::uint32_t> closed;  // handles of CLOSEs

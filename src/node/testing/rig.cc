@@ -85,8 +85,31 @@ wire::Buffer Records::put_head(std::uint64_t id, std::size_t first, std::size_t 
                             .items = static_cast<std::uint32_t>(count),
                             .layer_first = static_cast<std::uint16_t>(first_layer),
                             .layer_count = static_cast<std::uint16_t>(end_layer - first_layer)};
-  return wire::frame(header, wire::PutData{wire::U64View(std::span<const std::uint64_t>(checksums))},
+  return wire::frame(header, wire::PutData{.checksums = wire::U64View(std::span<const std::uint64_t>(checksums))},
                      checksums.size() * slab_bytes());
+}
+
+wire::Buffer Records::part_head(std::uint64_t id, std::size_t first, std::size_t count, std::size_t first_slab,
+                                std::size_t end_slab) const {
+  std::vector<std::uint64_t> checksums;
+  for (std::size_t slab = first_slab; slab < end_slab; ++slab)
+    checksums.push_back(checksum(first + slab % count, static_cast<std::uint32_t>(slab / count)));
+  const wire::Header header{.request_id = id,
+                            .items = static_cast<std::uint32_t>(count),
+                            .layer_first = static_cast<std::uint16_t>(first_slab / count)};
+  const wire::PutData data{.key_first = static_cast<std::uint32_t>(first_slab % count),
+                           .checksums = wire::U64View(std::span<const std::uint64_t>(checksums))};
+  return wire::frame(header, data, checksums.size() * slab_bytes());
+}
+
+std::vector<std::byte> Records::part_body(std::size_t first, std::size_t count, std::size_t first_slab,
+                                          std::size_t end_slab) const {
+  std::vector<std::byte> body;
+  for (std::size_t i = first_slab; i < end_slab; ++i) {
+    const auto bytes = slab(first + i % count, static_cast<std::uint32_t>(i / count));
+    body.insert(body.end(), bytes.begin(), bytes.end());
+  }
+  return body;
 }
 
 std::vector<std::byte> Records::put_body(std::size_t first, std::size_t count, std::uint32_t first_layer,

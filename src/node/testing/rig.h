@@ -62,6 +62,11 @@ class Records {
                                  AckLevel ack = AckLevel::kPooled, std::uint32_t deadline_ms = 0) const;
   [[nodiscard]] wire::Buffer put_head(std::uint64_t id, std::size_t first, std::size_t count, std::uint32_t first_layer,
                                       std::uint32_t end_layer) const;
+  // The same as a part: slabs [first_slab, end_slab) in the order of layers and, within a layer, of keys.
+  [[nodiscard]] wire::Buffer part_head(std::uint64_t id, std::size_t first, std::size_t count, std::size_t first_slab,
+                                       std::size_t end_slab) const;
+  [[nodiscard]] std::vector<std::byte> part_body(std::size_t first, std::size_t count, std::size_t first_slab,
+                                                 std::size_t end_slab) const;
   [[nodiscard]] std::vector<std::byte> put_body(std::size_t first, std::size_t count, std::uint32_t first_layer,
                                                 std::uint32_t end_layer) const;
   [[nodiscard]] static wire::Buffer get(std::uint64_t id, std::uint32_t handle, std::size_t first, std::size_t count,
