@@ -29,7 +29,7 @@ MUTATIONS = [
      "    if (const Status cut = mapping_->cut_loose(some); !cut) return fail(cut.error());", "",
      "kvd_client_test", "CoreBorrow.*"),
     ("later gets read copies where the depot's memory was", "src/client/core_views.cc",
-     "  if (loan.mapping() == data_.channel.memory() && !data_.channel.renew_memory()) return later;", "",
+     "    if (!data_.channel.renew_memory()) return later;\n    prefault_.start(data_.channel.memory());\n", "",
      "kvd_client_test", "CoreBorrow.*"),
     ("the next request does not take views along", "src/client/core.cc",
      "  if (desk_->has_returned()) take_back();", "", "kvd_client_test", "CoreBorrow.*"),
