@@ -81,7 +81,8 @@ class Stage:
     def __init__(self):
         self.resp_port = free_port()
         self.depot = DepotProcess(pool="256MiB", flash="512MiB", extra=[
-            "--segment", "16MiB", "--log-level", "warn", "--resp", f"tcp://127.0.0.1:{self.resp_port}"])
+            "--segment", "16MiB", "--log-level", "warn", "--resp", f"tcp://127.0.0.1:{self.resp_port}",
+            "--connections-max", "400"])
         self.depot.start()
         self.neighbour = Program("hostile_neighbour", self.depot.address)
         self.neighbour.answer()

@@ -21,7 +21,7 @@ from tests.e2e.depot_process import DepotProcess
 from tests.e2e.other_version import GET_DATA, HELLO_REPLY, LAST, PUT_REPLY, STALE, OtherDepot
 from tests.e2e.peer import GROUPS, KEY, LAYERS, SLAB, WAIT_SECONDS_MAX, Peer
 
-UNKNOWN_FEATURES = 0xFFFF_FFFF_FFFF_FFF0
+UNKNOWN_FEATURES = 0xFFFF_FFFF_0000_0000
 DEADLINE_MS = 300
 SLACK_SECONDS = 0.25    # of this machine, beyond a deadline
 
