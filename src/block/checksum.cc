@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "block/prefetch.h"
 
 namespace kvd::block {
 namespace {
@@ -38,7 +39,11 @@ std::uint64_t record_seed(const RecordId& id, const RecordShape& shape) noexcept
 }
 
 std::uint64_t slab_checksum(std::uint64_t record_seed, std::uint32_t layer, Bytes slab) noexcept {
-  return XXH3_64bits_withSeed(slab.data(), slab.size(), slab_seed(record_seed, layer, slab.size()));
+  if (slab.size() < kAheadWorth)
+    return XXH3_64bits_withSeed(slab.data(), slab.size(), slab_seed(record_seed, layer, slab.size()));
+  SlabHasher hasher(record_seed, layer, slab.size());
+  hasher.add(slab);
+  return hasher.finish();
 }
 
 SlabHasher::SlabHasher(std::uint64_t record_seed, std::uint32_t layer, std::size_t slab_bytes) noexcept {
@@ -47,7 +52,14 @@ SlabHasher::SlabHasher(std::uint64_t record_seed, std::uint32_t layer, std::size
   XXH3_64bits_reset_withSeed(state, slab_seed(record_seed, layer, slab_bytes));
 }
 SlabHasher::~SlabHasher() = default;
-void SlabHasher::add(Bytes piece) noexcept { XXH3_64bits_update(state_of(state_), piece.data(), piece.size()); }
+void SlabHasher::add(Bytes piece) noexcept {
+  for (std::size_t done = 0; done < piece.size();) {
+    const std::size_t bytes = std::min(kAheadStep, piece.size() - done);
+    fetch_ahead(piece, done + kAheadBytes);
+    XXH3_64bits_update(state_of(state_), piece.data() + done, bytes);
+    done += bytes;
+  }
+}
 std::uint64_t SlabHasher::finish() const noexcept {
   return XXH3_64bits_digest(std::launder(reinterpret_cast<const XXH3_state_t*>(state_)));
 }

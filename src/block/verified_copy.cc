@@ -8,11 +8,12 @@
 #include <array>
 
 #include "base/check.h"
+#include "block/prefetch.h"
 
 namespace kvd::block {
 namespace {
 
-constexpr std::size_t kBlockBytes = 4096;  // with its copy an eighth of a first-level cache
+constexpr std::size_t kBlockBytes = kAheadStep;  // with its copy an eighth of a first-level cache
 constexpr std::size_t kLineBytes = 64;
 
 #if defined(__x86_64__)
@@ -66,6 +67,7 @@ void copy_and_hash(SlabHasher& hasher, Bytes from, MutableBytes to, bool past_ca
   alignas(kLineBytes) std::array<std::byte, kBlockBytes> block;
   for (std::size_t done = 0; done < from.size();) {
     const std::size_t bytes = std::min(kBlockBytes, from.size() - done);
+    fetch_ahead(from, done + kAheadBytes);
     copy(block.data(), from.data() + done, bytes);
     hasher.add(Bytes(block).first(bytes));
     (past_cache ? copy_past_cache : copy)(to.data() + done, block.data(), bytes);

@@ -12,25 +12,6 @@ std::uint64_t max_of(const std::vector<std::uint64_t>& values) noexcept {
   return values.empty() ? 0 : *std::ranges::max_element(values);
 }
 
-// Hashed at once: a page, at whose end the processor's own reading ahead stops.
-constexpr std::size_t kHashStep = 4096;
-constexpr std::size_t kCacheLine = 64;
-
-// Asks for memory that is about to be read.
-void fetch_ahead(Bytes bytes) noexcept {
-  for (std::size_t at = 0; at < bytes.size(); at += kCacheLine) __builtin_prefetch(bytes.data() + at);
-}
-
-// Slabs of a put lie in memory that nobody has read lately: the next page is on its way while one is hashed.
-void add_cold(block::SlabHasher& hasher, Bytes bytes) noexcept {
-  while (!bytes.empty()) {
-    const Bytes step = bytes.first(std::min(kHashStep, bytes.size()));
-    bytes = bytes.subspan(step.size());
-    fetch_ahead(bytes.first(std::min(kHashStep, bytes.size())));
-    hasher.add(step);
-  }
-}
-
 // True when base + length <= limit without overflow.
 bool fits(std::uint64_t limit, std::uint64_t base, std::uint64_t length) noexcept {
   return base <= limit && length <= limit - base;
@@ -128,12 +109,10 @@ bool Layout::each_piece(std::byte* slab, std::uint32_t from, F&& take) const {
 std::uint64_t Layout::checksum(std::size_t layer, std::size_t key, std::uint64_t record_seed,
                                std::uint32_t schema_layer) const noexcept {
   std::byte* const at = slab(layer, key);
-  if (runs_.empty() && slab_bytes_ <= kHashStep) {
-    return block::slab_checksum(record_seed, schema_layer, Bytes(at, slab_bytes_));
-  }
+  if (runs_.empty()) return block::slab_checksum(record_seed, schema_layer, Bytes(at, slab_bytes_));
   block::SlabHasher hasher(record_seed, schema_layer, slab_bytes_);
   each_piece(at, 0, [&](std::byte* piece, std::uint32_t bytes) {
-    add_cold(hasher, Bytes(piece, bytes));
+    hasher.add(Bytes(piece, bytes));
     return true;
   });
   return hasher.finish();

@@ -63,6 +63,10 @@ struct DiskOptions {
   bool direct = true;             // O_DIRECT; where the file system refuses it, buffered with one line in the log
   bool force_threads = false;     // tests: the fallback engine
   bool read_only = false;
+  // With `bytes`: a range of a regular file that is never written, whole pages, and needs no space: reads as zeros.
+  // Given back where the file has it. Where the file system can't, it stays allocated.
+  std::uint64_t hole_at = 0;
+  std::uint64_t hole_bytes = 0;
 };
 
 // Opens (creating with mode 0600 unless read_only) and preallocates `path`; never shrinks a file, and gives back what

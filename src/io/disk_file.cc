@@ -100,11 +100,24 @@ Status check_space(int fd, std::uint64_t bytes, const struct stat& st) {
   return fail(Code::kNoSpace, "preallocate the disk's file", ENOSPC);
 }
 
-// Makes `fd` at least `bytes` long with its space allocated.
-Status allocate(Log& log, const std::string& path, int fd, std::uint64_t bytes, const struct stat& st) {
-  if (Status checked = check_space(fd, bytes, st); !checked) return checked;
-  const auto length = static_cast<off_t>(bytes);
-  if (uninterrupted([&] { return ::fallocate(fd, 0, 0, length); }) == 0) return {};
+// Allocates all but the hole.
+bool allocate_around_hole(int fd, const DiskOptions& options) {
+  const auto length = static_cast<off_t>(options.bytes);
+  const auto hole = static_cast<off_t>(options.hole_at), hole_length = static_cast<off_t>(options.hole_bytes);
+  const auto take = [fd](off_t at, off_t bytes) {
+    return bytes == 0 || uninterrupted([&] { return ::fallocate(fd, 0, at, bytes); }) == 0;
+  };
+  if (hole_length == 0) return take(0, length);
+  if (!take(0, hole) || !take(hole + hole_length, length - hole - hole_length)) return false;
+  (void)uninterrupted([&] { return ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, hole, hole_length); });
+  return true;
+}
+
+// Makes `fd` at least options.bytes long with its space allocated.
+Status allocate(Log& log, const std::string& path, int fd, const DiskOptions& options, const struct stat& st) {
+  if (Status checked = check_space(fd, options.bytes - options.hole_bytes, st); !checked) return checked;
+  const auto length = static_cast<off_t>(options.bytes);
+  if (allocate_around_hole(fd, options)) return {};
   if (errno != EOPNOTSUPP && errno != ENOSYS) return fail_errno("preallocate the disk's file", errno);
   log.warn(fmt::format("disk {}: the file system cannot preallocate, so it may run full later", path));
   if (st.st_size >= length || uninterrupted([&] { return ::ftruncate(fd, length); }) == 0) return {};
@@ -159,7 +172,7 @@ Result<std::uint64_t> reserve(Log& log, const std::string& path, const Opened& o
     if (*before >= options.bytes) return before;
     return fail(Code::kNoSpace, "the device is smaller than asked for");
   }
-  Status done = allocate(log, path, opened.fd.get(), options.bytes, st);
+  Status done = allocate(log, path, opened.fd.get(), options, st);
   if (done && opened.created) done = sync_directory(path);
   if (done) return std::max(*before, options.bytes);
   if (opened.created) {
@@ -178,6 +191,11 @@ Status check_options(const DiskOptions& options) {
   if (options.bytes > static_cast<std::uint64_t>(INT64_MAX)) return fail(Code::kInvalid, "a disk's size is too large");
   if (options.depth_max == 0 || options.depth_max > kDepthMax) {
     return fail(Code::kInvalid, "a disk's depth is 1 to 4096");
+  }
+  // Something lies behind it, or the file would be shorter without it.
+  const bool hole_fits = options.hole_at < options.bytes && options.hole_bytes < options.bytes - options.hole_at;
+  if (options.hole_bytes > 0 && !(hole_fits && is_aligned(options.hole_at | options.hole_bytes, kPageBytes))) {
+    return fail(Code::kInvalid, "a disk's hole is whole pages before its end");
   }
   return {};
 }

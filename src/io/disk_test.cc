@@ -114,6 +114,38 @@ TEST_P(DiskTest, NewFileReadsAsZeros) {
   EXPECT_TRUE(read == Buffer(kMiB));
 }
 
+constexpr std::uint64_t kOwnBytesMax = 64 << 10;  // a file system's own list of a file's extents
+
+std::uint64_t allocated_bytes(const std::string& path) {
+  struct stat st{};
+  EXPECT_EQ(::stat(path.c_str(), &st), 0);
+  return static_cast<std::uint64_t>(st.st_blocks) * 512;
+}
+
+TEST_P(DiskTest, AHoleTakesNoSpaceAlsoInAFileThatHadIt) {
+  DiskOptions with_hole = options(8 * kMiB);
+  with_hole.hole_at = kMiB;
+  with_hole.hole_bytes = 2 * kMiB;
+  for (const char* name : {"new", "old"}) {
+    if (std::string(name) == "old") open(options(4 * kMiB), name).reset();
+    const auto disk = open(with_hole, name);
+    EXPECT_EQ(disk->size(), 8 * kMiB);
+    EXPECT_LE(allocated_bytes(dir_.file(name)), 6 * kMiB + kOwnBytesMax) << name;
+    const Buffer written(kMiB, 5), read(4 * kMiB);
+    Op first(kWrite, 0, {written.all()}), last(kWrite, 3 * kMiB, {written.all()}), back(kRead, 0, {read.all()});
+    EXPECT_TRUE(run(*disk, first) && run(*disk, last) && run(*disk, back));
+    EXPECT_EQ(std::memcmp(read.all().iov_base, written.all().iov_base, kMiB), 0);
+    EXPECT_EQ(std::memcmp(read.part(kMiB, 2 * kMiB).iov_base, Buffer(2 * kMiB).all().iov_base, 2 * kMiB), 0);
+    EXPECT_EQ(std::memcmp(read.part(3 * kMiB, kMiB).iov_base, written.all().iov_base, kMiB), 0);
+  }
+  for (const auto& [at, bytes] : std::initializer_list<std::pair<std::uint64_t, std::uint64_t>>{
+           {100, kMiB}, {kMiB, 100}, {7 * kMiB, kMiB}, {8 * kMiB, kMiB}, {kMiB, UINT64_MAX - kPageBytes + 1}}) {
+    with_hole.hole_at = at;
+    with_hole.hole_bytes = bytes;
+    EXPECT_EQ(open_disk(*loop_, log_, dir_.file("none"), with_hole).error().code, Code::kInvalid) << at << " " << bytes;
+  }
+}
+
 TEST_P(DiskTest, RunsManyOperationsAtOnceAndIsBusyBeyondItsDepth) {
   DiskOptions with_depth = options(64 * kMiB);
   with_depth.depth_max = 32;

@@ -25,6 +25,10 @@ inline constexpr std::uint32_t kFormatVersion = 1;
 inline constexpr std::uint64_t kHeadBytes = std::uint64_t{4} << 20;  // superblock copies, 1 MiB apart: no two share
 inline constexpr std::uint32_t kSuperblockCopies = 4;                // a stripe or an erase block
 inline constexpr std::uint64_t kSuperblockStride = kHeadBytes / kSuperblockCopies;
+// The end of the head area, where nothing is ever written, has no space of its own: it makes up for what a file system
+// takes for the store's other files and for its list of extents, so that a store takes no more than it was given.
+inline constexpr std::uint64_t kHeadHoleBytes = std::uint64_t{512} << 10;
+inline constexpr std::uint64_t kHeadHoleAt = kHeadBytes - kHeadHoleBytes;
 inline constexpr std::uint64_t kSegmentBytesMin = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t kSegmentBytesMax = std::uint64_t{256} << 20;  // 16-bit page offsets in the index
 inline constexpr std::uint32_t kSegmentsMax = 1u << 20;                      // 20-bit segment numbers in the index

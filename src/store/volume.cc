@@ -91,6 +91,8 @@ Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, co
   io::DiskOptions disk_options;
   disk_options.bytes = kHeadBytes + block.segments * segment_bytes;
   disk_options.force_threads = options.force_threads;
+  disk_options.hole_at = kHeadHoleAt;
+  disk_options.hole_bytes = kHeadHoleBytes;
   auto disk = disks.open(loop, log, path, disk_options);
   if (!disk) {
     why = fmt::format(
