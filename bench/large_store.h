@@ -21,13 +21,15 @@ struct LargeOptions {
   std::uint64_t seed = 1;
   std::uint32_t keys = 512;   // of a match
   std::uint32_t calls = 400;  // of match
+  bool drain = false;         // of recovery: the store is ended in order, otherwise as by a kill
 };
 
 // Opens the store with a pool that is not touched, looks up `calls` prefixes of random records, and prints the median
 // and the highest percentile of a call, and the process's peak of memory so far.
 Status print_match(Log& log, const LargeOptions& options, std::string& why);
 // Prints how long it takes until the store is open, until the newest record, which must be real, was got while the rest
-// is still being read, and until all are served.
+// is still being read, and until all are served. Behind that the store is left as `drain` says, which is what the next
+// one finds.
 Status print_recovery(Log& log, const LargeOptions& options, std::string& why);
 
 }  // namespace kvd::bench

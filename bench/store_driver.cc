@@ -34,7 +34,7 @@ struct Wanted {
   GetPattern pattern;
   std::uint64_t first = 0, count = 0;
   std::uint32_t rounds = 1;
-  bool no_verify = false, plain_pages = false;
+  bool no_verify = false, plain_pages = false, drain = false;
   std::uint64_t index_records = 0;
   std::uint32_t real_segments = 0;
 };
@@ -58,6 +58,7 @@ void add_options(CLI::App& app, Wanted& w) {
   app.add_option("--rounds", w.rounds);
   app.add_option("--index-records", w.index_records);
   app.add_option("--real-segments", w.real_segments);
+  app.add_flag("--drain", w.drain, "recover: ends the store in order, which the next opening sees");
   app.add_flag("--plain-pages", w.plain_pages, "No huge pages for this process");
   app.add_flag("--no-verify", w.no_verify, "To learn what verification costs; no result is made with it");
 }
@@ -91,6 +92,7 @@ kvd::Status run_large(kvd::Log& log, const Wanted& w, std::string& why) {
   large.index_records = w.index_records;
   large.records = w.pattern.records;
   large.seed = w.pattern.seed;
+  large.drain = w.drain;
   return w.what == "match" ? kvd::bench::print_match(log, large, why) : kvd::bench::print_recovery(log, large, why);
 }
 

@@ -68,7 +68,8 @@ class StoreBench {
   // then groups of layers of at least 256 KiB, read ahead.
   Result<RunFigures> get_layers(std::uint64_t first, std::uint64_t count, bool whole);
   // Gets records [0, count), which fit into the pool and are in it after one round, `rounds` times. kBorrow: pinned and
-  // not copied; kCopy: into a buffer, hashed in the same pass; kMemcpy: a plain copy of the same bytes, without gets.
+  // not copied; kCopy: into cold memory, hashed in the same pass; kMemcpy: a plain copy of the same bytes, without
+  // gets.
   enum class PoolGet : std::uint8_t { kBorrow, kCopy, kMemcpy };
   Result<RunFigures> get_from_pool(std::uint64_t count, std::uint32_t rounds, PoolGet how);
   // Writes what is dirty, flushes, closes. The store is gone afterwards.
@@ -85,6 +86,7 @@ class StoreBench {
   Status put_one(std::uint64_t number, std::uint64_t& waiting, Status& worst);
   // Whether a view holds the layers [first, ...) of record `number`.
   [[nodiscard]] bool right(const store::RecordView& view, std::uint64_t number, std::uint32_t first) const;
+  [[nodiscard]] MutableBytes destination(std::vector<std::byte>& to, std::uint64_t number) const;
   Status pass_pool(std::uint64_t count, bool copy, std::vector<std::byte>& to);
   Result<RunFigures> copy_pool(std::uint64_t count, std::uint32_t rounds, std::vector<std::byte>& to);
   Result<store::RecordView> get_now(std::uint64_t number);
