@@ -194,7 +194,8 @@ Status check_options(const DiskOptions& options) {
   }
   // Something lies behind it, or the file would be shorter without it.
   const bool hole_fits = options.hole_at < options.bytes && options.hole_bytes < options.bytes - options.hole_at;
-  if (options.hole_bytes > 0 && !(hole_fits && is_aligned(options.hole_at | options.hole_bytes, kPageBytes))) {
+  if (options.bytes > 0 && options.hole_bytes > 0 &&
+      !(hole_fits && is_aligned(options.hole_at | options.hole_bytes, kPageBytes))) {
     return fail(Code::kInvalid, "a disk's hole is whole pages before its end");
   }
   return {};
