@@ -89,7 +89,7 @@ class Rows(unittest.TestCase):
     def test_recovery_is_judged_by_the_slowest_run(self):
         lab, bench = mock.Mock(), mock.Mock()
         bench.rounds.return_value = 3
-        runs = iter([{"served_s": 3.25, "first_hit_s": 0.9}, {"served_s": 0.9, "first_hit_s": 3.0},
+        runs = iter([{"served_s": 9.0, "first_hit_s": 9.0}, {"served_s": 3.25, "first_hit_s": 0.9}, {"served_s": 0.9, "first_hit_s": 3.0},
                      {"served_s": 0.8, "first_hit_s": 0.8}, {"served_s": 9.0, "first_hit_s": 9.0},
                      {"served_s": 0.7, "first_hit_s": 0.3}, {"served_s": 0.6, "first_hit_s": 0.4},
                      {"served_s": 0.5, "first_hit_s": 0.2}])
@@ -101,7 +101,7 @@ class Rows(unittest.TestCase):
                           ("recovery_4TB_behind_an_orderly_end_s", 0.7),
                           ("recovery_4TB_behind_an_orderly_end_first_hit_s", 0.4)])
         drained = ["--drain" in call.args for call in lab.large_run.call_args_list]
-        self.assertEqual(drained, [False] * 4 + [True] * 4, "the run that leaves the first table is not judged")
+        self.assertEqual(drained, [False] * 5 + [True] * 4, "a run that leaves the first table is not judged")
 
     def test_bounds_of_a_load_with_wrong_bytes_are_no_figures(self):
         program = self.build / "release/bin/kvd_store_bounds"

@@ -81,8 +81,9 @@ def many_records(lab: StoreLab, bench: Bench) -> None:
 def recovery(lab: StoreLab, bench: Bench) -> None:
     with Sparse(lab, bench, "four-tb", ONE_MIB, flash=FOUR_TB, real_segments=REAL_SEGMENTS) as store:
         recover = lambda *flags: store.run("recover", *flags, records=store.records, pool=POOL_BYTES)  # noqa: E731
+        recover()               # reads all headers and leaves a table of uses, as does each behind it
         killed = [recover() for _ in range(bench.rounds(5, 2))]
-        recover("--drain")      # leaves the table of uses, as does each behind it
+        recover("--drain")
         ended = [recover("--drain") for _ in range(bench.rounds(5, 2))]
     command = f"kvd_store_driver recover --records {store.records} --pool {POOL_BYTES}"
     for name, runs, flag, key, goal in ((RECOVERY, killed, "", "served_s", 5),

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "store/change_map.h"
 #include "store/evictor.h"
 #include "store/flash.h"
 #include "store/log_writer.h"
@@ -16,16 +17,18 @@
 namespace kvd::store {
 
 struct DeviceLog {
-  DeviceLog(Flash& flash, FlashDevice& device_in, std::uint64_t scrub_bytes_per_s)
+  DeviceLog(Flash& flash, FlashDevice& device_in, std::uint64_t scrub_bytes_per_s, bool list_uses)
       : device(device_in),
         syncs(device),
-        evictor(flash, device, syncs),
+        changes(flash, device, syncs, list_uses),
+        evictor(flash, device, syncs, changes),
         writer(flash, device, evictor, syncs),
         scrubber(flash, device, evictor, scrub_bytes_per_s),
         uses(flash, device) {}
 
   FlashDevice& device;
   SyncQueue syncs;
+  ChangeMap changes;
   Evictor evictor;
   LogWriter writer;
   Scrubber scrubber;

@@ -11,10 +11,11 @@
 
 namespace kvd::store {
 
-Evictor::Evictor(Flash& flash, FlashDevice& device, SyncQueue& syncs)
+Evictor::Evictor(Flash& flash, FlashDevice& device, SyncQueue& syncs, ChangeMap& changes)
     : flash_(flash),
       device_(device),
       syncs_(syncs),
+      changes_(changes),
       discards_(device.volume.disk().discards()),
       sweep_(flash.loop, [this] { sweep(); }),
       retry_(flash.loop, [this] { retry_all(); }) {
@@ -82,7 +83,7 @@ void Evictor::prepare_free() {
   while (device_.health.on() && device_.segments.ready_count() + preparing() < kReadyWanted) {
     const auto free = device_.segments.start_preparing();
     if (!free) return;
-    write_header(add_task(*free, false));
+    prepare(add_task(*free, false));
   }
 }
 
@@ -251,10 +252,16 @@ void Evictor::reader_gone(std::uint32_t segment) {
 
 void Evictor::check_readers(Task& task) {
   if (flash_.segments.at(task.segment).readers > 0) return maintain();
-  write_header(task);
+  prepare(task);
 }
 
 // ---- (5) header ----
+
+// A start behind a kill has to know that this header may be another than the table of uses says.
+void Evictor::prepare(Task& task) {
+  task.step = Task::Step::kMark;
+  changes_.mark(task.segment, [this, &task](const Status& marked) { marked ? write_header(task) : retry(task); });
+}
 
 void Evictor::write_header(Task& task) {
   task.step = Task::Step::kHeader;
@@ -338,6 +345,7 @@ void Evictor::finish(Task& task) {
   } else {
     device_.segments.ready(task.segment, task.new_generation, task.unopened);
   }
+  changes_.settled(task.segment);
   const auto at = std::ranges::find_if(tasks_, [&](const auto& other) { return other.get() == &task; });
   if (task.buffer.size() > kBufferKeptMax) task.buffer = AlignedBuffer();
   spare_.push_back(std::move(*at));
@@ -363,7 +371,7 @@ void Evictor::retry_all() {
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     Task& task = *tasks_[i];
     if (task.step != Task::Step::kRetry) continue;
-    write_header(task);
+    prepare(task);
   }
 }
 

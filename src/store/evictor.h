@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "store/aligned_buffer.h"
+#include "store/change_map.h"
 #include "store/flash.h"
 #include "store/sync_queue.h"
 
@@ -33,7 +34,7 @@ class Evictor {
       5;  // in a row, then the device is taken for dead: nothing can be written
   static constexpr Duration kRetryDelay = std::chrono::seconds(1);  // after an error
 
-  Evictor(Flash& flash, FlashDevice& device, SyncQueue& syncs);
+  Evictor(Flash& flash, FlashDevice& device, SyncQueue& syncs, ChangeMap& changes);
 
   // Called when a segment became ready or was sealed, or when tombstones wait to be written. Must not call back into
   // the evictor.
@@ -67,7 +68,7 @@ class Evictor {
 
  private:
   struct Task {
-    enum class Step : std::uint8_t { kFooter, kSweep, kTombstones, kReaders, kHeader, kDiscard, kRetry };
+    enum class Step : std::uint8_t { kFooter, kSweep, kTombstones, kReaders, kMark, kHeader, kDiscard, kRetry };
     Step step = Step::kHeader;
     std::uint32_t segment = 0;
     bool evicts = false;  // it held something
@@ -101,6 +102,7 @@ class Evictor {
   void index_clean(Task& task);
   void check_tombstones(Task& task);
   void check_readers(Task& task);
+  void prepare(Task& task);
   void write_header(Task& task);
   [[nodiscard]] std::uint64_t unopened() const;
   void header_durable(Task& task);
@@ -113,6 +115,7 @@ class Evictor {
   Flash& flash_;
   FlashDevice& device_;
   SyncQueue& syncs_;
+  ChangeMap& changes_;
   std::function<void()> on_progress_;
   std::vector<std::unique_ptr<Task>> tasks_;
   std::vector<std::unique_ptr<Task>> spare_;  // not in use; they keep their memory

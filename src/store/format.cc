@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kFrameChecksumAt = offsetof(FrameHead, checksum);
 constexpr std::size_t kFooterChecksumAt = offsetof(FooterTrailer, checksum);
 constexpr std::size_t kUsesChecksumAt = offsetof(UseTableHead, checksum);
+constexpr std::size_t kChangesChecksumAt = offsetof(ChangeMapHead, checksum);
 
 // XXH3-64 of `bytes` with the eight at `hole` taken as zero.
 std::uint64_t checksum_around(Bytes bytes, std::size_t hole, std::uint64_t seed) noexcept {
@@ -93,7 +94,8 @@ FormatSeeds::FormatSeeds(const Uuid& uuid) noexcept
     : segment(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicSegment)),
       frame(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicFrame)),
       footer(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicFooter)),
-      uses(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicUses)) {}
+      uses(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicUses)),
+      changes(XXH3_64bits_withSeed(uuid.data(), uuid.size(), kMagicChanges)) {}
 
 void seal_page(MutableBytes page, std::uint64_t seed) noexcept {
   save(page.data() + kPageChecksumAt, checksum_around(page, kPageChecksumAt, seed));
@@ -164,28 +166,58 @@ std::vector<std::uint32_t> parse_recent(Bytes page) {
 std::uint64_t parse_unopened(Bytes page) noexcept { return load<std::uint64_t>(page.data() + kUnopenedAt); }
 
 void encode_use_table(MutableBytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch,
-                      std::span<const UseEntry> uses) noexcept {
+                      std::span<const UseEntry> uses, std::uint64_t serial) noexcept {
   KVD_CHECK(area.size() == use_table_bytes(uses.size()));
   std::memset(area.data(), 0, area.size());
   UseTableHead head;
+  head.version = serial == 0 ? kFormatVersion : kUseTableServing;
   head.segments = static_cast<std::uint32_t>(uses.size());
   head.boot_epoch = boot_epoch;
+  head.serial = serial;
   save(area.data(), head);
   put_all(area.data() + sizeof head, uses);
   save(area.data() + kUsesChecksumAt, checksum_around(area, kUsesChecksumAt, seeds.uses));
 }
 
-Result<std::vector<UseEntry>> parse_use_table(Bytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch,
-                                              std::uint32_t segments) {
+Result<UseList> parse_use_table(Bytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch,
+                                std::uint32_t segments) {
   if (area.size() != use_table_bytes(segments)) return fail(Code::kCorrupt, "table of uses has the wrong size");
   const auto head = load<UseTableHead>(area.data());
-  const bool ours = head.magic == kMagicUses && head.version == kFormatVersion && head.segments == segments &&
-                    head.boot_epoch == boot_epoch;
+  const bool version = head.version == (head.serial == 0 ? kFormatVersion : kUseTableServing);
+  const bool ours = head.magic == kMagicUses && version && head.segments == segments && head.boot_epoch == boot_epoch;
   if (!ours || head.checksum != checksum_around(area, kUsesChecksumAt, seeds.uses))
     return fail(Code::kCorrupt, "no table of the last opening's uses");
-  std::vector<UseEntry> uses;
-  take_all(area.data() + sizeof head, segments, uses);
-  return uses;
+  UseList list;
+  list.serial = head.serial;
+  take_all(area.data() + sizeof head, segments, list.uses);
+  return list;
+}
+
+void encode_change_map(MutableBytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch, std::uint64_t serial,
+                       std::uint32_t segments, const SegmentBits& changed) noexcept {
+  KVD_CHECK(area.size() == change_map_bytes(segments) && changed.size() == segment_words(segments));
+  std::memset(area.data(), 0, area.size());
+  ChangeMapHead head;
+  head.segments = segments;
+  head.boot_epoch = boot_epoch;
+  head.serial = serial;
+  save(area.data(), head);
+  put_all(area.data() + sizeof head, std::span(changed));
+  save(area.data() + kChangesChecksumAt, checksum_around(area, kChangesChecksumAt, seeds.changes));
+}
+
+Result<Changes> parse_change_map(Bytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch,
+                                 std::uint32_t segments) {
+  if (area.size() != change_map_bytes(segments)) return fail(Code::kCorrupt, "map of changes has the wrong size");
+  const auto head = load<ChangeMapHead>(area.data());
+  const bool ours = head.magic == kMagicChanges && head.version == kFormatVersion && head.segments == segments &&
+                    head.boot_epoch == boot_epoch;
+  if (!ours || head.checksum != checksum_around(area, kChangesChecksumAt, seeds.changes))
+    return fail(Code::kCorrupt, "no map of the last opening's changes");
+  Changes changes;
+  changes.serial = head.serial;
+  take_all(area.data() + sizeof head, segment_words(segments), changes.changed);
+  return changes;
 }
 
 void SegmentContent::reserve(std::size_t records) {

@@ -42,6 +42,7 @@ inline constexpr std::uint64_t kMagicSuperblock = 0x5245'5055'5344'564B;  // "KV
 inline constexpr std::uint64_t kMagicSegment = 0x544D'4745'5344'564B;     // "KVDSEGMT"
 inline constexpr std::uint64_t kMagicFrame = 0x454D'4152'4644'564B;       // "KVDFRAME"
 inline constexpr std::uint64_t kMagicUses = 0x5345'5355'5344'564B;        // "KVDSUSES"
+inline constexpr std::uint64_t kMagicChanges = 0x5347'4E48'4344'564B;     // "KVDCHNGS"
 inline constexpr std::uint64_t kMagicFooter = 0x5254'4F4F'4644'564B;      // "KVDFOOTR"
 
 using Uuid = std::array<std::byte, 16>;
@@ -174,12 +175,14 @@ static_assert(sizeof(FooterTrailer) == 64 && offsetof(FooterTrailer, checksum) =
 // In which use each segment was at an orderly end: a head, then as many entries as there are segments.
 struct UseTableHead {
   std::uint64_t magic = kMagicUses;
-  std::uint32_t version = kFormatVersion;
+  std::uint32_t version = kFormatVersion;  // kUseTableServing: with a serial, to be read with the map of changes
   std::uint32_t segments = 0;
-  std::uint64_t boot_epoch = 0;  // of the opening that ended
-  std::array<std::uint64_t, 4> reserved{};
+  std::uint64_t boot_epoch = 0;  // of the opening that wrote it
+  std::uint64_t serial = 0;
+  std::array<std::uint64_t, 3> reserved{};
   std::uint64_t checksum = 0;
 };
+inline constexpr std::uint32_t kUseTableServing = 2;
 static_assert(sizeof(UseTableHead) == 64 && offsetof(UseTableHead, checksum) == 56);
 struct UseEntry {
   std::uint64_t generation = 0;  // 0: no header counts
@@ -187,7 +190,19 @@ struct UseEntry {
   friend bool operator==(const UseEntry&, const UseEntry&) = default;
 };
 static_assert(sizeof(UseEntry) == 16);
-inline constexpr std::uint64_t kProbeAt = std::uint64_t{32} << 10;                   // a page (store/device_probe.h)
+// The map of changes: whose headers may be others than a table of uses says that was written while the store served.
+struct ChangeMapHead {
+  std::uint64_t magic = kMagicChanges;
+  std::uint32_t version = kFormatVersion;
+  std::uint32_t segments = 0;
+  std::uint64_t boot_epoch = 0;  // of the opening that wrote it
+  std::uint64_t serial = 0;      // of the table that it counts from; it is right with the next one, too
+  std::array<std::uint64_t, 3> reserved{};
+  std::uint64_t checksum = 0;
+};
+static_assert(sizeof(ChangeMapHead) == 64 && offsetof(ChangeMapHead, checksum) == 56);
+inline constexpr std::uint64_t kProbeAt = std::uint64_t{32} << 10;  // a page (store/device_probe.h)
+inline constexpr std::uint64_t kChangeMapAt = std::uint64_t{40} << 10;
 inline constexpr std::uint64_t kUseTableAt = std::uint64_t{64} << 10;                // behind superblock copy 0
 inline constexpr std::uint64_t kUseTableBytesMax = kSuperblockStride - kUseTableAt;  // 61,436 segments
 
@@ -196,7 +211,7 @@ inline constexpr std::uint64_t kUseTableBytesMax = kSuperblockStride - kUseTable
 // Seeds of the checksums of one store.
 struct FormatSeeds {
   explicit FormatSeeds(const Uuid& uuid) noexcept;
-  std::uint64_t segment = 0, frame = 0, footer = 0, uses = 0;
+  std::uint64_t segment = 0, frame = 0, footer = 0, uses = 0, changes = 0;
 };
 
 // The checksum in the last bytes of a structure of one page: fills it in, and whether it is right.
@@ -229,12 +244,37 @@ std::uint64_t parse_unopened(Bytes page) noexcept;
 constexpr std::size_t use_table_bytes(std::size_t segments) noexcept {
   return align_up(sizeof(UseTableHead) + segments * sizeof(UseEntry), kPageBytes);
 }
-// Requires `area` to be use_table_bytes() of `uses`.
+// Requires `area` to be use_table_bytes() of `uses`. `serial` 0: the last that the opening writes; otherwise the n-th
+// that it wrote while it served.
 void encode_use_table(MutableBytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch,
-                      std::span<const UseEntry> uses) noexcept;
+                      std::span<const UseEntry> uses, std::uint64_t serial = 0) noexcept;
+struct UseList {
+  std::vector<UseEntry> uses;
+  std::uint64_t serial = 0;
+};
 // The table that this opening has left of so many segments. kCorrupt: there is none, or it is damaged.
-Result<std::vector<UseEntry>> parse_use_table(Bytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch,
-                                              std::uint32_t segments);
+Result<UseList> parse_use_table(Bytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch, std::uint32_t segments);
+
+// A bit for each segment, the first the lowest of the first word.
+using SegmentBits = std::vector<std::uint64_t>;
+constexpr std::size_t segment_words(std::size_t segments) noexcept { return (segments + 63) / 64; }
+// Bytes of a map of changes, rounded up to pages.
+constexpr std::size_t change_map_bytes(std::size_t segments) noexcept {
+  return align_up(sizeof(ChangeMapHead) + segment_words(segments) * sizeof(std::uint64_t), kPageBytes);
+}
+static_assert(kChangeMapAt >= kProbeAt + kPageBytes);
+static_assert(kChangeMapAt + change_map_bytes((kUseTableBytesMax - sizeof(UseTableHead)) / sizeof(UseEntry)) <=
+              kUseTableAt);
+// Requires `area` to be change_map_bytes(segments) and `changed` segment_words(segments) long.
+void encode_change_map(MutableBytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch, std::uint64_t serial,
+                       std::uint32_t segments, const SegmentBits& changed) noexcept;
+struct Changes {
+  SegmentBits changed;
+  std::uint64_t serial = 0;
+};
+// The map that this opening has left. kCorrupt: there is none, or it is damaged.
+Result<Changes> parse_change_map(Bytes area, const FormatSeeds& seeds, std::uint64_t boot_epoch,
+                                 std::uint32_t segments);
 
 // A namespace as named on flash.
 struct NamespaceName {

@@ -84,15 +84,19 @@ void fuzz_uses(std::vector<std::byte>& bytes, bool repair, const FormatSeeds& se
   if (!repair) {
     bytes.resize(use_table_bytes(segments));
     const auto uses = parse_use_table(bytes, seeds, kOpening, segments);
-    check(!uses || uses->size() == segments);
+    check(!uses || uses->uses.size() == segments);
+    bytes.resize(change_map_bytes(segments));
+    const auto changes = parse_change_map(bytes, seeds, kOpening, segments);
+    check(!changes || changes->changed.size() == segment_words(segments));
     return;
   }
   std::vector<UseEntry> uses(segments);
   for (std::uint32_t s = 0; s < segments; ++s) uses[s] = load<UseEntry>(bytes.data() + s * sizeof(UseEntry));
   std::vector<std::byte> area(use_table_bytes(segments));
-  encode_use_table(area, seeds, kOpening, uses);
+  const std::uint64_t serial = segments % 3;
+  encode_use_table(area, seeds, kOpening, uses, serial);
   const auto whole = parse_use_table(area, seeds, kOpening, segments);
-  check(whole && *whole == uses);
+  check(whole && whole->uses == uses && whole->serial == serial);
   check(!parse_use_table(area, seeds, kOpening + 1, segments));
   if (segments == 0) return;
   area[load<std::uint32_t>(bytes.data()) % area.size()] ^= bytes[4] | std::byte{1};

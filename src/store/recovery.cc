@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <tuple>
 #include <unordered_map>
 
@@ -24,17 +25,18 @@ constexpr std::size_t kTurnRecords = 4096;     // entered in a turn of the loop:
 constexpr std::size_t kTurnTombstones = 2048;  // applied in one: each is looked up and sorted twice
 constexpr std::size_t kParts = 1024;           // of all tombstones: a few hundred in each where a store keeps the most
 
-// Reads the first page of every segment of a device, many at once: when one is there it is looked at, and the next one
+// Reads the first page of some segments of a device, many at once: when one is there it is looked at, and the next one
 // is started.
 class FirstPages {
  public:
   using OnPage = std::function<void(std::uint32_t segment, Bytes page, const Status& status)>;
 
-  FirstPages(io::Loop& loop, FlashDevice& device, OnPage on_page)
+  FirstPages(io::Loop& loop, FlashDevice& device, std::span<const std::uint32_t> segments, OnPage on_page)
       : loop_(loop),
         device_(device),
+        segments_(segments),
         on_page_(std::move(on_page)),
-        slots_(std::min(kHeadersAtOnce, device.segments.count())),
+        slots_(std::min<std::size_t>(kHeadersAtOnce, segments.size())),
         pages_(slots_.size() * kPageBytes) {}
 
   void read() {
@@ -49,8 +51,8 @@ class FirstPages {
   };
 
   void start(std::size_t i) {
-    if (next_ == device_.segments.count()) return;
-    const std::uint32_t segment = device_.numbered(next_++);
+    if (next_ == segments_.size()) return;
+    const std::uint32_t segment = segments_[next_++];
     const MutableBytes page = pages_.span().subspan(i * kPageBytes, kPageBytes);
     Slot& slot = slots_[i];
     slot.buffer = {page.data(), page.size()};
@@ -67,10 +69,11 @@ class FirstPages {
 
   io::Loop& loop_;
   FlashDevice& device_;
+  std::span<const std::uint32_t> segments_;
   OnPage on_page_;
   std::vector<Slot> slots_;
   AlignedBuffer pages_;
-  std::uint32_t next_ = 0, pending_ = 0;
+  std::size_t next_ = 0, pending_ = 0;
 };
 
 // Whether two tombstones say the same.
@@ -199,18 +202,30 @@ Status Recovery::find_uses(FlashDevice& device, std::vector<Use>& uses) {
   const std::size_t before = uses.size();
   if (!device.volume.created() && believe_table(device, uses)) return {};
   uses.erase(uses.begin() + static_cast<std::ptrdiff_t>(before), uses.end());
-  return read_headers(device, uses);
+  std::vector<std::uint32_t> all(device.segments.count());
+  std::iota(all.begin(), all.end(), device.segments.first());
+  if (read_headers(device, all, uses) == all.size())
+    return fail(Code::kIo, "no segment of the flash file can be read", EIO);
+  return {};
 }
 
-// The newest header is read all the same: it says in which order segments were used, and whether the table is right.
+// The newest header that the table tells of is read all the same: it says in which order segments were used, and
+// whether the table is right.
 bool Recovery::believe_table(FlashDevice& device, std::vector<Use>& uses) {
   const auto table = UseTable::read(flash_, device);
   if (!table) return false;
   std::vector<Use> listed;
-  for (std::uint32_t s = 0; s < table->size(); ++s)
-    if ((*table)[s].generation != 0)
-      listed.push_back({device.numbered(s), (*table)[s].generation, false, (*table)[s].unopened});
+  std::vector<std::uint32_t> changed;
+  for (std::uint32_t s = 0; s < table->uses.size(); ++s) {
+    const UseEntry& use = table->uses[s];
+    if ((table->changed[s / 64] >> (s % 64) & 1) != 0) {
+      changed.push_back(device.numbered(s));
+    } else if (use.generation != 0) {
+      listed.push_back({device.numbered(s), use.generation, false, use.unopened});
+    }
+  }
   uses.insert(uses.end(), listed.begin(), listed.end());
+  read_headers(device, changed, uses);
   if (listed.empty()) return true;
   const Use newest = *std::ranges::max_element(listed, {}, &Use::generation);
   const AlignedBuffer page(kPageBytes);
@@ -219,13 +234,15 @@ bool Recovery::believe_table(FlashDevice& device, std::vector<Use>& uses) {
          read[0].generation == newest.generation && read[0].unopened == newest.unopened;
 }
 
-Status Recovery::read_headers(FlashDevice& device, std::vector<Use>& uses) {
+// How many of them cannot be read.
+std::size_t Recovery::read_headers(FlashDevice& device, std::span<const std::uint32_t> segments,
+                                   std::vector<Use>& uses) {
   std::vector<std::uint32_t> again;
-  FirstPages(flash_.loop, device, [&](std::uint32_t segment, Bytes page, const Status& status) {
+  FirstPages(flash_.loop, device, segments, [&](std::uint32_t segment, Bytes page, const Status& status) {
     const bool taken = status && take_header(device, segment, page, uses);
     if (!taken && (!status || load<std::uint64_t>(page.data()) != 0)) again.push_back(segment);
   }).read();
-  std::uint32_t unreadable = 0;
+  std::size_t unreadable = 0;
   const AlignedBuffer page(kPageBytes);
   for (const std::uint32_t segment : again) {
     const Status read = disk_of(device).read(device.offset_of(segment), page.span());
@@ -233,8 +250,7 @@ Status Recovery::read_headers(FlashDevice& device, std::vector<Use>& uses) {
     if (read) take_header(device, segment, page.span(), uses);
   }
   if (unreadable > 0) device.unlisted = true;  // at a later opening they may be readable again
-  if (unreadable == device.segments.count()) return fail(Code::kIo, "no segment of the flash file can be read", EIO);
-  return {};
+  return unreadable;
 }
 
 // False when this is no header.

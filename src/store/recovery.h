@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -72,10 +73,11 @@ class Recovery {
     RecordKey key{};
   };
 
-  // The uses of all segments of a device: as the last opening's table says, or by all headers.
+  // The uses of all segments of a device: as the last opening's table says, and by the headers that it does not tell
+  // of.
   Status find_uses(FlashDevice& device, std::vector<Use>& uses);
   bool believe_table(FlashDevice& device, std::vector<Use>& uses);
-  Status read_headers(FlashDevice& device, std::vector<Use>& uses);
+  std::size_t read_headers(FlashDevice& device, std::span<const std::uint32_t> segments, std::vector<Use>& uses);
   bool take_header(FlashDevice& device, std::uint32_t segment, Bytes page, std::vector<Use>& uses);
   void number_on(const std::vector<Use>& uses);
   // The footer, or what a scan finds, into memory. `footer`: as it was read ahead.

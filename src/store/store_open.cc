@@ -75,7 +75,7 @@ std::uint64_t record_bytes_max(std::uint64_t segment_bytes) {
 DeviceLogs make_logs(Flash& flash, const StoreOptions& options) {
   DeviceLogs logs;
   for (const auto& device : flash.devices)
-    logs.push_back(std::make_unique<DeviceLog>(flash, *device, options.scrub_bytes_per_s));
+    logs.push_back(std::make_unique<DeviceLog>(flash, *device, options.scrub_bytes_per_s, options.list_uses));
   return logs;
 }
 
@@ -345,7 +345,8 @@ bool StoreImpl::list_uses() {
   const auto lists = [](const auto& log) { return log->device.health.on() && log->uses.possible(); };
   if (!options_.list_uses || std::ranges::none_of(tier_->logs, lists) || loop_.now() >= drain.list_until) return true;
   const auto busy = [](const auto& log) {
-    return log->device.health.on() && !(log->evictor.idle() && log->writer.idle() && !log->device.writing());
+    return log->device.health.on() &&
+           !(log->evictor.idle() && log->changes.idle() && log->writer.idle() && !log->device.writing());
   };
   if (std::ranges::any_of(tier_->logs, busy) || !tier_->demoter.settled()) return false;
   for (const auto& log : tier_->logs) drain.listing += lists(log) ? 1 : 0;

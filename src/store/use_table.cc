@@ -7,6 +7,14 @@
 
 namespace kvd::store {
 
+void list_uses(const Flash& flash, const FlashDevice& device, std::vector<UseEntry>& uses) {
+  uses.clear();
+  for (std::uint32_t s = 0; s < device.volume.segments(); ++s) {  // fewer than there were, where it was made smaller
+    const Segment& segment = flash.segments.at(device.numbered(s));
+    uses.push_back({segment.generation, segment.unopened});
+  }
+}
+
 bool UseTable::possible() const noexcept {
   return !device_.unlisted && use_table_bytes(device_.volume.segments()) <= kUseTableBytesMax;
 }
@@ -16,10 +24,7 @@ void UseTable::write(std::function<void()> on_done) {
   device_.end_writing();
   on_done_ = std::move(on_done);
   std::vector<UseEntry> uses;
-  for (std::uint32_t s = 0; s < device_.volume.segments(); ++s) {  // fewer than there were, where it was made smaller
-    const Segment& segment = flash_.segments.at(device_.numbered(s));
-    uses.push_back({segment.generation, segment.unopened});
-  }
+  list_uses(flash_, device_, uses);
   area_ = AlignedBuffer(use_table_bytes(uses.size()));
   encode_use_table(area_.span(), device_.volume.seeds(), device_.volume.boot_epoch(), uses);
   buffer_ = {area_.data(), area_.size()};
@@ -39,15 +44,24 @@ void UseTable::submit(io::DiskOp::Kind kind, std::move_only_function<void(Status
   refused_.arm(flash_.loop.now());
 }
 
-std::optional<std::vector<UseEntry>> UseTable::read(Flash& flash, FlashDevice& device) {
-  const std::size_t bytes = use_table_bytes(device.segments.count());
+std::optional<UseTable::Left> UseTable::read(Flash& flash, FlashDevice& device) {
+  const std::uint32_t segments = device.segments.count();
+  const std::size_t bytes = use_table_bytes(segments);
   if (bytes > kUseTableBytesMax) return std::nullopt;
+  const FormatSeeds& seeds = device.volume.seeds();
+  const std::uint64_t before = device.volume.boot_epoch() - 1;
   const AlignedBuffer area(bytes);
   BlockingDisk disk(flash.loop, device.volume.disk(), &device.health, &flash.stats.io_errors);
   if (!disk.read(kUseTableAt, area.span())) return std::nullopt;
-  auto uses =
-      parse_use_table(area.span(), device.volume.seeds(), device.volume.boot_epoch() - 1, device.segments.count());
-  return uses ? std::optional(std::move(*uses)) : std::nullopt;
+  auto list = parse_use_table(area.span(), seeds, before, segments);
+  if (!list) return std::nullopt;
+  if (list->serial == 0) return Left{std::move(list->uses), SegmentBits(segment_words(segments))};
+  const MutableBytes page = area.first(change_map_bytes(segments));
+  if (!disk.read(kChangeMapAt, page)) return std::nullopt;
+  auto changes = parse_change_map(page, seeds, before, segments);
+  // A map counts for its table and the next one; beyond that it may have lost bits, or does not have them yet.
+  if (!changes || (changes->serial != list->serial && changes->serial + 1 != list->serial)) return std::nullopt;
+  return Left{std::move(list->uses), std::move(changes->changed)};
 }
 
 }  // namespace kvd::store

@@ -1,5 +1,6 @@
-// UseTable: which use every segment is in, written once at an orderly end, so that the next opening need not read the
-// headers of all segments before it knows which are the newest (docs/formats/flash-log.md).
+// UseTable: which use every segment is in, written at an orderly end, so that the next opening need not read the
+// headers of all segments before it knows which are the newest (docs/formats/flash-log.md). What is there behind a kill
+// is ChangeMap's.
 //
 // It is the last that an opening writes: from write() on the store writes nothing else (FlashDevice::end_writing), so
 // no header can contradict it before the next opening, which marks itself in the superblocks first and believes only
@@ -30,9 +31,13 @@ class UseTable {
   // nothing is from here on. `on_done` comes from the loop, also where it cannot be written: then there is none.
   void write(std::function<void()> on_done);
 
-  // What the opening before this one has left, an entry for each segment; nothing where it has not ended in order.
-  // Blocks: runs the loop.
-  [[nodiscard]] static std::optional<std::vector<UseEntry>> read(Flash& flash, FlashDevice& device);
+  // What the opening before this one has left, an entry for each segment, and whose headers may say something else
+  // (where that opening has ended in order: none). Nothing where there is no table. Blocks: runs the loop.
+  struct Left {
+    std::vector<UseEntry> uses;
+    SegmentBits changed;
+  };
+  [[nodiscard]] static std::optional<Left> read(Flash& flash, FlashDevice& device);
 
  private:
   void submit(io::DiskOp::Kind kind, std::move_only_function<void(Status)> on_done);
@@ -45,5 +50,8 @@ class UseTable {
   io::DiskOp op_;
   io::Timer refused_;
 };
+
+// In which use each segment of a device is, as a table says it.
+void list_uses(const Flash& flash, const FlashDevice& device, std::vector<UseEntry>& uses);
 
 }  // namespace kvd::store

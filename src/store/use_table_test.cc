@@ -1,4 +1,4 @@
-// What an orderly end leaves for the next start: which segment is in which use, so that it need not read all headers.
+// What an opening leaves for the next start: which segment is in which use, so that it need not read all headers.
 #include "store/use_table.h"
 
 #include <array>
@@ -30,7 +30,7 @@ TEST(UseTableFormat, IsOfOneStoreOneOpeningAndOneSize) {
   const std::vector<UseEntry> uses{{7, 5}, {0, 0}, {9, 9}};
   std::vector<std::byte> area(use_table_bytes(3));
   encode_use_table(area, seeds, 4, uses);
-  EXPECT_EQ(*parse_use_table(area, seeds, 4, 3), uses);
+  EXPECT_EQ(parse_use_table(area, seeds, 4, 3)->uses, uses);
   EXPECT_FALSE(parse_use_table(area, seeds, 3, 3));
   EXPECT_FALSE(parse_use_table(area, seeds, 5, 3));
   EXPECT_FALSE(parse_use_table(area, seeds, 4, 2));
@@ -38,6 +38,27 @@ TEST(UseTableFormat, IsOfOneStoreOneOpeningAndOneSize) {
   for (const std::size_t at : {std::size_t{8}, std::size_t{30}, std::size_t{64}, area.size() - 1}) {
     area[at] ^= std::byte{4};
     EXPECT_FALSE(parse_use_table(area, seeds, 4, 3)) << at;
+    area[at] ^= std::byte{4};
+  }
+}
+
+TEST(ChangeMapFormat, IsOfOneStoreOneOpeningAndOneSize) {
+  const FormatSeeds seeds(uuid_of(1));
+  SegmentBits changed(segment_words(130));
+  changed[0] = 5;
+  changed[2] = 2;
+  std::vector<std::byte> area(change_map_bytes(130));
+  encode_change_map(area, seeds, 4, 7, 130, changed);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(area.data()), 8), "KVDCHNGS");
+  EXPECT_EQ(parse_change_map(area, seeds, 4, 130)->changed, changed);
+  EXPECT_EQ(parse_change_map(area, seeds, 4, 130)->serial, 7u);
+  EXPECT_FALSE(parse_change_map(area, seeds, 3, 130));
+  EXPECT_FALSE(parse_change_map(area, seeds, 5, 130));
+  EXPECT_FALSE(parse_change_map(area, seeds, 4, 131));
+  EXPECT_FALSE(parse_change_map(area, FormatSeeds(uuid_of(2)), 4, 130));
+  for (const std::size_t at : {std::size_t{8}, std::size_t{24}, std::size_t{64}, area.size() - 1}) {
+    area[at] ^= std::byte{4};
+    EXPECT_FALSE(parse_change_map(area, seeds, 4, 130)) << at;
     area[at] ^= std::byte{4};
   }
 }
@@ -97,9 +118,68 @@ TEST_F(UseTableTest, BehindAnOrderlyEndTheHeadersAreNotRead) {
   kit_.close();
   EXPECT_LT(open(), kSegments / 2);
   for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
+TEST_F(UseTableTest, BehindAKillOnlyChangedHeadersAreRead) {
+  open();
+  put(0, 40);
+  for (int again = 0; again < 3; ++again) {
+    kit_.kill();
+    EXPECT_LT(open(), kSegments / 2);
+    for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+    put(40, 48);
+    EXPECT_TRUE(kit_.remove(40 + again));
+    kit_.settle();
+  }
   kit_.kill();
-  EXPECT_GE(open(), kSegments) << "it did not end in order";
-  for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+  kit_.drive().flip_bit(kChangeMapAt + 100, 2);
+  EXPECT_GE(open(), kSegments) << "without a map the table means nothing";
+  for (std::uint64_t n = 0; n < 48; ++n) EXPECT_EQ(kit_.get(n), n == 42 ? 0u : 1u) << n;
+}
+
+// All segments are used again and again: tables and maps follow each other.
+TEST_F(UseTableTest, ATableIsWrittenAnewWhenMuchHasChanged) {
+  kit_.options.index_records_max = 16'384;
+  open();
+  std::uint64_t last = 0;
+  for (int round = 0; round < 12; ++round) {
+    for (int i = 0; i < 150 + 37 * round; ++i) ASSERT_TRUE(kit_.put(++last, 1, AckLevel::kWritten));
+    kit_.kill();
+    EXPECT_LT(open(), kSegments + kSegments / 4) << "round " << round << ": all footers, and few headers";
+    for (std::uint64_t n = last - 20; n <= last; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+    EXPECT_EQ(kit_.stats().corrupt.value(), 0u);
+  }
+  EXPECT_GT(kit_.stats().segments_evicted.value(), 0u);
+}
+
+TEST_F(UseTableTest, NoHeaderIsWrittenBeforeTheMapTellsOfIt) {
+  open();
+  put(0, 2);
+  kit_.loop.run_for(std::chrono::seconds(1));
+  kit_.drive().hold_back(kChangeMapAt, kPageBytes, std::chrono::seconds(1));
+  const std::uint64_t before = newest_header().header.generation;
+  std::uint64_t n = 2;
+  for (; n < 12; ++n) EXPECT_TRUE(kit_.put(n, 1, AckLevel::kPooled));  // into the two segments that are ready
+  kit_.loop.run_for(std::chrono::milliseconds(500));
+  EXPECT_EQ(newest_header().header.generation, before);
+  kit_.drive().hold_back(kChangeMapAt, kPageBytes, Duration::zero());
+  kit_.loop.run_for(std::chrono::seconds(2));
+  EXPECT_GT(newest_header().header.generation, before);
+}
+
+TEST_F(UseTableTest, WhereMapOrTableCannotBeWrittenTheStoreWorksWithoutThem) {
+  for (const std::uint64_t at : {kChangeMapAt, kUseTableAt}) {
+    kit_.drive().wear_out(io::DiskOp::Kind::kWrite, at, kPageBytes);
+    open();
+    put(0, 40);
+    EXPECT_EQ(kit_.stats().tier_off.value(), 0u);
+    kit_.kill();
+    const std::uint64_t reads = open();
+    EXPECT_TRUE(at == kUseTableAt || reads >= kSegments);  // a write that failed may have reached the medium
+    for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+    kit_.kill();
+    kit_.drive().mend();
+  }
 }
 
 TEST_F(UseTableTest, IsBelievedOnce) {
@@ -185,6 +265,7 @@ TEST_F(UseTableTest, DoesNotTellOfHeadersThatCouldNotBeRead) {
   open();
   put(0, 10);
   kit_.kill();
+  kit_.drive().flip_bit(kUseTableAt + 100, 2);
   kit_.drive().wear_out(io::DiskOp::Kind::kRead, kHeadBytes + 200 * kSegmentBytes, kPageBytes);
   open();
   kit_.close();

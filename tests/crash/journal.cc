@@ -86,6 +86,7 @@ void Journal::submitted(std::uint64_t id, DiskOp::Kind kind, std::uint64_t offse
 std::string Journal::text() const {
   const auto place = [](const io::SimWrite& write) -> std::string {
     if (write.offset == store::kUseTableAt) return "table of uses";
+    if (write.offset == store::kChangeMapAt) return "map of changes";
     if (write.offset < store::kHeadBytes) return fmt::format("superblock {}", write.offset / store::kSuperblockStride);
     const std::uint64_t segment = (write.offset - store::kHeadBytes) / kSegmentBytes;
     const std::uint64_t page = (write.offset - store::kHeadBytes) % kSegmentBytes / kPageBytes;
