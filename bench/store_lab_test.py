@@ -89,7 +89,8 @@ class Rows(unittest.TestCase):
     def test_recovery_is_judged_by_the_slowest_run(self):
         lab, bench = mock.Mock(), mock.Mock()
         bench.rounds.return_value = 3
-        runs = iter([{"served_s": 9.0, "first_hit_s": 9.0}, {"served_s": 3.25, "first_hit_s": 0.9}, {"served_s": 0.9, "first_hit_s": 3.0},
+        runs = iter([{"served_s": 9.0, "first_hit_s": 9.0},
+                     {"served_s": 3.25, "first_hit_s": 0.9}, {"served_s": 0.9, "first_hit_s": 3.0},
                      {"served_s": 0.8, "first_hit_s": 0.8}, {"served_s": 9.0, "first_hit_s": 9.0},
                      {"served_s": 0.7, "first_hit_s": 0.3}, {"served_s": 0.6, "first_hit_s": 0.4},
                      {"served_s": 0.5, "first_hit_s": 0.2}])
