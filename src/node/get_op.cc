@@ -82,6 +82,7 @@ bool GetOp::ask_pool() {
   if (!take_share(tiers)) return false;
   started_ = true;
   records_.resize(count);
+  contents_.resize(count);
   std::uint64_t pins_left = streams_ ? window_max_ : std::numeric_limits<std::uint64_t>::max();
   for (std::size_t key = 0; key < count; ++key) {
     if (failed_.has(key)) continue;
@@ -182,11 +183,17 @@ void GetOp::start(Fetch& fetch, std::size_t key, std::uint16_t first, std::uint1
 void GetOp::arrived(Fetch& fetch, Result<store::RecordView> result) {
   fetch.active = false;
   if (aborted_) return;
-  if (result)
+  if (result && is_same(fetch.key, result->content))
     fetch.view = std::move(*result);
   else
     fail_key(fetch.key);
   if (on_progress_) on_progress_();
+}
+
+// Whether a stretch of a record is of the same put as what came before it.
+bool GetOp::is_same(std::size_t key, std::uint64_t content) {
+  if (contents_[key] == 0) contents_[key] = content;
+  return contents_[key] == content;
 }
 
 // From here on the key is in every bitmap; what comes after it is useless when the client said so.

@@ -10,6 +10,8 @@
 // pool, first keys first, for half of the budget, and all others pass through the other half, a group of layers at a
 // time. So a prefix larger than the pool is delivered whole, as long as one layer of all its records fits.
 //
+// The layers of a record are of one put: where it is replaced by other bytes between two groups, its key fails.
+//
 // Owned by its session, and by the messages it has queued: memory stays pinned until the last of them is in the socket,
 // or, for one that the client reads from shared memory, until it is given back.
 // Belongs to the node's loop.
@@ -111,6 +113,7 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   bool ask_group();
   void start(Fetch& fetch, std::size_t key, std::uint16_t first, std::uint16_t end, std::size_t& pending);
   void arrived(Fetch& fetch, Result<store::RecordView> result);
+  [[nodiscard]] bool is_same(std::size_t key, std::uint64_t content);
   void cancel_useless();
   void stop(Fetch& fetch);
   void fail_key(std::size_t key);
@@ -143,6 +146,7 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   bool streams_ = false;                       // groups keep nothing in the pool
   std::uint64_t window_max_;                   // bytes of groups that may be read ahead
   std::vector<std::size_t> flash_keys_;        // keys that are read in groups
+  std::vector<std::uint64_t> contents_;        // by key; RecordView::content of its first group, 0: not read yet
   std::deque<std::shared_ptr<Group>> groups_;  // read or being read, not yet wholly in messages
   std::uint64_t window_bytes_ = 0;             // of groups that are not yet sent
   std::uint16_t next_read_;                    // first layer of the next group

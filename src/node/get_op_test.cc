@@ -165,12 +165,12 @@ GetOp::Request six_layers(const store::StoreKit& kit, std::uint32_t slab_bytes, 
           .keep = keep};
 }
 
-void put_native(store::StoreKit& kit, const block::RecordId& id) {
-  auto put = kit.store->begin_put(kit.ns, id, {});
+void put_native(store::StoreKit& kit, const block::RecordId& id, std::uint64_t version = 1) {
+  auto put = kit.store->begin_replacement(kit.ns, id, {});
   ASSERT_TRUE(put && *put);
   std::vector<std::uint64_t> checksums;
   for (std::uint16_t layer = 0; layer < kit.store->schema(kit.ns, 0)->layers; ++layer) {
-    store::fill_slab(put->slab(layer), 1, 1, layer);
+    store::fill_slab(put->slab(layer), 1, version, layer);
     checksums.push_back(block::slab_checksum(put->seed(), layer, put->slab(layer)));
   }
   kit.store->complete_put(std::move(*put), checksums, AckLevel::kPooled, [](Status) {});
@@ -209,6 +209,47 @@ TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
   }
   EXPECT_TRUE(store.waiting.empty());
   EXPECT_EQ(store.cancelled, 2);
+}
+
+// Groups of layers are gets of their own: between two of them a record may be replaced.
+TEST(GetOp, WhatIsReplacedBetweenItsLayersFails) {
+  constexpr std::uint32_t kSlabBytes = 64 << 10;
+  store::StoreKit kit;
+  kit.options.flash_bytes = 0;
+  kit.options.pool_bytes = 16 << 20;
+  kit.name_space = store::namespace_of(6, kSlabBytes);
+  ASSERT_TRUE(kit.open()) << kit.why;
+  for (const std::uint64_t second : {1, 2}) {  // the same bytes again, others
+    HalfOnFlash store(*kit.store);
+    Lender lent(kit.loop, store);
+    NodeContext context = lent.context(kit.loop, store);
+    auto keys = some_keys(kit, 2);
+    const block::RecordId replaced = keys->id(0);
+    for (std::size_t key = 0; key < 2; ++key) {
+      put_native(kit, keys->id(key));
+      store.on_flash.push_back(keys->id(key));
+    }
+    Budget connection_pins(std::uint64_t{1} << 30);
+    auto request = six_layers(kit, kSlabBytes);
+    request.stop_at_first_failure = false;
+    const auto op = std::make_shared<GetOp>(context, connection_pins, request, std::move(keys), io::Callback{});
+    op->advance();
+    ASSERT_EQ(store.waiting.size(), 6U) << "a first layer, four behind it, and the last, of two records";
+    for (std::size_t i = 0; i < store.waiting.size(); ++i) {
+      if (i == 2) put_native(kit, replaced, second);
+      kit.store->start_get(*store.waiting[i]);
+    }
+    store.waiting.clear();
+    EXPECT_EQ(op->failed(), second == 1 ? 0U : 1U);
+    std::size_t slabs = 0;
+    while (!op->finished()) {
+      ASSERT_TRUE(op->ready());
+      net::Outgoing message = op->next();
+      slabs += message.body.size();
+      message.on_done();
+    }
+    EXPECT_EQ(slabs, second == 1 ? 12U : 6U);
+  }
 }
 
 // A client reads what it keeps when all of it is there, so the depot reads all of it: more than the window of what is

@@ -55,6 +55,7 @@ RecordView view_of(PoolRecord& record, std::uint32_t first, std::uint32_t count)
   view.pool_offset = record.pool_offset + record.shape->slab_offset(first - record.layer_base);
   view.slab_stride = record.shape->slab_stride;
   view.checksums = record.checksums.subspan(first, count);
+  view.content = record.own_checksum;
   return view;
 }
 

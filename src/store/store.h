@@ -84,6 +84,9 @@ struct RecordView {
   std::uint64_t pool_offset = 0;          // of first_slab inside the pool's memfd
   std::uint32_t slab_stride = 0;
   std::span<const std::uint64_t> checksums;  // one per layer of the stretch
+  // The record's own checksum: equal for all stretches of one put, another where the record was replaced between two
+  // gets by one with other bytes.
+  std::uint64_t content = 0;
 };
 
 // One get of one record's layers [layer_first, layer_first + layer_count), owned by the caller until on_done.
