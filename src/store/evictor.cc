@@ -18,18 +18,25 @@ Evictor::Evictor(Flash& flash, FlashDevice& device, SyncQueue& syncs, ChangeMap&
       changes_(changes),
       discards_(device.volume.disk().discards()),
       sweep_(flash.loop, [this] { sweep(); }),
-      retry_(flash.loop, [this] { retry_all(); }) {
+      retry_(flash.loop, [this] { retry_all(); }) {}
+
+void Evictor::reserve() {
   tasks_.reserve(kTasksReserved);
   while (spare_.size() < kTasksReserved) add_spare();
+  footer_area_.grow(std::max(footer_tail(), footer_bytes(1, 1, flash_.records_per_segment())));
   footer_.content.reserve(flash_.records_per_segment());
   footer_.usage.reserve(footer_.content.namespaces.capacity());
   hashes_.reserve(footer_.content.namespaces.capacity());
 }
 
+// What is read first: most footers are not longer.
+std::size_t Evictor::footer_tail() const noexcept {
+  return std::min<std::size_t>(kDescriptorAreaMax, flash_.segment_bytes());
+}
+
 void Evictor::add_spare() {
   spare_.push_back(std::make_unique<Task>());
-  const std::size_t tail = std::min<std::size_t>(kDescriptorAreaMax, flash_.segment_bytes());
-  spare_.back()->buffer.grow(std::max(tail, footer_bytes(1, 1, flash_.records_per_segment())));
+  spare_.back()->header = AlignedBuffer(kPageBytes);
   spare_.back()->content.reserve(flash_.records_per_segment());
 }
 
@@ -125,7 +132,7 @@ Evictor::Task& Evictor::begin(std::uint32_t segment) {
   flash_.stats.segments_evicted.add();
   flash_.usage.forget(segment);
   Task& task = add_task(segment, true);
-  read_footer(task, std::min<std::size_t>(kDescriptorAreaMax, flash_.segment_bytes()));
+  read_footer(task, footer_tail());
   return task;
 }
 
@@ -158,9 +165,9 @@ Evictor::Task& Evictor::add_task(std::uint32_t segment, bool evicts) {
   return task;
 }
 
-void Evictor::submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, std::size_t bytes,
+void Evictor::submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, MutableBytes buffer,
                      std::move_only_function<void(Status)> on_done) {
-  task.io = {task.buffer.data(), bytes};
+  task.io = {buffer.data(), buffer.size()};
   task.op.kind = kind;
   task.op.offset = offset;
   task.op.buffers = {&task.io, 1};
@@ -172,27 +179,36 @@ void Evictor::submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, st
 
 void Evictor::read_footer(Task& task, std::size_t bytes) {
   task.step = Task::Step::kFooter;
-  task.buffer.grow(bytes);
+  if (footer_reader_ == nullptr) footer_reader_ = &task;
+  if (footer_reader_ != &task) return;  // one after the other: they share the memory
+  footer_area_.grow(bytes);
   const std::uint64_t offset = device_.offset_of(task.segment) + flash_.segment_bytes() - bytes;
-  submit(task, io::DiskOp::Kind::kRead, offset, bytes, [this, &task](Status status) { footer_read(task, status); });
+  submit(task, io::DiskOp::Kind::kRead, offset, footer_area_.first(bytes),
+         [this, &task](const Status& status) { footer_read(task, status); });
 }
 
 void Evictor::footer_read(Task& task, const Status& status) {
   const Segment& segment = flash_.segments.at(task.segment);
-  const Bytes area = task.buffer.first(task.io.iov_len);
+  const Bytes area = footer_area_.first(task.io.iov_len);
   const auto trailer = status
                            ? peek_footer(area, device_.local(task.segment), segment.generation, flash_.segment_bytes())
                            : Result<FooterTrailer>(fail(status.error()));
   if (trailer && trailer->footer_bytes > area.size()) return read_footer(task, trailer->footer_bytes);
-  if (trailer) {
-    if (parse_footer(area.last(trailer->footer_bytes), device_.volume.seeds(), *trailer, footer_)) {
-      erase_by(task, footer_);
-      return index_clean(task);
-    }
-  }
+  const bool listed =
+      trailer && parse_footer(area.last(trailer->footer_bytes), device_.volume.seeds(), *trailer, footer_);
+  if (listed) erase_by(task, footer_);
   task.step = Task::Step::kSweep;
   task.sweep_at = 0;
+  read_next_footer();
+  if (listed) return index_clean(task);
   if (!sweep_.armed()) sweep_.arm(flash_.loop.now());
+}
+
+void Evictor::read_next_footer() {
+  footer_reader_ = nullptr;
+  if (footer_area_.size() > kBufferKeptMax) footer_area_ = AlignedBuffer();
+  const auto next = std::ranges::find_if(tasks_, [](const auto& task) { return task->step == Task::Step::kFooter; });
+  if (next != tasks_.end()) read_footer(**next, footer_tail());
 }
 
 void Evictor::erase_by(Task& task, const Footer& footer) {
@@ -273,13 +289,13 @@ void Evictor::write_header(Task& task) {
   header.boot_epoch = device_.volume.boot_epoch();
   header.segment_bytes = flash_.segment_bytes();
   task.unopened = unopened();
-  task.buffer.grow(kPageBytes);
-  encode_segment_header(task.buffer.first(kPageBytes), device_.volume.seeds(), header,
-                        device_.segments.recent(kRecentMax), task.unopened);
-  submit(task, io::DiskOp::Kind::kWrite, device_.offset_of(task.segment), kPageBytes, [this, &task](Status status) {
-    if (!status) return retry(task);
-    syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });
-  });
+  encode_segment_header(task.header.span(), device_.volume.seeds(), header, device_.segments.recent(kRecentMax),
+                        task.unopened);
+  submit(task, io::DiskOp::Kind::kWrite, device_.offset_of(task.segment), task.header.span(),
+         [this, &task](Status status) {
+           if (!status) return retry(task);
+           syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });
+         });
 }
 
 // The lowest generation of segments that will be opened with the header that they have or are being given. Headers that
@@ -347,7 +363,6 @@ void Evictor::finish(Task& task) {
   }
   changes_.settled(task.segment);
   const auto at = std::ranges::find_if(tasks_, [&](const auto& other) { return other.get() == &task; });
-  if (task.buffer.size() > kBufferKeptMax) task.buffer = AlignedBuffer();
   spare_.push_back(std::move(*at));
   tasks_.erase(at);
   tombstones_durable();  // others may have carried tombstones of this segment, which nothing needs any more

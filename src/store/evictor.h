@@ -26,7 +26,7 @@ class Evictor {
  public:
   static constexpr std::uint32_t kReadyWanted = 2;        // one to open next, one that stays (Segments::open_next)
   static constexpr std::size_t kTasksMax = 4;             // segments being given up at once
-  static constexpr std::size_t kBufferKeptMax = 4 << 20;  // of a task that has ended; a footer's length may be damaged
+  static constexpr std::size_t kBufferKeptMax = 4 << 20;  // of a footer that was read; its length may be damaged
   static constexpr std::size_t kTasksReserved = kTasksMax + kReadyWanted;  // for which memory is taken at start
   static constexpr std::uint64_t kSweepBuckets = 64 << 10;  // 4 MiB of index per turn of the loop: about 1 ms
   static constexpr std::uint64_t kDiscardBytes = 64 << 20;  // of one discard; other operations may wait behind it
@@ -35,6 +35,9 @@ class Evictor {
   static constexpr Duration kRetryDelay = std::chrono::seconds(1);  // after an error
 
   Evictor(Flash& flash, FlashDevice& device, SyncQueue& syncs, ChangeMap& changes);
+
+  // Takes the memory that giving segments up needs: some 10 MB where they have 65,000 records.
+  void reserve();
 
   // Called when a segment became ready or was sealed, or when tombstones wait to be written. Must not call back into
   // the evictor.
@@ -81,7 +84,7 @@ class Evictor {
     std::uint64_t sweep_at = 0;
     std::uint64_t discard_at = 0;  // in the segment: what is before it is discarded
     std::uint32_t failures = 0;    // in a row
-    AlignedBuffer buffer;          // may be longer than what is read or written
+    AlignedBuffer header;
     iovec io{};
     io::DiskOp op;
   };
@@ -93,10 +96,12 @@ class Evictor {
   Task& begin(std::uint32_t segment);
   void add_spare();
   Task& add_task(std::uint32_t segment, bool evicts);
-  void submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, std::size_t bytes,
+  void submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, MutableBytes buffer,
               std::move_only_function<void(Status)> on_done);
   void read_footer(Task& task, std::size_t bytes);
   void footer_read(Task& task, const Status& status);
+  void read_next_footer();
+  [[nodiscard]] std::size_t footer_tail() const noexcept;
   void erase_by(Task& task, const Footer& footer);
   void sweep();
   void index_clean(Task& task);
@@ -119,7 +124,9 @@ class Evictor {
   std::function<void()> on_progress_;
   std::vector<std::unique_ptr<Task>> tasks_;
   std::vector<std::unique_ptr<Task>> spare_;  // not in use; they keep their memory
-  Footer footer_;                             // of the segment that is looked at; the same
+  Task* footer_reader_ = nullptr;             // whose footer is being read
+  AlignedBuffer footer_area_;                 // it; may be longer than what is read
+  Footer footer_;                             // of the segment that is looked at; it keeps its memory
   std::vector<block::NamespaceHash> hashes_;  // of its namespaces; the same
   std::vector<ReplacedPlace> surplus_;        // uses of segments that are to be given up
   bool discards_;                             // the disk takes them

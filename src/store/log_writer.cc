@@ -12,6 +12,9 @@ namespace kvd::store {
 LogWriter::LogWriter(Flash& flash, FlashDevice& device, Evictor& evictor, SyncQueue& syncs)
     : flash_(flash), device_(device), evictor_(evictor), syncs_(syncs) {
   for (Frame& frame : frames_) free_.push_back(&frame);
+}
+
+void LogWriter::reserve() {
   closing_.reserve(kSegmentsReserved);
   for (std::size_t i = 0; i < kSegmentsReserved; ++i) add_spare();
 }

@@ -25,13 +25,16 @@ class LogWriter {
  public:
   // Storage design: 4-8 of 1-4 MiB fill a drive's write queue.
   static constexpr std::size_t kFramesMax = OpenSegment::kFramesMax;
-  static constexpr std::size_t kSegmentsReserved = 4;  // open or closing, for which memory is taken at start
+  static constexpr std::size_t kSegmentsReserved = 3;  // open or closing, for which memory is taken at start
 
   // Called with each frame that was submitted, in order per segment; the frame is free again afterwards. Must not call
   // back into the writer.
   using OnFrame = std::function<void(Frame&, const Status&)>;
 
   LogWriter(Flash& flash, FlashDevice& device, Evictor& evictor, SyncQueue& syncs);
+
+  // Takes the memory that open and closing segments need: some 6 MB for each of segments of 65,000 records.
+  void reserve();
 
   void on_frame(OnFrame callback) { on_frame_ = std::move(callback); }
 

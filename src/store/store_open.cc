@@ -235,8 +235,8 @@ Status StoreImpl::read_flash(std::string& why) {
       return drain_ == nullptr;
     };
   }
-  Recovery recovery(flash, std::move(serve));
-  const auto report = recovery.run();
+  std::optional<Recovery> recovery(std::in_place, flash, std::move(serve));
+  const auto report = recovery->run();
   if (!report) {
     why = fmt::format("{}: {}: check the drive, or give another directory", options_.dir, error_text(report.error()));
     return fail(report.error());
@@ -251,10 +251,16 @@ Status StoreImpl::read_flash(std::string& why) {
                   options_.dir, report->records, report->segments, flash.segments.count(), flash.segment_bytes() >> 20,
                   took.count(), report->scanned, report->dropped,
                   static_cast<double>(flash.index.memory_bytes()) / (1 << 20), flash.boot_epoch()));
-  return begin_writing(recovery.surplus(), why);
+  const std::vector<std::uint32_t> surplus = recovery->surplus();
+  recovery.reset();  // what it has taken is needed again
+  return begin_writing(surplus, why);
 }
 
 Status StoreImpl::begin_writing(const std::vector<std::uint32_t>& surplus, std::string& why) {
+  for (const auto& log : tier_->logs) {
+    log->evictor.reserve();
+    log->writer.reserve();
+  }
   for (const std::uint32_t segment : surplus) tier_->log_of(segment).evictor.give_up(segment);
   for (const auto& log : tier_->logs) {
     if (log->device.volume.segments_wanted() == log->device.segments.count()) {
