@@ -66,6 +66,21 @@ TEST(SuperblockScan, TheNewestThatTwoCopiesHoldIsInForce) {
   }
 }
 
+// A rewrite that was interrupted, and one behind it that took the same generation for something else.
+TEST(SuperblockScan, CopiesOfOneGenerationThatDifferDoNotAgree) {
+  Superblock other;
+  other.generation = 8;
+  other.boot_epoch = 5;
+  other.segment_bytes = kSegmentBytesMin;
+  other.segments = 4;
+  Page page{};
+  encode_superblock(page, other);
+  const SuperblockVerdict verdict = verdict_of(std::array{page, page_of(1, 8), page_of(2, 7), page_of(3, 7)});
+  EXPECT_EQ(verdict.in_force.generation, 7U);
+  EXPECT_EQ(verdict.copies, 2U);
+  EXPECT_EQ(verdict.generation_max, 8U) << "the next one is above both";
+}
+
 TEST(SuperblockScan, OneCopyThatClaimsToBeNewerIsDamageWhereOthersAreFine) {
   EXPECT_EQ(verdict_of(std::array{newer_page(0), page_of(1, 3)}).kind, Verdict::kValid);
   EXPECT_EQ(verdict_of(std::array{newer_page(0), torn_page(1)}).kind, Verdict::kNewer);

@@ -50,7 +50,7 @@ MUTATIONS = [
     ("the key is not in the seed of the checksums", "src/block/checksum.cc",
      "sizeof shape.schema_hash, hash_record(id));", "sizeof shape.schema_hash, 0 * hash_record(id));"),
     ("no flush between the two pairs of superblock copies", "src/store/copies_writer.cc",
-     "{kFlush, 0, 1, kFlush, 2, 3, kFlush}", "{kFlush, 0, 1, 2, 3, kFlush}"),
+     "kWrite, kWrite, kFlush, kWrite, kWrite, kFlush}", "kWrite, kWrite, kWrite, kWrite, kFlush}"),
     ("a new header does not wait for the tombstones that its segment holds", "src/store/evictor.cc",
      "  if (device_.tombstones.carried(task.segment) > 0) return;", ""),
     ("`synced` is acknowledged without a flush", "src/store/demoter.cc",

@@ -16,6 +16,9 @@ from mutants import Mutant, command_line, hunt, tests_fail
 # What is taken out, the source, what is replaced, by what (each text must occur exactly once in its source), and which
 # tests must see it.
 MUTATIONS = [
+    ("what is in force is written over first", "src/store/copies_writer.cc",
+     "    return std::pair(in_force, i);\n", "    return std::pair(!in_force, i);\n",
+     "kvd_store_test", "CopiesWriter.*"),
     ("what a removal hides in another segment than it names comes back", "src/store/recovery.cc",
      "    if (entry->segment != t.segment)\n", "    if (entry->segment == UINT32_MAX)\n",
      "kvd_store_test", "ReplacementTest.*"),
