@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 
-
 from mutants import Mutant, command_line, hunt, tests_fail
 
 # What is taken out, the source, what is replaced, by what (each text must occur exactly once in its source), and which
@@ -155,10 +154,11 @@ MUTATIONS = [
      "  return taken < connections_max_;", "  return taken < 2 * connections_max_;",
      "kvd_node_test", "NodeAuth.*"),
 ]
+MUTANTS = [Mutant(*place, tests_fail(tests)) for *place, tests in MUTATIONS]
 
 
 def main() -> int:
-    return hunt(command_line(__doc__), [Mutant(*place, tests_fail(tests)) for *place, tests in MUTATIONS])
+    return hunt(command_line(__doc__), MUTANTS)
 
 
 if __name__ == "__main__":
