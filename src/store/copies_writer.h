@@ -1,10 +1,12 @@
-// CopiesWriter: rewrites the four copies of a structure (store/quorum.h) without blocking: a flush, copies 0 and 1, a
-// flush, copies 2 and 3, a flush. At any moment two copies agree, whatever is torn or lost; the first flush is for what
-// a rewrite that was interrupted has left.
+// CopiesWriter: rewrites the four copies of a structure (store/quorum.h) without blocking: a flush, a look at what is
+// there, two copies, a flush, the other two, a flush. What is in force is written over last, so that at any moment two
+// copies agree, whatever is torn or lost, also when rewrites are interrupted one after the other; the first flush is
+// for what such a one has left.
 //
 // Belongs to the loop. It has no time limit: who waits for it has one.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,6 +16,7 @@
 #include "io/disk.h"
 #include "io/loop.h"
 #include "store/aligned_buffer.h"
+#include "store/format.h"
 
 namespace kvd::store {
 
@@ -32,12 +35,16 @@ class CopiesWriter {
 
  private:
   void next();
+  void submit(io::DiskOp::Kind kind, std::uint32_t copy);
+  void choose_order();
   void end(const Status& how);
 
   io::Loop& loop_;
   io::Disk& disk_;
   const std::uint64_t stride_;
-  AlignedBuffer pages_;
+  AlignedBuffer pages_;  // to be written
+  AlignedBuffer found_;  // what is there; zeros where it cannot be read
+  std::array<std::uint32_t, kSuperblockCopies> order_{};
   std::size_t step_ = 0;
   iovec buffer_{};
   io::DiskOp op_;

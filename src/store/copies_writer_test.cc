@@ -9,6 +9,7 @@
 
 #include "io/sim/sim_disk.h"
 #include "io/sim/sim_loop.h"
+#include "store/blocking_disk.h"
 #include "store/device_table.h"
 #include "store/found_file.h"
 
@@ -24,10 +25,11 @@ class CopiesRig {
   ~CopiesRig() { disk_.reset(); }
 
   // Begins to write content n; it ends from the loop.
-  void begin(std::uint64_t n) {
+  void begin(std::uint64_t n) { begin(content(n)); }
+  void begin(const DeviceTable& table) {
     how.reset();
     first_step_ = steps();
-    writer_->write([n](MutableBytes page, std::uint32_t copy) { encode_device_table(page, content(n), copy); },
+    writer_->write([&](MutableBytes page, std::uint32_t copy) { encode_device_table(page, table, copy); },
                    [this](Status told) { how = told; });
     EXPECT_FALSE(how);
   }
@@ -51,6 +53,21 @@ class CopiesRig {
     const auto found = look_at<DeviceTableScan>(loop, disks, "list", kDeviceTableStride, false);
     EXPECT_EQ(found.verdict.in_force, content(found.verdict.in_force.generation));
     return found.verdict.kind == CopiesKind::kValid ? found.verdict.in_force.generation : 0;
+  }
+  // What is there, as an opening finds it; and that no two copies of one generation differ.
+  CopiesVerdict<DeviceTable> look() {
+    const auto disk = std::move(*disks.open(loop, log_, "list", {.read_only = true}));
+    BlockingDisk blocking(loop, *disk);
+    const auto scan = scan_copies<DeviceTableScan>(
+        disk->size(), kDeviceTableStride, [&](std::uint64_t at, MutableBytes page) { return blocking.read(at, page); });
+    for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) {
+      for (std::uint32_t j = 0; j < i; ++j) {
+        if (scan.copy(i) && scan.copy(j) && scan.copy(i)->generation == scan.copy(j)->generation) {
+          EXPECT_EQ(*scan.copy(i), *scan.copy(j)) << "copies " << j << " and " << i;
+        }
+      }
+    }
+    return scan.verdict();
   }
   CopiesWriter& writer() { return *writer_; }
   io::Disk& disk() { return *disk_; }
@@ -125,6 +142,38 @@ TEST(CopiesWriter, AlsoOfOneThatFollowsOneThatWasKilled) {
         rig.run_to(second);
         rig.disks.lose_power({.seed = seed, .keep_percent = static_cast<std::uint32_t>(seed % 3) * 50});
         EXPECT_NE(rig.in_force(), 0U) << "steps " << first << ", " << second << ", seed " << seed;
+      }
+    }
+  }
+}
+
+// As openings do it, whose generations follow from what they find: in force is what the last one has found or what it
+// writes, never nothing, and never what one before it tried in vain.
+TEST(CopiesWriter, OneThatFollowsOneThatWasInterruptedIsNotTakenForIt) {
+  for (std::uint64_t first = 1; first <= kStepsInAll; ++first) {
+    for (std::uint64_t second = 1; second <= kStepsInAll; ++second) {
+      for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+        CopiesRig rig;
+        rig.begin(1);
+        EXPECT_TRUE(rig.end());
+        for (std::uint64_t n = 1; const std::uint64_t last : {first, second, first}) {
+          const auto found = rig.look();
+          const DeviceTable before = found.in_force;
+          DeviceTable table = before;
+          table.generation = found.generation_max + 1;
+          table.boot_epoch = 1000 * n++;
+          rig.start();
+          rig.begin(table);
+          rig.run_to(last);
+          const io::SimCrash crash{.seed = seed + last, .keep_percent = static_cast<std::uint32_t>(seed % 3) * 50};
+          const bool power = (seed >> (n % 3) & 1) != 0;
+          power ? rig.disks.lose_power(crash) : rig.disks.kill(crash);
+          const auto then = rig.look();
+          const bool flushed = !power || last > 1;  // or a killed one's may go
+          ASSERT_EQ(then.kind, CopiesKind::kValid);
+          ASSERT_TRUE(then.in_force == before || then.in_force == table || !flushed)
+              << "steps " << first << ", " << second << ", seed " << seed << ": " << then.in_force.boot_epoch;
+        }
       }
     }
   }

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -64,6 +65,11 @@ struct Superblock {
   Uuid store{};  // of a member: whose; otherwise zeros
 
   [[nodiscard]] bool member() const noexcept { return (features_incompatible & kFeatureMember) != 0; }
+  // Whether they say the same; which copy each is does not count.
+  friend bool operator==(Superblock a, const Superblock& b) noexcept {
+    a.copy = b.copy;
+    return std::memcmp(&a, &b, sizeof a) == 0;
+  }
 };
 static_assert(sizeof(Superblock) == 104 && std::is_trivially_copyable_v<Superblock>);
 static_assert(offsetof(Superblock, uuid) == 16 && offsetof(Superblock, store) == 88);

@@ -28,10 +28,14 @@ struct CopiesVerdict {
   Kind kind = Kind::kEmpty;
   T in_force;
   std::uint32_t copies = 0;  // that agree with it
+  // The highest of all valid copies, also of those that a rewrite left which was interrupted: the next one is above it,
+  // so that no two copies of one generation differ.
+  std::uint64_t generation_max = 0;
 };
 
 // Takes the copies of a file, each as it was read or why it could not be; those that are not told are missing.
-// `T` has a generation; `kParse(page, copy)` gives one, or kCorrupt, or kStale for one of a newer version.
+// `T` has a generation and ==, for which it does not count which copy it is; `kParse(page, copy)` gives one, or
+// kCorrupt, or kStale for one of a newer version.
 template <class T, std::uint64_t kMagic, auto kParse>
 class CopiesScan {
  public:
@@ -73,8 +77,10 @@ CopiesVerdict<T> CopiesScan<T, kMagic, kParse>::verdict() const {
       continue;
     }
     ++valid;
-    const auto agree = static_cast<std::uint32_t>(std::ranges::count_if(
-        copies_, [&](const auto& other) { return other && other->generation == copy->generation; }));
+    found.generation_max = std::max(found.generation_max, copy->generation);
+    // By all that they say: stores before this one used a generation again that had been tried in vain.
+    const auto agree = static_cast<std::uint32_t>(
+        std::ranges::count_if(copies_, [&](const auto& other) { return other && *other == *copy; }));
     const bool quorum = agree >= 2;
     const bool have_quorum = found.copies >= 2;
     const bool newest = copy->generation > found.in_force.generation;

@@ -1,6 +1,7 @@
 #include "store/store_devices.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +12,9 @@
 
 namespace kvd::store {
 namespace {
+
+// Without what does not change which directory it is: "/a/../b//" is "/b".
+std::string plain(const std::string& dir) { return (std::filesystem::path(dir) / "").lexically_normal().string(); }
 
 class Planner {
  public:
@@ -117,6 +121,10 @@ Status Planner::check(std::size_t i) {
   const DeviceFound& found = found_[i];
   if (found.dir.size() > kDevicePathMax)
     return refuse(fmt::format("{}: is longer than {} bytes: give a shorter path", found.dir, kDevicePathMax));
+  // One that holds a device is told by its identity, also under another name.
+  for (std::size_t other = 0; other < i; ++other)
+    if (plain(found_[other].dir) == plain(found.dir))
+      return refuse(fmt::format("{}: is named twice: name it once", found.dir));
   if (verdict(i).kind == CopiesKind::kUnreadable) return {};
   if (auto usable = found.file.check(why_); !usable) return usable;
   if (verdict(i).kind != CopiesKind::kValid) return {};
@@ -213,7 +221,7 @@ DevicePlan Planner::finish() {
   list.devices.clear();
   for (const DevicePlace& place : plan_.places)
     if (place.device.uuid != Uuid{}) list.devices.push_back(place.device);
-  list.generation += 1;
+  list.generation = list_.verdict.generation_max + 1;
   list.boot_epoch = std::max(list.boot_epoch, epoch_max_) + 1;
   return std::move(plan_);
 }

@@ -30,6 +30,7 @@ class DevicePlanTest : public ::testing::Test {
   void list(unsigned devices) {
     list_.verdict.kind = CopiesKind::kValid;
     list_.verdict.in_force = {kStoreUuid, 7, kOpening, kSegmentBytesMin, {}};
+    list_.verdict.generation_max = 7;
     for (unsigned n = 1; n <= devices; ++n)
       entries().push_back({uuid_number(n), 10, kOpening, "/" + std::to_string(n)});
   }
@@ -108,6 +109,14 @@ TEST_F(DevicePlanTest, MembersAreUsedAndTheListIsOfThisOpening) {
   EXPECT_EQ(plan_.list.store, kStoreUuid);
   EXPECT_EQ(plan_.list.segment_bytes, kSegmentBytesMin);
   EXPECT_TRUE(plan_.notes.empty());
+}
+
+TEST_F(DevicePlanTest, TheListHasAGenerationThatNoneBeforeHadNotEvenInVain) {
+  list(1);
+  member("/1", 1);
+  list_.verdict.generation_max = 9;
+  EXPECT_EQ(plan(), "/1=1 | 1");
+  EXPECT_EQ(plan_.list.generation, 10U);
 }
 
 TEST_F(DevicePlanTest, IdentityCountsAndNotThePath) {
@@ -192,6 +201,26 @@ TEST_F(DevicePlanTest, TwoOfOneIdentityAreRefused) {
   EXPECT_EQ(plan(), "refused");
   EXPECT_EQ(code_, Code::kInvalid);
   EXPECT_TRUE(says("/1 and /2 hold the same device")) << why_;
+}
+
+TEST_F(DevicePlanTest, ADirectoryThatIsNamedTwiceIsRefused) {
+  for (const CopiesKind kind : {CopiesKind::kEmpty, CopiesKind::kLost, CopiesKind::kUnreadable}) {
+    for (const char* again : {"/2", "/2/", "/1/..//2/."}) {
+      list(1);
+      found_.clear();
+      member("/1", 1);
+      found("/2", kind);
+      found(again, kind);
+      EXPECT_EQ(plan(), "refused") << again;
+      EXPECT_EQ(code_, Code::kInvalid);
+      EXPECT_TRUE(says("is named twice")) << why_;
+    }
+  }
+  found_.clear();
+  member("/1", 1);
+  found("/2", CopiesKind::kEmpty);
+  found("/22", CopiesKind::kEmpty);
+  EXPECT_EQ(plan(), "/1=1 /2=new /22=new | 1");
 }
 
 TEST_F(DevicePlanTest, AnEmptyPlaceOfAMemberIsAMemberThatIsAway) {

@@ -1,5 +1,7 @@
 // Tests of removals on a simulated disk: they stay, whatever is written, given up, lost or killed meanwhile.
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -12,6 +14,17 @@ namespace {
 class RemovalTest : public ::testing::Test {
  protected:
   void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
+  // Where the segment that holds version 1 of record `number` begins on the drive.
+  std::uint64_t segment_of(std::uint64_t number) {
+    std::vector<std::byte> all(kit_.drive().size());
+    kit_.drive().peek(0, all);
+    std::vector<std::byte> slab(kit_.name_space.groups[0].slab_bytes);
+    fill_slab(slab, number, 1, 0);
+    const auto at = std::ranges::search(all, slab);
+    EXPECT_FALSE(at.empty());
+    const auto place = static_cast<std::uint64_t>(at.begin() - all.begin()) - kHeadBytes;
+    return kHeadBytes + place / kit_.options.segment_bytes * kit_.options.segment_bytes;
+  }
 
   StoreKit kit_;
 };
@@ -265,9 +278,10 @@ TEST_F(RemovalTest, NoRemovalHangsOnASegmentThatIsWornOut) {
   kit_.options.flash_bytes = kHeadBytes + 24 * kit_.options.segment_bytes;
   kit_.options.index_records_max = 12;
   open();
-  for (std::uint64_t n = 0; n < 5; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));  // the first segment
-  kit_.drive().wear_out(io::DiskOp::Kind::kRead, kHeadBytes + kPageBytes, kit_.options.segment_bytes - kPageBytes);
-  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kHeadBytes, kPageBytes);
+  for (std::uint64_t n = 0; n < 5; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));  // of one segment
+  const std::uint64_t segment = segment_of(0);
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, segment + kPageBytes, kit_.options.segment_bytes - kPageBytes);
+  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, segment, kPageBytes);
   std::uint64_t next = 100;
   const auto put = [&] {
     static_cast<void>(kit_.put(next++, 1, AckLevel::kWritten));

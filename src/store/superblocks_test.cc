@@ -8,6 +8,10 @@
 
 #include <gtest/gtest.h>
 
+#include "io/sim/sim_disk.h"
+#include "io/sim/sim_loop.h"
+#include "store/volume.h"
+
 namespace kvd::store {
 namespace {
 
@@ -64,6 +68,21 @@ TEST(SuperblockScan, TheNewestThatTwoCopiesHoldIsInForce) {
     EXPECT_EQ(verdict.in_force.generation, c.in_force);
     EXPECT_EQ(verdict.copies, c.copies);
   }
+}
+
+// A rewrite that was interrupted, and one behind it that took the same generation for something else.
+TEST(SuperblockScan, CopiesOfOneGenerationThatDifferDoNotAgree) {
+  Superblock other;
+  other.generation = 8;
+  other.boot_epoch = 5;
+  other.segment_bytes = kSegmentBytesMin;
+  other.segments = 4;
+  Page page{};
+  encode_superblock(page, other);
+  const SuperblockVerdict verdict = verdict_of(std::array{page, page_of(1, 8), page_of(2, 7), page_of(3, 7)});
+  EXPECT_EQ(verdict.in_force.generation, 7U);
+  EXPECT_EQ(verdict.copies, 2U);
+  EXPECT_EQ(verdict.generation_max, 8U) << "the next one is above both";
 }
 
 TEST(SuperblockScan, OneCopyThatClaimsToBeNewerIsDamageWhereOthersAreFine) {
@@ -130,6 +149,24 @@ TEST(SuperblockScan, ACopyThatCannotBeReadIsWhatTheOthersAreFor) {
   EXPECT_EQ(verdict.kind, Verdict::kValid);
   EXPECT_EQ(verdict.in_force.generation, 7U);
   EXPECT_EQ(verdict.copies, 1U);
+}
+
+// One that was interrupted is in no quorum, and its generation is not used again.
+TEST(SuperblockScan, AnOpeningTakesAGenerationThatWasNotTriedBefore) {
+  io::SimClock clock;
+  io::SimLoop loop(clock);
+  io::SimDisks disks(1);
+  RecordingLog log;
+  std::string why;
+  const VolumeOptions options{.flash_bytes = kHeadBytes + 4 * kSegmentBytesMin, .segment_bytes = kSegmentBytesMin};
+  const auto generation = [&] {
+    const auto volume = Volume::open(loop, log, disks, "flash", options, why);
+    EXPECT_TRUE(volume) << why;
+    return volume->superblock().generation;
+  };
+  EXPECT_EQ(generation(), 1U);
+  disks.drive("flash").poke(0, page_of(0, 2));
+  EXPECT_EQ(generation(), 3U);
 }
 
 }  // namespace

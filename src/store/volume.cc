@@ -102,6 +102,7 @@ Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, co
     return fail(disk.error());
   }
   block.boot_epoch += 1;
+  block.generation = found.generation_max;  // below that of the next rewrite, which no copy has then
   Volume volume(std::move(*disk), block, !exists, *wanted, path);
   if (auto written = volume.write_superblocks(loop); !written) {
     why = fmt::format("{}: the superblocks cannot be written: {}: check the drive, or give another directory", path,

@@ -184,6 +184,10 @@ int main(int argc, char** argv) {
   std::printf("fuzz replay: %zu corpus inputs, %llu mutations, seed %llu\n", corpus.size(),
               static_cast<unsigned long long>(options->runs), static_cast<unsigned long long>(options->seed));
   std::fflush(stdout);
+  if (corpus.empty() && options->runs == 0) {
+    std::fprintf(stderr, "fuzz replay: nothing to run\n");
+    return 1;
+  }
   for (const auto& input : corpus) {
     run(input);
   }

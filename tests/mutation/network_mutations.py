@@ -10,13 +10,11 @@ build with a ninja file.
 from __future__ import annotations
 
 import sys
-from functools import partial
 
-
-from mutants import Mutant, command_line, goes_wrong, hunt, tests_fail
+from mutants import Mutant, Trial, command_line, hunt, tests_fail
 
 PROGRAM = "kvd_net_runs"
-RUNS = ["--seeds", "100"]
+RUNS = Trial(("--seeds", "100"), ("--seeds", "10"))
 
 # What is taken out, the source, what is replaced, by what. Each text must occur exactly once in its source.
 MUTATIONS = [
@@ -67,10 +65,12 @@ SECURITY_MUTATIONS = [
 ]
 
 
+MUTANTS = [Mutant(*mutation, PROGRAM, RUNS) for mutation in MUTATIONS]
+MUTANTS += [Mutant(*place, tests_fail(tests)) for *place, tests in SECURITY_MUTATIONS]
+
+
 def main() -> int:
-    mutants = [Mutant(*mutation, PROGRAM, partial(goes_wrong, RUNS)) for mutation in MUTATIONS]
-    mutants += [Mutant(*place, tests_fail(tests)) for *place, tests in SECURITY_MUTATIONS]
-    return hunt(command_line(__doc__), mutants)
+    return hunt(command_line(__doc__), MUTANTS)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,13 @@ the test against each copy, and expects it to fail. Skipped (exit 77) where ther
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SKIPPED = 77
+from mutants import ROOT, SKIPPED, Mutant, NoVerdict, Trial, misplaced, run_tool, verdict
+
 BASE = ("src/base/check.cc", "src/base/random.cc")
 
 
@@ -118,8 +117,8 @@ class Workshop:
 
     def compile(self, source: Path, name: str) -> Path:
         made = self.folder / f"{name}.o"
-        subprocess.run([self.cxx, "-std=c++23", "-O1", f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}", "-c", str(source),
-                        "-o", str(made)], check=True)
+        run_tool(self.folder, [self.cxx, "-std=c++23", "-O1", f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}", "-c",
+                               str(source), "-o", str(made)])
         return made
 
     def object_of(self, source: str) -> Path:
@@ -127,21 +126,25 @@ class Workshop:
             self.objects[source] = self.compile(ROOT / source, Path(source).stem)
         return self.objects[source]
 
-    def survives(self, subject: Subject, bug: Bug) -> bool:
-        """Whether the subject's test passes with the bug."""
-        text = (ROOT / bug.file).read_text(encoding="utf-8")
-        if text.count(bug.old) != 1:
-            raise SystemExit(f"{bug.what}: its place is not in {bug.file} any more")
-        broken = self.folder / "broken.cc"
-        broken.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
-        objects = [self.object_of(s) for s in (subject.test, *subject.sources, *BASE) if s != bug.file]
+    def goes_wrong(self, subject: Subject, bug: Bug | None) -> tuple[bool, str]:
+        """Whether the subject's test fails with the bug (without one), and how. Raises NoVerdict."""
+        objects = [self.object_of(s) for s in (subject.test, *subject.sources, *BASE) if bug is None or s != bug.file]
         program = self.folder / "test"
-        subprocess.run([self.cxx, *map(str, objects), str(self.compile(broken, "broken")), "-lgtest", "-lgtest_main",
-                        "-lpthread", "-o", str(program)], check=True)
-        try:
-            return subprocess.run([str(program)], capture_output=True, timeout=120, check=False).returncode == 0
-        except subprocess.TimeoutExpired:
-            return False  # stuck
+        program.unlink(missing_ok=True)
+        if bug is not None:
+            broken = self.folder / "broken.cc"
+            broken.write_text(mutant_of(bug).text(), encoding="utf-8")
+            objects.append(self.compile(broken, "broken"))
+        run_tool(self.folder, [self.cxx, *map(str, objects), "-lgtest", "-lgtest_main", "-lpthread", "-o",
+                               str(program)])
+        return verdict([str(program)], 120)
+
+
+def mutant_of(bug: Bug) -> Mutant:
+    return Mutant(bug.what, bug.file, bug.old, bug.new, "", Trial((), ()))
+
+
+MUTANTS = [mutant_of(bug) for subject in SUBJECTS for bug in subject.bugs]
 
 
 def main() -> int:
@@ -149,19 +152,27 @@ def main() -> int:
     if cxx is None:
         print("skipped: no C++ compiler")
         return SKIPPED
-    survived = 0
+    wrong = misplaced(MUTANTS)
+    if wrong:
+        print("\n".join(wrong))
+        return 1
+    failed = 0
     with tempfile.TemporaryDirectory() as name:
         workshop = Workshop(Path(name), cxx)
         for subject in SUBJECTS:
-            first = subject.bugs[0]
-            if not workshop.survives(subject, Bug(first.file, "no bug", first.old, first.old)):
-                print(f"{subject.test}: fails without a bug, too, or takes more than 120 s")
+            fails, how = workshop.goes_wrong(subject, None)
+            if fails:
+                print(f"{subject.test}: fails without a bug, too: {how}")
                 return 1
             for bug in subject.bugs:
-                lives = workshop.survives(subject, bug)
-                print(f"{'NOT CAUGHT' if lives else 'caught':<11} {Path(bug.file).name}: {bug.what}", flush=True)
-                survived += lives
-    return 1 if survived else 0
+                try:
+                    fails, how = workshop.goes_wrong(subject, bug)
+                    what = "caught" if fails else "NOT CAUGHT"
+                except NoVerdict as why:
+                    what, how = "NO VERDICT", str(why)
+                print(f"{what:<11} {Path(bug.file).name}: {bug.what}: {how}", flush=True)
+                failed += what != "caught"
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import sys
 
-
 from mutants import Mutant, command_line, hunt, tests_fail
 
 # What is taken out, the source, what is replaced, by what (each text must occur exactly once in its source), and which
 # tests must see it.
 MUTATIONS = [
+    ("what is in force is written over first", "src/store/copies_writer.cc",
+     "    return std::pair(in_force, i);\n", "    return std::pair(!in_force, i);\n",
+     "kvd_store_test", "CopiesWriter.*"),
     ("what a removal hides in another segment than it names comes back", "src/store/recovery.cc",
      "    if (entry->segment != t.segment)\n", "    if (entry->segment == UINT32_MAX)\n",
      "kvd_store_test", "ReplacementTest.*"),
@@ -154,10 +156,11 @@ MUTATIONS = [
      "  return taken < connections_max_;", "  return taken < 2 * connections_max_;",
      "kvd_node_test", "NodeAuth.*"),
 ]
+MUTANTS = [Mutant(*place, tests_fail(tests)) for *place, tests in MUTATIONS]
 
 
 def main() -> int:
-    return hunt(command_line(__doc__), [Mutant(*place, tests_fail(tests)) for *place, tests in MUTATIONS])
+    return hunt(command_line(__doc__), MUTANTS)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 
-
 from mutants import Mutant, command_line, hunt, tests_fail
 
 # What is taken out, the source, what is replaced, by what, the program and its tests. Each text must occur exactly once
@@ -66,10 +65,11 @@ MUTATIONS = [
     ("what is cut loose goes on showing the file", "src/net/shared_memory.cc",
      "io::Mapping::kPrivate", "io::Mapping::kShared", "kvd_net_test", "SharedMemory.*"),
 ]
+MUTANTS = [Mutant(*place, tests_fail(tests)) for *place, tests in MUTATIONS]
 
 
 def main() -> int:
-    return hunt(command_line(__doc__), [Mutant(*place, tests_fail(tests)) for *place, tests in MUTATIONS])
+    return hunt(command_line(__doc__), MUTANTS)
 
 
 if __name__ == "__main__":

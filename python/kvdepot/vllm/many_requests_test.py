@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvdepot.vllm import worker
+from kvdepot.vllm.messages import StepPlan
 from kvdepot.vllm.testing.engine_double import BLOCK, Engine, Request
 from kvdepot.vllm.testing.engines import engine
 from kvdepot.vllm.testing.fake_depot import FakeDepot
@@ -129,12 +130,29 @@ def test_store_whose_turn_does_not_come_gives_its_blocks_back_at_its_deadline():
     e = engine(depot, store_deadline_ms=500)
     requests = prompts()
     computed(e, requests, held=True, ending=tuple(requests))
-    e.now += 1
     e.step()
+    e.begin(StepPlan())
+    e.now += 1
+    e.end()
     assert e.sent == {request.request_id for request in requests}
     assert e.worker.counts["store_failures"] == {"timeout": STORE_OPS_MAX}
     assert e.worker.counts["stores_cancelled"] == MANY - STORE_OPS_MAX
     assert not e.clients[1].ops
+
+
+def test_stores_that_wait_while_the_engine_has_nothing_to_do_are_made_when_it_goes_on():
+    depot = FakeDepot()
+    e = engine(depot)
+    requests = prompts()
+    computed(e, requests, held=True, ending=tuple(requests))
+    depot.held = False
+    e.clients[1].deliver()
+    e.now += 3600
+    for _ in range(3):
+        e.step()
+    assert len(depot.records) == MANY
+    assert e.sent == {request.request_id for request in requests}
+    assert "stores_cancelled" not in e.worker.counts
 
 
 def test_more_requests_than_may_load_at_once_all_load():

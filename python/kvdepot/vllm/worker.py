@@ -58,6 +58,7 @@ class WorkerHalf:
         self._void = False                              # weights changed: nothing may move until a new epoch
         self._plan: StepPlan | None = None
         self._may_reconnect = True                      # in this step
+        self._stopped = clock()                         # when the last step ended
         self._loads: dict[int, LoadOp] = {}             # operation -> asynchronous load in flight
         self._stores: dict[int, StoreOp] = {}           # operation -> store in flight
         self._loads_waiting: dict[LoadOp, None] = {}    # for their turn, oldest first
@@ -85,6 +86,7 @@ class WorkerHalf:
             return
         self._plan = plan
         self._may_reconnect = True
+        self._go_on()
         if plan.epoch != self._epoch:
             self._enter_epoch(plan.epoch)
         if plan.empty:
@@ -162,12 +164,21 @@ class WorkerHalf:
             self._collect()
             if self._plan is not None and self._plan.linger:
                 self._linger()
+        self._stopped = self._clock()
         received, self._received = self._received, set()
         if not self._hold:
             return set(), received
         sent = {request_id for request_id in self._hold if not self._pending.get(request_id)}
         self._hold -= sent
         return sent, received
+
+    def _go_on(self) -> None:
+        """Nothing of what waits can begin while vLLM makes no step, and nobody needs its blocks then: that time is not
+        of its deadline."""
+        now = self._clock()
+        for op in self._stores_waiting:
+            op.expires += now - self._stopped
+        self._stopped = now
 
     @property
     def _moving(self) -> bool:
@@ -195,7 +206,7 @@ class WorkerHalf:
         if self._void:
             op.fail(0, "cancelled")
             self._abandon(op)
-        elif load.layerwise or room(len(self._loads), op.blocks, ASYNC_OPS_MAX):
+        elif load.layerwise or (not self._loads_waiting and room(len(self._loads), op.blocks, ASYNC_OPS_MAX)):
             self._start_load(op)
         else:
             self._loads_waiting[op] = None
@@ -337,7 +348,7 @@ class WorkerHalf:
         self._pending[store.request_id] = self._pending.get(store.request_id, 0) + 1
         if self._void:
             self._end_store(op, "cancelled", again=False)
-        elif room(len(self._stores), len(store.block_ids), STORE_OPS_MAX):
+        elif not self._stores_waiting and room(len(self._stores), len(store.block_ids), STORE_OPS_MAX):
             self._start_store(op)
         elif len(self._stores_waiting) < STORES_WAITING_MAX:
             self._stores_waiting[op] = None
