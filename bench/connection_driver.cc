@@ -150,9 +150,9 @@ void put_records(Connection& connection) {
     checksums.push_back(block::slab_checksum(block::record_seed({keys.back(), 0, 0}, shape), 0, slab));
   }
   send_all(connection, wire::frame({.request_id = 2}, wire::Put{.keys = {std::as_bytes(std::span(keys)), 16, true}}));
-  send_all(connection,
-           wire::frame({.request_id = 2, .items = kRecords, .layer_count = 1},
-                       wire::PutData{wire::U64View(std::span<const std::uint64_t>(checksums))}, body.size()));
+  send_all(connection, wire::frame({.request_id = 2, .items = kRecords, .layer_count = 1},
+                                   wire::PutData{.checksums = wire::U64View(std::span<const std::uint64_t>(checksums))},
+                                   body.size()));
   send_all(connection, body);
   await_reply(connection);
 }
