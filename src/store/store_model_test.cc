@@ -31,6 +31,7 @@ class ModelRun {
   ModelRun(std::uint64_t seed, const Plan& plan) : random_(seed), plan_(plan), kit_(seed), records_(plan.records) {
     kit_.versions_max = 60;
     kit_.wrong = &wrong_;
+    kit_.options.list_uses = seed % 2 == 1;
     kit_.options.demote_idle = Millis(5);
     kit_.options.demote_after = Millis(50);
     // Each crash closes a segment early, so room for all of them lets no record be evicted.

@@ -31,6 +31,7 @@ class OutageRun {
     kit_.wrong = &wrong_;
     kit_.options.demote_idle = Millis(5);
     kit_.options.demote_after = Millis(50);
+    kit_.options.list_uses = seed % 2 == 1;
     kit_.options.flash_bytes = kHeadBytes + 400 * kit_.options.segment_bytes;
     kit_.options.removals_waiting_max = random_.chance(1, 2) ? 65'536 : 4 + random_.below(12);
     // Segments that are given up for removals take `synced` records with them.

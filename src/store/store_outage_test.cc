@@ -498,7 +498,8 @@ TEST_F(OutageTest, WhatThePoolHoldsBesideIsNotWritten) {
 
 // ---- When it does not come back ----
 
-TEST_F(OutageTest, NoTableOfUsesBehindAnOutage) {
+// Headers that a reset has taken were marked before they were written, and are read.
+TEST_F(OutageTest, TheMapOfChangesHoldsOverAnOutage) {
   kit_.options.list_uses = true;
   open();
   const auto reads_of_a_start = [&] {
@@ -509,8 +510,7 @@ TEST_F(OutageTest, NoTableOfUsesBehindAnOutage) {
   const auto by_table = reads_of_a_start();
   break_down();
   mend();
-  const auto by_headers = reads_of_a_start();
-  EXPECT_GE(by_headers, by_table + 20) << "of 24 segments";
+  EXPECT_LT(reads_of_a_start(), by_table + 20) << "of 24 segments";
 }
 
 TEST_F(OutageTest, NoProbeBehindTheEndOfWriting) {
