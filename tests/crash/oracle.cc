@@ -55,9 +55,11 @@ void Oracle::removals_acknowledged(std::size_t before, std::uint64_t now) {
 
 void Oracle::copied(std::size_t record, std::uint8_t version, std::uint8_t segment) {
   Version& v = records_[record].versions[version];
+  const std::uint32_t bit = std::uint32_t{1} << segment;
   v.segment = segment;
   v.given_up = false;
-  v.copies |= std::uint32_t{1} << segment;
+  v.copies |= bit;
+  if (v.promised_in != 0) v.promised_in |= bit;
 }
 
 void Oracle::given_up(std::uint8_t segment) {

@@ -3,7 +3,8 @@
 // Follows a workload: puts, removals, acknowledgements, and where the log holds what. A version of a record is
 //   promised  after a kill: acknowledged at least as `written`; after a power loss: as `synced`; and not removed since,
 //             no newer version (put in its place) acknowledged as much, and no header has been submitted for a segment
-//             that held a copy when it was acknowledged, or a copy of a newer version;
+//             that held a copy when it was acknowledged, or a later copy of it or of a newer version: that one counts,
+//             and goes with its segment;
 //   allowed   a frame with it was submitted, its removal is not durable, no newer version was acknowledged as much, and
 //             the reuse of its segment has not begun.
 // A promised version must be found, or an allowed newer one. Where none is promised either an allowed version or
@@ -70,7 +71,7 @@ class Oracle {
     bool taken_out = false;              // remove() was called
     std::uint8_t segment = kNowhere;     // of the last copy
     std::uint32_t copies = 0;            // segments that hold one, a bit each
-    std::uint32_t promised_in = 0;  // those that did when it was acknowledged: any of them may be the one it relies on
+    std::uint32_t promised_in = 0;  // those that did when it was acknowledged, or do since: it may rely on any of them
   };
   struct Record {
     std::uint8_t count = 0;
