@@ -137,7 +137,7 @@ class Depot:
 
 
 FIGURES = ("keys_got", "puts", "bytes_put", "corrupt", "put_corrupt", "io_errors", "flash_bytes_read", "dirty_bytes",
-           "unfinished_puts", "recovered_records", "recovery_ms")
+           "unfinished_puts", "recovered_records", "recovery_ms", "bytes_lent")
 
 
 def store_figures(text: str) -> dict[str, float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from . import charts, curves
 from .picture import ARM_NAMES, seconds
+from .result import all_lent
 
 STYLE = Path(__file__).with_name("report.css")
 # An empty icon, so that a browser does not ask a server for one.
@@ -50,13 +51,25 @@ def _section(title: str, text: str, body: str) -> str:
     return f"<section><h2>{title}</h2><p class=\"soft\">{text}</p>{body}</section>"
 
 
+def _way(data: dict) -> str:
+    """How engines got at it, as the depot counted it."""
+    lent = data.get("lent", {})
+    if not lent:
+        return ""
+    if all_lent(data):
+        megabytes = sum(engine["bytes"] for engine in lent.values()) / 1e6
+        return (f"Engines read it in the depot's memory, of which {megabytes:.0f} MB were lent to them, as engines on "
+                "its host do; over TCP it takes longer.")
+    return "Engines were sent it, not all of it was read in the depot's memory."
+
+
 def _ttft(data: dict) -> str:
     if not data["ttft"]:
         return ""
     document = data["document"]
     text = (f"A document of {document['tokens']:,} tokens ({document['kv_bytes'] / 1e6:.0f} MB of KV cache) and a "
-            f"question of {document['question_tokens']}. Engines B and C read the depot's memory, as engines on its "
-            "host do; over TCP it takes longer. Median of the runs; the thin line spans minimum to maximum.")
+            f"question of {document['question_tokens']}. {_way(data)} Median of the runs; the thin line spans minimum "
+            "to maximum.")
     rows = [[escape(row["label"]), row["engine"], f"{row['cached_tokens']:,}", seconds(row["median_s"]),
              seconds(row["min_s"]), seconds(row["max_s"]), str(len(row["runs_s"]))] for row in data["ttft"]]
     table = _table(["", "engine", "tokens cached", "median", "min", "max", "runs"], rows, numbers_from=2)

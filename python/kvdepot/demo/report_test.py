@@ -18,6 +18,12 @@ class Page(unittest.TestCase):
         for text in ("71 times sooner", "51 times after it was killed", "2 of 2 claims ok", "7.20 s", "141 ms"):
             self.assertIn(text, page)
 
+    def test_says_how_engines_got_it_as_the_depot_counted(self):
+        data = synthetic.result()
+        self.assertIn("in the depot's memory, of which 956 MB were lent", report.page(data))
+        data["lent"]["C"]["bytes"] -= 1
+        self.assertIn("Engines were sent it", report.page(data))
+
     def test_escapes_text(self):
         page = report.page(synthetic.result())
         self.assertIn("The &lt;bell&gt; hangs on", page)

@@ -10,6 +10,7 @@
                "cached_tokens": 0, "median_s": 7.2, "min_s": 7.2, "max_s": 7.2, "runs_s": [7.2]}],
      "ratios": {"cold_over_depot_6920_shm": 90.1, "cold_over_depot_after_kill_6920_shm": 60.2,
                 "depot_over_prefix_cache_6920_shm": 1.7},
+     "lent": {"B": {"bytes": 637009920, "of": 637009920}},
      "answers": [{"question": "...", "expected": "...", "prefix_cache": "...", "depot": "...",
                   "depot_after_kill": "..." | null, "tokens_identical": true}],
      "crash": {"kills": 3, "dirty_bytes": [0, 0, 0], "exit": ["SIGKILL"], "restart_s": [0.1], "recovery_ms": [12.0],
@@ -25,9 +26,10 @@
      "checks": [{"name": "...", "ok": true, "detail": "..."}]}
 
 Times are seconds unless the name says otherwise; events count from the request's submission. A part that was not run
-is null (or an empty list). Ratios have the names of `make bench-engine`: `_shm`, as the engines read the depot's
-memory. `ttft` is time to first token of document plus question. `status` is "ok" only when every check is;
-"incomplete" when the run ended before its last step. The file is replaced as a whole, never half written.
+is null (or an empty list). `lent` is what the depot's counter says of engines that read its memory, of the KV that they
+got. Ratios have the names of `make bench-engine`: `_shm` where all of it was lent, else `_tcp`. `ttft` is time to first
+token of document plus question. `status` is "ok" only when every check is; "incomplete" when the run ended before its
+last step. The file is replaced as a whole, never half written.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ class Result:
             "format": FORMAT, "status": "incomplete", "version": machine.version(),
             "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "seconds": 0.0, "steps": [],
-            "machine": machine.facts(), "engine": {}, "document": {}, "ttft": [], "ratios": {}, "answers": [],
-            "crash": None, "sweep": None, "timeline": None, "checks": [],
+            "machine": machine.facts(), "engine": {}, "document": {}, "ttft": [], "ratios": {}, "lent": {},
+            "answers": [], "crash": None, "sweep": None, "timeline": None, "checks": [],
         }
 
     def check(self, name: str, ok: bool, detail: str = "") -> bool:
@@ -73,13 +75,15 @@ class Result:
 
     def add_ratios(self) -> None:
         """What can be said from the times to first token that were measured."""
+        way = "shm" if all_lent(self.data) else "tcp"
+        self.data["ratios"] = {}
         for name, above, below in (("cold_over_depot", "cold", "depot"),
                                    ("cold_over_depot_after_kill", "cold", "depot_after_kill"),
                                    ("depot_over_prefix_cache", "depot", "prefix_cache")):
             over, under = self.median_s(above), self.median_s(below)
             if over and under:
                 tokens = self.data["document"]["tokens"] + self.data["document"]["question_tokens"]
-                self.data["ratios"][f"{name}_{tokens}_shm"] = over / under
+                self.data["ratios"][f"{name}_{tokens}_{way}"] = over / under
 
     def ratio(self, name: str) -> float:
         return next((value for key, value in self.data["ratios"].items() if key.rsplit("_", 2)[0] == name), 0.0)
@@ -90,6 +94,12 @@ class Result:
         ok = bool(self.data["checks"]) and all(check["ok"] for check in self.data["checks"])
         self.data["status"] = "ok" if ok else "failed"
         return ok
+
+
+def all_lent(data: dict) -> bool:
+    """Whether all that engines got of the depot was read in its memory, by its own counter."""
+    lent = data.get("lent", {}).values()
+    return bool(lent) and all(engine["bytes"] >= engine["of"] for engine in lent)
 
 
 def save(data: dict, path: Path) -> None:

@@ -96,6 +96,13 @@ class Run(unittest.TestCase):
         self.assertIn("engine B's answers are those of an engine with its own cache", self.failed())
         self.assertIn("DIFFERENT", output)
 
+    def test_a_depot_that_sends_what_engines_are_said_to_read_in_its_memory_fails(self):
+        status, _ = self.run_demo("--quick", "--only", "reuse", "--depot-fault", "sends")
+        self.assertEqual(status, 1)
+        self.assertIn("engine B read it in the depot's memory", self.failed())
+        self.assertIn("cold_over_depot_6920_tcp", self.result()["ratios"])
+        self.assertIn("Engines were sent it", (self.build / "demo" / "report.html").read_text())
+
     def test_loads_that_were_promised_and_given_up_fail(self):
         status, _ = self.run_demo("--quick", "--only", "reuse", "--worker-fault", "gives-up")
         self.assertEqual(status, 1)

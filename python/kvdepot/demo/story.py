@@ -36,6 +36,7 @@ class Story:
     revived: dict[str, Answer] = field(default_factory=dict)    # C's
     records: dict[str, int] = field(default_factory=dict)       # that the depot sent to each engine for them
     failed: dict[str, int] = field(default_factory=dict)        # blocks of them that did not come
+    lent: dict[str, int] = field(default_factory=dict)          # bytes that each read in the depot's memory
 
     def __post_init__(self) -> None:
         texts = [text for text, _ in document.QUESTIONS]
@@ -52,12 +53,14 @@ class Story:
         return self.lab.ask(engine, self.document + self.questions[question])
 
     def ask_loading(self, engine: str, question: str) -> tuple[Answer, int]:
-        """Also the bytes that the depot read from flash meanwhile. Adds up records sent and blocks that failed."""
+        """Also the bytes that the depot read from flash meanwhile. Adds up records sent, blocks that failed and bytes
+        lent."""
         before, failed = self.lab.depot.stats(), self.lab.blocks_failed(engine)
         answer = self.ask(engine, question)
         after = self.lab.depot.stats()
         self.failed[engine] = self.failed.get(engine, 0) + self.lab.blocks_failed(engine) - failed
         self.records[engine] = self.records.get(engine, 0) + int(after["keys_got"] - before["keys_got"])
+        self.lent[engine] = self.lent.get(engine, 0) + int(after["bytes_lent"] - before["bytes_lent"])
         return answer, int(after["flash_bytes_read"] - before["flash_bytes_read"])
 
 
@@ -117,12 +120,16 @@ def judge_loads(story: Story, name: str, engine: str, answers: dict[str, Answer]
     result = story.lab.result
     cached = min(answer.cached for answer in answers.values())
     result.add_ttft(name, engine, cached, [answer.first_s for answer in answers.values()])
+    lent, kv_bytes = story.lent[engine], result.data["document"]["kv_bytes"] * len(answers)
+    result.data["lent"][engine] = {"bytes": lent, "of": kv_bytes}
     result.add_ratios()
     sent, expected, failed = story.records[engine], story.blocks * len(answers), story.failed[engine]
     result.check(f"engine {engine} got the document from the depot",
                  cached == len(story.document) and sent == expected and not failed,
                  f"{cached} of {len(story.document)} tokens in each of {len(answers)} requests; the depot sent {sent} "
                  f"of {expected} blocks, {failed} failed")
+    result.check(f"engine {engine} read it in the depot's memory", lent >= kv_bytes,
+                 f"the depot lent {lent / 1e6:.1f} of {kv_bytes / 1e6:.1f} MB")
     same = sum(answer.tokens == story.own[question].tokens for question, answer in answers.items())
     result.check(f"engine {engine}'s answers are those of an engine with its own cache", same == len(answers),
                  f"{same} of {len(answers)} token for token")

@@ -2,8 +2,8 @@
 
 Speaks lines of JSON with fake_worker.py: {"put": [...]}, {"get": [...]}, {"match": [...]}, answered with
 {"prefix": n, "block_s": s}. "Flash" is a file in the data directory, written at once; the "pool" is forgotten at a
-kill. Faults: `--fault forgets` loses all at a start, `--fault corrupt` counts one damaged record, `--fault refuses`
-does not start.
+kill. Faults: `--fault forgets` loses all at a start, `--fault corrupt` counts one damaged record, `--fault sends`
+lends nothing of its memory, `--fault refuses` does not start.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class State:
     def __init__(self, directory: Path, fault: str, shape: float) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.file = directory / "records.json"
-        self.shape = shape
+        self.shape, self.fault = shape, fault
         kept = self.file.exists() and fault != "forgets"
         self.flash: set[str] = set(json.loads(self.file.read_text())) if kept else set()
         self.pool: set[str] = set()
         self.lock = threading.Lock()
         self.figures = dict.fromkeys(("keys_got", "puts", "bytes_put", "put_corrupt", "io_errors", "flash_bytes_read",
-                                      "dirty_bytes", "unfinished_puts"), 0)
+                                      "dirty_bytes", "unfinished_puts", "bytes_lent"), 0)
         self.figures |= {"recovered_records": len(self.flash), "recovery_ms": 1, "corrupt": int(fault == "corrupt")}
 
     def answer(self, command: dict) -> dict:
@@ -43,6 +43,7 @@ class State:
                 self.file.write_text(json.dumps(sorted(self.flash)))
             for key in command.get("get", []):
                 self.figures["keys_got"] += 1
+                self.figures["bytes_lent"] += 0 if self.fault == "sends" else SLAB_BYTES
                 self.figures["flash_bytes_read"] += 0 if key in self.pool else SLAB_BYTES
                 self.pool.add(key)
             prefix = 0

@@ -24,6 +24,7 @@ def result() -> dict:
                  _ttft("depot_after_kill", "from the depot after SIGKILL", [0.141, 0.150, 0.138])],
         "ratios": {"cold_over_depot_6920_shm": 71.3, "cold_over_depot_after_kill_6920_shm": 51.1,
                    "depot_over_prefix_cache_6920_shm": 1.66},
+        "lent": {engine: {"bytes": 3 * 159252480, "of": 3 * 159252480} for engine in "BC"},
         "answers": [{"question": "The name of the dog is", "expected": "Bruno", "prefix_cache": "Bruno",
                      "depot": "Bruno", "depot_after_kill": "Bruno", "tokens_identical": True},
                     {"question": "The <bell> hangs on", "expected": "the wall", "prefix_cache": "the & wall",
