@@ -102,7 +102,6 @@ class Evictor {
   void check_tombstones(Task& task);
   void check_readers(Task& task);
   void write_header(Task& task);
-  [[nodiscard]] std::uint64_t unopened() const;
   void header_durable(Task& task);
   void discard_next();
   void discarded(Task& task, const Status& status);
