@@ -10,10 +10,15 @@
 // After a failed flush the open segment is closed, tombstones that were not flushed before are written again, and a put
 // that asks for `synced` appends its record anew; the first copy counts until that is written. Over the write budget no
 // record is written: what would have to be now stays in DRAM only, where it may be evicted, and its puts end with
-// kBusy. Removals and what segments need for themselves are written all the same. Belongs to the store's loop;
+// kBusy. Removals and what segments need for themselves are written all the same.
+//
+// Of several devices the one that has been given the least takes the next frame (policy::Placement), tombstones go to
+// theirs. What a record replaces or outdates on another device gets a tombstone there behind a flush of the record; its
+// puts are told behind that. What a device had when it went off is written to the others. Belongs to the store's loop;
 // acknowledgements come from the loop.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -21,6 +26,7 @@
 #include <vector>
 
 #include "io/loop.h"
+#include "policy/placement.h"
 #include "store/device_log.h"
 #include "store/pool.h"
 #include "store/recycler.h"
@@ -40,7 +46,7 @@ class Demoter {
     Duration idle{};
   };
 
-  Demoter(Flash& flash, Pool& pool, DeviceLog& log, Timing timing);
+  Demoter(Flash& flash, Pool& pool, const DeviceLogs& logs, Timing timing);
 
   // Whether gets are being served from flash: demotion then waits when it can.
   void on_reading(std::function<bool()> reading) { reading_ = std::move(reading); }
@@ -70,17 +76,19 @@ class Demoter {
 
   // Nothing is dirty, no tombstone waits, nothing is being written.
   [[nodiscard]] bool settled() const noexcept;
-  // The device is off: dirty records become evictable, waiting puts end with kIo, also those whose frame or flush is
-  // still with the device. Tombstones wait.
-  void device_off();
+  // A device is off: what it had is written to another one; its flushes end with kIo, its tombstones wait. Where none
+  // is on, dirty records become evictable, and waiting puts end with kIo.
+  void device_off(DeviceLog& log);
   // It is back: what waits is written now.
-  void device_back();
-  // Behind that, of any record: a clean one that was not written while the device was off, or that it has lost, takes
+  void device_back(DeviceLog& log);
+  // Behind that, of any record: a clean one that was not written while no device was on, or that one has lost, takes
   // the copy that there is or is written. False: too much waits.
   bool catch_up(PoolRecord& record);
 
  private:
   using Queue = List<PoolRecord, &PoolRecord::link>;
+  static Status budget_spent() { return fail(Code::kBusy, "the write budget is spent"); }
+  static Status beyond_quota() { return fail(Code::kBusy, "the record is larger than the tenant's quota of flash"); }
   using Tenants = List<TenantSpace, &TenantSpace::pressing_link>;
 
   void pump();
@@ -88,12 +96,16 @@ class Demoter {
   enum class Which : std::uint8_t { kNone, kOfPressing, kAll };
   [[nodiscard]] Which must_write();
   bool write_one(Which which);
+  bool write_to(DeviceLog& log, Which which);
   [[nodiscard]] PoolRecord* next(Which which) const noexcept;
-  [[nodiscard]] bool only_carried() const noexcept;
-  void fill(Frame& frame, Which which);
-  void frame_done(Frame& frame, const Status& status);
-  void record_written(PoolRecord& record, const FlashPlace& place);
+  [[nodiscard]] static bool only_carried(const DeviceLog& log) noexcept;
+  void fill(DeviceLog& log, Frame& frame, Which which);
+  void frame_done(DeviceLog& log, Frame& frame, const Status& status);
+  void record_written(DeviceLog& log, PoolRecord& record, const FlashPlace& place);
   void record_failed(PoolRecord& record, const FlashPlace& place);
+  void write_elsewhere(PoolRecord& record);
+  bool make_index_room_now(DeviceLog& log);
+  void end_elsewhere(DeviceLog& log, std::vector<Tombstone> copies);
   [[nodiscard]] std::optional<FlashPlace> copy_of(const PoolRecord& record) const;
   [[nodiscard]] bool take_copy(PoolRecord& record);
   void write_again(PoolRecord& record);
@@ -103,20 +115,35 @@ class Demoter {
   void drop_due();
   void add_ack(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack);
   void take_acks(PoolRecord& record, const Status& status);
+  void tell_behind_removals(DeviceLog& log, std::move_only_function<void(Status)> on_ack);
+  enum class Removals : std::uint8_t { kWritten, kWaiting, kLost };
+  [[nodiscard]] Removals removals_before(std::uint64_t put_seq) const;
   void take_removals();
-  void flushed(bool ok);
+  void flushed(DeviceLog& log, bool ok);
   void tell_acks();
   void uncount(const PoolRecord& record);
   void dequeue(PoolRecord& record);
   void sort_in(TenantSpace& tenant);
+  [[nodiscard]] DeviceLog& log_of(const FlashPlace& place) const {
+    return *logs_[flash_.segments.at(place.segment).device];
+  }
+  // Whether it holds for a device that is on.
+  [[nodiscard]] bool any(auto holds) const {
+    return std::ranges::any_of(logs_, [&](const auto& log) { return log->device.health.on() && holds(*log); });
+  }
+  [[nodiscard]] bool pending() const {
+    return any([](const DeviceLog& log) { return log.device.tombstones.pending(); });
+  }
+  // Whether all that are on would be, with so many bytes more.
+  [[nodiscard]] bool over_budget(std::uint64_t more = 0) const {
+    return !any([more](DeviceLog& log) { return !log.device.over_budget(more); });
+  }
 
   Flash& flash_;
   Pool& pool_;
-  FlashDevice& device_;
-  LogWriter& writer_;
-  Evictor& evictor_;
-  SyncQueue& syncs_;
+  const DeviceLogs& logs_;
   const Timing timing_;
+  policy::Placement placement_;
   std::function<bool()> reading_;
 
   Queue urgent_;                   // somebody waits for them
@@ -125,7 +152,6 @@ class Demoter {
   bool pressure_ = false;
   Tenants pressing_;  // those with records that are to be written now; they take turns with frames
   bool flush_always_ = false;
-  bool catching_up_ = false;  // tombstones that waited for the device are written
   Time last_activity_;
   Time removal_at_ = kNever;  // when the first tombstone that waits was seen
   io::Timer pump_;

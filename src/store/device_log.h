@@ -33,6 +33,7 @@ struct DeviceLog {
   LogWriter writer;
   Scrubber scrubber;
   UseTable uses;
+  bool catching_up = false;  // tombstones that waited for the device are written: the demoter's
 };
 
 // By device, in the order of Flash::devices.

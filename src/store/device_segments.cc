@@ -95,6 +95,7 @@ void DeviceSegments::ready(std::uint32_t segment, std::uint64_t generation, std:
   Segment& made = all_.at(segment);
   made.state = SegmentState::kReady;
   made.generation = generation;
+  made.next_generation = 0;
   made.unopened = unopened;
   made.removed = 0;
   made.order = 0;
@@ -112,12 +113,6 @@ std::optional<std::uint32_t> DeviceSegments::open_next(bool last_too) {
   all_.at(segment).state = SegmentState::kOpen;
   all_.at(segment).order = all_.next_order(all_.at(segment).generation);
   return segment;
-}
-
-std::uint64_t DeviceSegments::ready_generation_min() const noexcept {
-  std::uint64_t lowest = UINT64_MAX;
-  for (const std::uint32_t segment : ready_) lowest = std::min(lowest, all_.at(segment).generation);
-  return lowest;
 }
 
 std::span<const std::uint32_t> DeviceSegments::recent(std::size_t max) {

@@ -69,8 +69,6 @@ class DeviceSegments {
   // occupied, so a store never runs or crashes into a state in which no segment can be given up.
   std::optional<std::uint32_t> open_next(bool last_too);
   [[nodiscard]] std::uint32_t ready_count() const noexcept { return static_cast<std::uint32_t>(ready_.size()); }
-  // The lowest generation of ready ones; the highest number when there are none.
-  [[nodiscard]] std::uint64_t ready_generation_min() const noexcept;
   // Neither free, ready nor being made so.
   [[nodiscard]] std::uint32_t occupied() const noexcept;
   [[nodiscard]] std::uint32_t count_in(SegmentState state) const noexcept;

@@ -288,7 +288,8 @@ void Evictor::write_header(Task& task) {
   header.generation = task.new_generation;
   header.boot_epoch = device_.volume.boot_epoch();
   header.segment_bytes = flash_.segment_bytes();
-  task.unopened = unopened();
+  flash_.segments.at(task.segment).next_generation = task.new_generation;
+  task.unopened = flash_.segments.unopened(flash_.segments.at(task.segment).device);
   encode_segment_header(task.header.span(), device_.volume.seeds(), header, device_.segments.recent(kRecentMax),
                         task.unopened);
   submit(task, io::DiskOp::Kind::kWrite, device_.offset_of(task.segment), task.header.span(),
@@ -296,16 +297,6 @@ void Evictor::write_header(Task& task) {
            if (!status) return retry(task);
            syncs_.request([this, &task](Status synced) { synced ? header_durable(task) : retry(task); });
          });
-}
-
-// The lowest generation of segments that will be opened with the header that they have or are being given. Headers that
-// are in flight together may end, and so be opened, in another order than they were begun.
-std::uint64_t Evictor::unopened() const {
-  std::uint64_t lowest = device_.segments.ready_generation_min();
-  for (const auto& task : tasks_)
-    if (task->step == Task::Step::kHeader || task->step == Task::Step::kDiscard)
-      lowest = std::min(lowest, task->new_generation);
-  return lowest;
 }
 
 // ---- (6) discard ----
@@ -357,6 +348,7 @@ void Evictor::finish(Task& task) {
   flash_.release_namespaces(task.segment);
   if (task.retire) {
     flash_.segments.at(task.segment).generation = task.new_generation;
+    flash_.segments.at(task.segment).next_generation = 0;
     flash_.segments.at(task.segment).state = SegmentState::kRetired;
   } else {
     device_.segments.ready(task.segment, task.new_generation, task.unopened);
@@ -372,7 +364,8 @@ void Evictor::finish(Task& task) {
 // The segment stays given up. Its header may or may not be the new one, so it counts as living until a write succeeds.
 void Evictor::retry(Task& task) {
   task.step = Task::Step::kRetry;
-  if (!device_.health.on()) return;  // see resume()
+  flash_.segments.at(task.segment).next_generation = 0;  // it will have another one
+  if (!device_.health.on()) return;                      // see resume()
   flash_.log.warn(fmt::format("store: segment {} could not be prepared; trying again", task.segment));
   const bool waited_for = device_.tombstones.awaits_end(task.segment);  // nobody's removal may hang on it
   ++task.failures;

@@ -109,7 +109,6 @@ class Evictor {
   void check_readers(Task& task);
   void prepare(Task& task);
   void write_header(Task& task);
-  [[nodiscard]] std::uint64_t unopened() const;
   void header_durable(Task& task);
   void discard_next();
   void discarded(Task& task, const Status& status);

@@ -60,37 +60,50 @@ void Flash::release_namespaces(std::uint32_t segment) {
 }
 
 void Flash::bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation, std::uint64_t put_seq) {
-  if (put_seq == 0) put_seq = put_seq_next++;
+  end({key, put_seq == 0 ? put_seq_next++ : put_seq, segment, generation});
+}
+
+void Flash::end(const Tombstone& tombstone) {
+  const std::uint32_t segment = tombstone.segment;
   FlashDevice& device = device_of(segment);
   if (!device.health.on() && device.tombstones.waiting() >= removals_waiting_max) {
-    if (segments.at(segment).generation != generation) return;
+    if (segments.at(segment).generation != tombstone.generation) return;
     segments.at(segment).doomed = true;
-    return device.tombstones.await_end(segment, put_seq);
+    return device.tombstones.await_end(segment, tombstone.put_seq);
   }
-  hold_namespace(segment, key.ns);
-  device.tombstones.add({key, put_seq, segment, generation});
+  hold_namespace(segment, tombstone.key.ns);
+  device.tombstones.add(tombstone);
 }
 
-void Flash::replaced_by(PoolRecord& record, const FlashPlace& place, const std::vector<ReplacedPlace>& outdated) {
+std::vector<Tombstone> Flash::replaced_by(PoolRecord& record, const FlashPlace& place,
+                                          const std::vector<ReplacedPlace>& outdated) {
+  std::vector<Tombstone> elsewhere;
+  const auto take = [&](const ReplacedPlace& old, bool outdates) {
+    if (const auto tombstone = imply(record, place, old, outdates)) elsewhere.push_back(*tombstone);
+  };
   const auto replaced = std::exchange(record.replaced, {});
-  for (const ReplacedPlace& old : replaced) imply(record, place, old, false);
+  for (const ReplacedPlace& old : replaced) take(old, false);
   for (const ReplacedPlace& old : outdated)
-    if (std::ranges::find(replaced, old) == replaced.end()) imply(record, place, old, true);
+    if (std::ranges::find(replaced, old) == replaced.end()) take(old, true);
+  return elsewhere;
 }
 
-void Flash::imply(const PoolRecord& record, const FlashPlace& place, const ReplacedPlace& old, bool outdates) {
-  if (old.segment == place.segment && old.generation == place.generation) return;  // they go together
-  if (segments.at(old.segment).generation != old.generation) return;
+std::optional<Tombstone> Flash::imply(const PoolRecord& record, const FlashPlace& place, const ReplacedPlace& old,
+                                      bool outdates) {
+  if (old.segment == place.segment && old.generation == place.generation) return {};  // they go together
+  if (segments.at(old.segment).generation != old.generation) return {};
   hold_namespace(old.segment, record.key.ns);
   Tombstone tombstone{record.key, record.put_seq, old.segment, old.generation};
   tombstone.outdates = outdates;
   // Where a flush has failed a scan may not come as far as the record.
   FlashDevice& device = device_of(old.segment);
+  if (&device != &device_of(place.segment)) return tombstone;
   if (segments.at(place.segment).unflushed) {
     device.tombstones.add(tombstone);
   } else {
     device.tombstones.imply(tombstone, place.segment, place.generation);
   }
+  return {};
 }
 
 std::vector<ReplacedPlace> Flash::take_strays(std::uint64_t hash) {

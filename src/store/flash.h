@@ -92,9 +92,13 @@ struct Flash {
   // it what is older. `put_seq`: that of its successor, which must not end with it; 0: there is none.
   // While its device is off removals_waiting_max wait; beyond that the segment is given up when it is back.
   void bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation, std::uint64_t put_seq = 0);
+  // The same of what this tombstone names.
+  void end(const Tombstone& tombstone);
   // `record`, which replaces others or outdates copies of it, is on flash at `place`: as long as it is there nothing
-  // older of its key is found, so it counts as their tombstone.
-  void replaced_by(PoolRecord& record, const FlashPlace& place, const std::vector<ReplacedPlace>& outdated);
+  // older of its key is found, so it counts as their tombstone where they lie on its device. Returns the tombstones of
+  // those on others, which are to get them.
+  [[nodiscard]] std::vector<Tombstone> replaced_by(PoolRecord& record, const FlashPlace& place,
+                                                   const std::vector<ReplacedPlace>& outdated);
   // Where records with this hash may lie that no index knows (Strays). They are forgotten.
   [[nodiscard]] std::vector<ReplacedPlace> take_strays(std::uint64_t hash);
   // The same record will not be on flash: what it replaces is removed.
@@ -107,6 +111,10 @@ struct Flash {
   // Some device is on: the tier is.
   [[nodiscard]] bool on() const noexcept {
     return std::ranges::any_of(devices, [](const auto& device) { return device->health.on(); });
+  }
+  // Some device may hold what nobody knows of.
+  [[nodiscard]] bool something_unknown() const noexcept {
+    return std::ranges::any_of(devices, [](const auto& device) { return device->unknown; });
   }
   // The highest number that a device has for this opening.
   [[nodiscard]] std::uint64_t boot_epoch() const noexcept {
@@ -137,7 +145,9 @@ struct Flash {
         copy && device_of(copy->place.segment).health.on() && !segments.lost(copy->place.segment, copy->place.offset);
     return there ? copy : std::nullopt;
   }
-  void imply(const PoolRecord& record, const FlashPlace& place, const ReplacedPlace& old, bool outdates);
+  // The tombstone that `old` is to get on its own device.
+  std::optional<Tombstone> imply(const PoolRecord& record, const FlashPlace& place, const ReplacedPlace& old,
+                                 bool outdates);
 
   std::vector<std::vector<NamespaceHandle>> segment_namespaces_;
   HiddenHashes hidden_;

@@ -29,13 +29,16 @@ Loader::Loader(Flash& flash, Pool& pool, const DeviceLogs& logs, bool verify)
       verify_(flash.loop, [this] { take_all_landed(); }),
       deliver_(flash.loop, [this] { deliver(); }),
       pump_(flash.loop, [this] { pump(); }) {
-  landed_.reserve(kOpsMax * kPartsMax);
-  taking_.reserve(kOpsMax * kPartsMax);
+  landed_.reserve(logs.size() * kOpsMax * kPartsMax);
+  taking_.reserve(logs.size() * kOpsMax * kPartsMax);
   while (free_waiters_.size() < pool_.reserved(kWaitersReserved)) add_waiter();
-  for (Op& op : ops_) {
-    op.parts.reserve(kPartsMax);
-    op.buffers.reserve(2 * kPartsMax);
-    free_ops_.push_back(&op);
+  while (lanes_.size() < logs.size()) {
+    lanes_.push_back(std::make_unique<Lane>());
+    for (Op& op : lanes_.back()->ops) {
+      op.parts.reserve(kPartsMax);
+      op.buffers.reserve(2 * kPartsMax);
+      lanes_.back()->free_ops.push_back(&op);
+    }
   }
 }
 
@@ -87,11 +90,12 @@ void Loader::enqueue(PoolRecord& record) {
   const PoolRecord::Load& load = *record.load;
   const bool work = load.wanted.any() || load.table_wanted;
   const bool demanded = !load.waiters.empty();
-  if (demanded_.holds(record) && !(work && demanded)) demanded_.erase(record);
-  if (promoted_.holds(record) && !(work && !demanded)) promoted_.erase(record);
+  Lane& lane = lane_of(record);
+  if (lane.demanded.holds(record) && !(work && demanded)) lane.demanded.erase(record);
+  if (lane.promoted.holds(record) && !(work && !demanded)) lane.promoted.erase(record);
   if (!work) return;
   activate(record);
-  auto& queue = demanded ? demanded_ : promoted_;
+  auto& queue = demanded ? lane.demanded : lane.promoted;
   if (!queue.holds(record)) queue.push_back(record);
 }
 
@@ -113,12 +117,16 @@ void Loader::deactivate(PoolRecord& record) {
 }
 
 void Loader::pump() {
-  while (!free_ops_.empty()) {
-    auto& queue = demanded_.empty() ? promoted_ : demanded_;
+  for (const auto& lane : lanes_) pump(*lane);
+}
+
+void Loader::pump(Lane& lane) {
+  while (!lane.free_ops.empty()) {
+    auto& queue = lane.demanded.empty() ? lane.promoted : lane.demanded;
     PoolRecord* record = queue.pop_front();
     if (record == nullptr) return;
-    Op& op = *free_ops_.back();
-    free_ops_.pop_back();
+    Op& op = *lane.free_ops.back();
+    lane.free_ops.pop_back();
     op.parts.clear();
     op.buffers.clear();
     Extent extent = next_extent(*record);
@@ -135,7 +143,7 @@ void Loader::pump() {
     }
     for (const Part& part : op.parts)
       if (part.record->load->wanted.any()) queue.push_back(*part.record);
-    submit(op);
+    submit(lane, op);
   }
 }
 
@@ -180,10 +188,10 @@ void Loader::add_part(Op& op, PoolRecord& record, const Extent& extent) {
   pool_.hold(record);
 }
 
-void Loader::submit(Op& op) {
+void Loader::submit(Lane& lane, Op& op) {
   op.op.kind = io::DiskOp::Kind::kRead;
   op.op.buffers = op.buffers;
-  op.op.on_done = [this, &op](Status status) { completed(op, status); };
+  op.op.on_done = [this, &lane, &op](Status status) { completed(lane, op, status); };
   flash_.device_of(op.parts.front().record->place.segment).submit(op.op);
 }
 
@@ -191,10 +199,10 @@ void Loader::submit(Op& op) {
 
 // Verification takes time that the device would wait for: first it gets its next operations, at the end of this turn of
 // the loop, then what has landed is looked at.
-void Loader::completed(Op& op, const Status& status) {
+void Loader::completed(Lane& lane, Op& op, const Status& status) {
   for (const Part& part : op.parts) landed_.push_back({part, status});
-  free_ops_.push_back(&op);
-  pump();
+  lane.free_ops.push_back(&op);
+  pump(lane);
   if (!verify_.armed()) verify_.arm(flash_.loop.now());
 }
 
@@ -396,15 +404,22 @@ void Loader::abandon(PoolRecord& record, const Status& why) {
   settle(record);
 }
 
-void Loader::abandon_all(const Status& why, bool now) {
-  promotions_.clear();
-  for (const auto& waiter : all_waiters_)
-    if (waiter->get != nullptr && !finished_.holds(*waiter)) {
-      PoolRecord& record = *waiter->record;
-      finish(*waiter, why);
-      settle(record);
-    }
-  if (now) deliver();
+void Loader::abandon_all(const Status& why) {
+  abandon_those(why, nullptr);
+  deliver();
+}
+
+void Loader::abandon_all_of(const FlashDevice& device) { abandon_those(tier_is_off(), &device); }
+
+void Loader::abandon_those(const Status& why, const FlashDevice* device) {
+  if (!flash_.on() || device == nullptr) promotions_.clear();
+  for (const auto& waiter : all_waiters_) {
+    if (waiter->get == nullptr || finished_.holds(*waiter)) continue;
+    PoolRecord& record = *waiter->record;
+    if (device != nullptr && &flash_.device_of(record.place.segment) != device) continue;
+    finish(*waiter, why);
+    settle(record);
+  }
 }
 
 // ---- Promotions ----

@@ -62,8 +62,10 @@ class Loader {
   void promote(const RecordKey& key);
   // The record is removed or lost: its gets end with `why`, nothing more of it is read.
   void abandon(PoolRecord& record, const Status& why);
-  // All gets end with `why`: the tier went off, or (`now`: from inside) the store closes.
-  void abandon_all(const Status& why, bool now = false);
+  // All gets end with `why`, from inside: the store closes.
+  void abandon_all(const Status& why);
+  // Those that wait for this device: it went off.
+  void abandon_all_of(const FlashDevice& device);
 
   // Gets are waiting.
   [[nodiscard]] bool busy() const noexcept { return waiters_ > 0; }
@@ -91,19 +93,31 @@ class Loader {
     Status status;
   };
 
+  // What one device reads. Each has its own, so that none waits for another.
+  struct Lane {
+    List<PoolRecord, &PoolRecord::load_link> demanded;  // with layers to submit, and gets that wait
+    List<PoolRecord, &PoolRecord::load_link> promoted;  // with layers to submit, nobody waits
+    std::array<Op, kOpsMax> ops;
+    std::vector<Op*> free_ops;
+  };
+
   void expect(PoolRecord& record, const FlashPlace& place);
   // Queueing and submitting.
   void want(PoolRecord& record, std::uint32_t first, std::uint32_t count);
   void enqueue(PoolRecord& record);
   void pump();
+  void pump(Lane& lane);
+  [[nodiscard]] Lane& lane_of(const PoolRecord& record) const {
+    return *lanes_[flash_.segments.at(record.place.segment).device];
+  }
   // What is to be read next of a record with something wanted.
   [[nodiscard]] Extent next_extent(const PoolRecord& record) const;
   // Whether `extent` may share `op`, which ends at `end`.
   [[nodiscard]] bool joins(const Op& op, std::uint64_t end, const PoolRecord& record, const Extent& extent) const;
   void add_part(Op& op, PoolRecord& record, const Extent& extent);
-  void submit(Op& op);
+  void submit(Lane& lane, Op& op);
   // Completion and verification; false when the record was given up.
-  void completed(Op& op, const Status& status);
+  void completed(Lane& lane, Op& op, const Status& status);
   void take_all_landed();
   void take(const Part& part, const Status& status);
   bool take_table(PoolRecord& record);
@@ -114,6 +128,7 @@ class Loader {
   void activate(PoolRecord& record);
   void deactivate(PoolRecord& record);
   // Gets.
+  void abandon_those(const Status& why, const FlashDevice* device);
   void add_waiter();
   Waiter& new_waiter();
   void finish(Waiter& waiter, const Status& how);
@@ -131,10 +146,7 @@ class Loader {
   Drop drop_;
   Start start_promotion_;
 
-  List<PoolRecord, &PoolRecord::load_link> demanded_;  // with layers to submit, and gets that wait
-  List<PoolRecord, &PoolRecord::load_link> promoted_;  // with layers to submit, nobody waits
-  std::array<Op, kOpsMax> ops_;
-  std::vector<Op*> free_ops_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // by device
   std::vector<Landed> landed_, taking_;
   io::Timer verify_;  // for what has landed; behind the submission of what follows it
 

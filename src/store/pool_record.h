@@ -26,6 +26,7 @@
 
 namespace kvd::store {
 
+class Frame;
 class Loader;
 class Pool;
 class PoolRecord;
@@ -108,16 +109,17 @@ class PoolRecord {
   std::uint32_t pages = 0;
   std::uint32_t layer_base = 0;  // the first layer that the image has room for; not 0 in a passing one only
   State state = State::kFree;
-  bool in_frame = false;  // its image is being written to flash
-  bool missed = false;    // it was put, or was to be written, while the flash tier was off
-  bool urgent = false;    // somebody waits for it to be written
-  bool replaces = false;  // its put takes the place of what is stored under its key
+  bool missed = false;  // it was put, or was to be written, while the flash tier or the device that it went to was off
+  bool urgent = false;  // somebody waits for it to be written
+  bool replaces = false;        // its put takes the place of what is stored under its key
+  bool ends_elsewhere = false;  // it is on flash, and tombstones on other devices end what it replaces
   std::uint8_t write_failures = 0;
   std::uint32_t pins = 0;     // outside references
   std::uint32_t leases = 0;   // of these, leases
   std::uint32_t holds = 0;    // the store's own: I/O on its pages, gets that wait
   std::uint64_t used_at = 0;  // grows with each use: its place in the order of eviction
   std::uint64_t put_seq = 0;
+  const Frame* frame = nullptr;  // that its image is being written with
   Time published{};
   FlashPlace place;
   std::span<const std::uint64_t> checksums;  // of all layers; into the table page, or `own_checksum`

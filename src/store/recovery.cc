@@ -81,11 +81,18 @@ bool same(const Tombstone& a, const Tombstone& b) {
   return a.segment == b.segment && a.generation == b.generation && a.key.hash == b.key.hash && a.put_seq == b.put_seq;
 }
 
-// Those that say the same behind each other, those in segments of `last` behind others.
-void sort_alike(std::vector<Tombstone>& tombstones, const std::vector<std::uint32_t>& last) {
-  std::ranges::sort(tombstones, {}, [&last](const Tombstone& t) {
+// Whether what holds it lies on another device than what it names.
+bool is_elsewhere(const Tombstone& t, const Segments& segments) {
+  return segments.at(t.holder).device != segments.at(t.segment).device;
+}
+
+// Those that say the same behind each other, those in segments of `last` behind others, and those that are told by what
+// lies on another device behind these.
+void sort_alike(std::vector<Tombstone>& tombstones, const std::vector<std::uint32_t>& last, const Segments& segments) {
+  std::ranges::sort(tombstones, {}, [&](const Tombstone& t) {
     const bool in_last = std::ranges::find(last, t.holder) != last.end();
-    return std::tuple(t.segment, t.generation, t.key.hash, t.put_seq, in_last, t.holder_generation);
+    return std::tuple(t.segment, t.generation, t.key.hash, t.put_seq, is_elsewhere(t, segments), in_last,
+                      t.holder_generation);
   });
 }
 
@@ -469,7 +476,7 @@ bool Recovery::apply_tombstones() {
   std::vector<bool> needed(flash_.segments.count());
   const bool applied = each_part([&](Part& part) {
     apply(part);
-    sort_alike(part, {});
+    sort_alike(part, {}, flash_.segments);
     note_needed(part, needed);
   });
   if (!applied) return false;
@@ -494,10 +501,12 @@ void Recovery::apply(Part& part) {
 // Which segments hold a tombstone that no other one holds and that names something; `part` is sorted.
 void Recovery::note_needed(const Part& part, std::vector<bool>& needed) const {
   for (std::size_t i = 0, end = 0; i < part.size(); i = end) {
-    const Tombstone& t = part[i];
-    while (end < part.size() && same(t, part[end])) ++end;
+    const Tombstone& t = part[i];  // one that lies on its device, where there is one
+    std::size_t held = 0;
+    for (end = i; end < part.size() && same(t, part[end]); ++end)
+      held += is_elsewhere(part[end], flash_.segments) ? 0 : 1;
     const bool names_something = t.segment != t.holder && t.generation == flash_.segments.at(t.segment).generation;
-    if (end == i + 1 && names_something) needed[t.holder] = true;
+    if (held == 1 && names_something) needed[t.holder] = true;
   }
 }
 
@@ -516,14 +525,18 @@ std::vector<std::uint32_t> Recovery::segments_of_copies(const std::vector<bool>&
 }
 
 // A crash while tombstones were carried over leaves two copies. One is enough, and not the one in a segment of which
-// all are elsewhere, too (`last`): that may be all that is free to be given up, so it must have nothing to carry.
+// all are elsewhere, too (`last`): that may be all that is free to be given up, so it must have nothing to carry. What
+// only another device tells is written to the one that it means, so that each is right alone.
 void Recovery::restore(Part& part, const std::vector<std::uint32_t>& last) {
-  sort_alike(part, last);
+  sort_alike(part, last, flash_.segments);
   const auto rest = std::ranges::unique(part, same);
   part.erase(rest.begin(), rest.end());
   for (const Tombstone& tombstone : part) {
     flash_.hold_namespace(tombstone.segment, tombstone.key.ns);
-    flash_.device_of(tombstone.segment).tombstones.restore(tombstone);
+    Tombstones& own = flash_.device_of(tombstone.segment).tombstones;
+    if (!is_elsewhere(tombstone, flash_.segments)) own.restore(tombstone);
+    if (is_elsewhere(tombstone, flash_.segments))
+      own.add({tombstone.key, tombstone.put_seq, tombstone.segment, tombstone.generation});
   }
   part = {};
 }

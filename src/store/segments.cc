@@ -39,6 +39,17 @@ void Segments::seal(std::uint32_t segment, bool next_victim) {
   device_of(segment).sealed(segment, next_victim);
 }
 
+std::uint64_t Segments::unopened(std::uint8_t device) const noexcept {
+  std::uint64_t lowest = UINT64_MAX;
+  for (const Segment& segment : segments_) {
+    const bool takes_frames =
+        segment.state == SegmentState::kReady || (segment.state == SegmentState::kOpen && segment.device != device);
+    if (takes_frames) lowest = std::min(lowest, segment.generation);
+    if (segment.next_generation != 0) lowest = std::min(lowest, segment.next_generation);
+  }
+  return lowest;
+}
+
 // Headers that are written together get ready in any order. Above all of earlier openings, whose generations are lower.
 std::uint64_t Segments::next_order(std::uint64_t generation) noexcept {
   return order_ = std::max(order_ + 1, generation);

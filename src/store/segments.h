@@ -41,12 +41,13 @@ struct LogPosition {
 
 struct Segment {
   SegmentState state = SegmentState::kFree;
-  std::uint8_t device = 0;       // that it lies on
-  std::uint64_t generation = 0;  // of its header on flash; 0 = none
-  std::uint64_t unopened = 0;    // the same (format.h: kUnopenedAt)
-  std::uint64_t order = 0;       // grows with each segment that is opened; > 0 where there are records
-  std::uint32_t readers = 0;     // loads that still have to read from it
-  std::uint32_t removed = 0;     // tombstones that name it
+  std::uint8_t device = 0;            // that it lies on
+  std::uint64_t generation = 0;       // of its header on flash; 0 = none
+  std::uint64_t unopened = 0;         // the same (format.h: kUnopenedAt)
+  std::uint64_t order = 0;            // grows with each segment that is opened; > 0 where there are records
+  std::uint64_t next_generation = 0;  // of the header that is being written to it; 0 = none
+  std::uint32_t readers = 0;          // loads that still have to read from it
+  std::uint32_t removed = 0;          // tombstones that name it
   // Pages up to which frames have completed in this opening, had when the flush that runs began, and are covered by a
   // flush that ended well.
   std::uint32_t completed_to = 0, flushing_to = 0, flushed_to = 0;
@@ -99,6 +100,11 @@ class Segments {
   // kOpen or kSealing or (recovery) kUnread or kRecovered -> kSealed. `next_victim`: holds little that is worth
   // keeping.
   void seal(std::uint32_t segment, bool next_victim = false);
+
+  // The lowest generation of segments that may take frames behind the next one of this device that gets a header: those
+  // that have, or are being given, the header with which they will be opened; of other devices also those that are
+  // open. Headers that are in flight together may end, and so be opened, in another order than they were begun.
+  [[nodiscard]] std::uint64_t unopened(std::uint8_t device) const noexcept;
 
   // Segment::order of one that is opened now, with a header of this generation.
   [[nodiscard]] std::uint64_t next_order(std::uint64_t generation) noexcept;

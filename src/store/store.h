@@ -29,13 +29,21 @@
 
 namespace kvd::store {
 
+// A directory that holds one device of a store.
+struct DeviceOptions {
+  std::string dir;
+  std::uint64_t flash_bytes = 0;
+  bool flash_bytes_given = true;  // false: flash_bytes is for a new device only, an existing one keeps its size
+};
+
 struct StoreOptions {
   std::string dir;                                    // created with mode 0700; holds flash.kvd and LOCK
   std::uint64_t pool_bytes = std::uint64_t{1} << 30;  // DRAM tier, >= 64 MiB; the largest record must fit in 1/4 of it
   std::uint64_t flash_bytes = 0;                      // NVMe tier, rounded down to segments; 0 = DRAM only (dir unused)
-  bool flash_bytes_given = true;    // false: flash_bytes is for a new store only, an existing one keeps its size
-  std::uint64_t segment_bytes = 0;  // 16 MiB..256 MiB, power of two; 0 = the largest that gives 32 segments. Only a
-                                    // new store asks: an existing one keeps its own
+  bool flash_bytes_given = true;       // false: flash_bytes is for a new store only, an existing one keeps its size
+  std::vector<DeviceOptions> devices;  // beside that one, at most 15
+  std::uint64_t segment_bytes = 0;     // 16 MiB..256 MiB, power of two; 0 = the largest that gives 32 segments. Only a
+                                       // new store asks: an existing one keeps its own
   policy::Eviction eviction = policy::Eviction::kLru;  // which segment is given up for new records
   std::uint64_t index_records_max = 0;                 // 0 = flash_bytes / 64 KiB; 17.8 bytes of DRAM each
   std::uint64_t scrub_bytes_per_s = 0;                 // reading sealed segments to find damage; 0 = off

@@ -372,7 +372,8 @@ void StoreImpl::supersede(PoolRecord& record) {
     Flash& flash = tier_->flash;
     if (old != nullptr) {
       record.replaced = std::exchange(old->replaced, {});
-      if (old->in_frame || flash.backs(old->place)) record.note_replaced({old->place.segment, old->place.generation});
+      if (old->frame != nullptr || flash.backs(old->place))
+        record.note_replaced({old->place.segment, old->place.generation});
       tier_->demoter.replace(*old, record);
       tier_->loader.abandon(*old, fail(Code::kNotFound, "the record was replaced"));
     }
@@ -433,7 +434,7 @@ bool StoreImpl::check(NamespaceHandle ns, const block::RecordId& id) {
   stats_.corrupt.add();
   if (tier_ != nullptr) {
     const Status why = fail(Code::kCorrupt, "the record went bad in the pool");
-    if (record->in_frame) {  // what is being written is no better, and its tombstone ends an older copy as well
+    if (record->frame != nullptr) {  // what is being written is no better, and its tombstone ends an older copy as well
       bury(record->key, record->place);
       if (const auto known = tier_->flash.known(record->key.hash)) bury(record->key, known->place);
     }
@@ -486,7 +487,7 @@ void StoreImpl::forget_record(PoolRecord& record) {
   }
   if (record.load != nullptr && record.load->passing) return forget_passing(record);
   if (tier_ != nullptr) {
-    if (record.in_frame || (record.state == PoolRecord::State::kClean && tier_->flash.backs(record.place)))
+    if (record.frame != nullptr || (record.state == PoolRecord::State::kClean && tier_->flash.backs(record.place)))
       bury(record.key, record.place);
     tier_->flash.bury_replaced(record);
     tier_->demoter.forget(record, fail(Code::kCancelled, "the record was removed"));

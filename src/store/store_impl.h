@@ -32,11 +32,11 @@ class StoreImpl final : public Store {
   // What there is only with a flash tier. Declared in the order in which the parts use each other.
   struct FlashTier {
     FlashTier(io::Loop& loop, Log& log, StoreStats& stats, Namespaces& namespaces, Pool& pool,
-              StoreDirectory directory_in, std::vector<OpenedDevice> opened, std::uint64_t index_records_max,
-              const StoreOptions& options);
+              std::vector<StoreDirectory> directories_in, std::vector<OpenedDevice> opened,
+              std::uint64_t index_records_max, const StoreOptions& options);
     ~FlashTier();
     [[nodiscard]] DeviceLog& log_of(std::uint32_t segment) const { return *logs[flash.segments.at(segment).device]; }
-    StoreDirectory directory;
+    std::vector<StoreDirectory> directories;
     Flash flash;
     DeviceLogs logs;
     Demoter demoter;
@@ -106,6 +106,12 @@ class StoreImpl final : public Store {
 
   Status open_pool(std::string& why);
   Status open_flash(io::DiskFactory& disks, std::string& why);
+  Result<Volume> open_volume(io::DiskFactory& disks, const DeviceOptions& device, const StoreDirectory& directory,
+                             std::string& why);
+  // `wanted`: of each volume.
+  Status make_tier(std::vector<StoreDirectory> directories, std::vector<Volume> volumes,
+                   const std::vector<DeviceOptions>& wanted, std::string& why);
+  void connect();
   Status read_flash(std::string& why);
   // Recovery has put everything in its place: the store may write.
   Status begin_writing(const std::vector<std::uint32_t>& surplus, std::string& why);

@@ -54,10 +54,9 @@ Status check_options(const StoreOptions& options, std::string& why) {
 
 // Records that the index has room for. What a store that keeps its size was once asked for is less than a segment more
 // than it has: with room for fewer records than then, recovery would have to give segments up.
-std::uint64_t index_records(const StoreOptions& options, const Volume& volume) {
-  if (options.index_records_max != 0) return options.index_records_max;
-  const bool kept = !options.flash_bytes_given && !volume.created();
-  const std::uint64_t bytes = kept ? volume.offset_of(volume.segments() + 1) : options.flash_bytes;
+std::uint64_t index_records(const DeviceOptions& device, const Volume& volume) {
+  const bool kept = !device.flash_bytes_given && !volume.created();
+  const std::uint64_t bytes = kept ? volume.offset_of(volume.segments() + 1) : device.flash_bytes;
   return std::max<std::uint64_t>(bytes / kFlashBytesPerIndexRecord, 1024);
 }
 
@@ -70,6 +69,13 @@ std::uint64_t record_bytes_max(std::uint64_t segment_bytes) {
   const OpenSegment empty(static_cast<std::uint32_t>(segment_bytes / kPageBytes));
   const std::uint64_t other = (3 + empty.reserve_pages()) * kPageBytes;  // header, descriptors, footer
   return std::min<std::uint64_t>(segment_bytes > other ? segment_bytes - other : 0, kRecordBytesMax);
+}
+
+// What a device will take: see Store::flash_bytes().
+std::uint64_t file_bytes_of(const DeviceOptions& device) {
+  const bool keeps = device.flash_bytes > 0 && !device.flash_bytes_given;
+  const std::uint64_t kept = keeps ? flash_file_bytes(device.dir) : 0;
+  return kept > 0 ? kept : device.flash_bytes;
 }
 
 DeviceLogs make_logs(Flash& flash, const StoreOptions& options) {
@@ -100,9 +106,9 @@ Status Store::check_directory(const StoreOptions& options, std::string* why) {
 }
 
 std::uint64_t Store::flash_bytes(const StoreOptions& options) {
-  const bool keeps = options.flash_bytes > 0 && !options.flash_bytes_given;
-  const std::uint64_t kept = keeps ? flash_file_bytes(options.dir) : 0;
-  return kept > 0 ? kept : options.flash_bytes;
+  std::uint64_t bytes = file_bytes_of({options.dir, options.flash_bytes, options.flash_bytes_given});
+  for (const DeviceOptions& device : options.devices) bytes += file_bytes_of(device);
+  return bytes;
 }
 
 StoreImpl::StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options)
@@ -115,17 +121,17 @@ StoreImpl::StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options)
 
 StoreImpl::~StoreImpl() {
   drain_.reset();
-  if (tier_ != nullptr) tier_->loader.abandon_all(fail(Code::kCancelled, "the store is closing"), true);
+  if (tier_ != nullptr) tier_->loader.abandon_all(fail(Code::kCancelled, "the store is closing"));
   tier_.reset();
 }
 
 StoreImpl::FlashTier::FlashTier(io::Loop& loop, Log& log, StoreStats& stats, Namespaces& namespaces, Pool& pool,
-                                StoreDirectory directory_in, std::vector<OpenedDevice> opened,
+                                std::vector<StoreDirectory> directories_in, std::vector<OpenedDevice> opened,
                                 std::uint64_t index_records_max, const StoreOptions& options)
-    : directory(std::move(directory_in)),
+    : directories(std::move(directories_in)),
       flash(loop, log, stats, namespaces, std::move(opened), index_records_max, options.eviction),
       logs(make_logs(flash, options)),
-      demoter(flash, pool, *logs.front(), {options.demote_after, options.demote_idle}),
+      demoter(flash, pool, logs, {options.demote_after, options.demote_idle}),
       loader(flash, pool, logs, options.verify) {}
 
 // The devices first: what is in flight uses buffers of the parts.
@@ -170,33 +176,68 @@ Status StoreImpl::open_pool(std::string& why) {
 }
 
 Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
-  auto directory = StoreDirectory::open(options_.dir, log_, why);
-  if (!directory) return fail(directory.error());
+  std::vector<DeviceOptions> wanted = options_.devices;
+  wanted.insert(wanted.begin(), {options_.dir, options_.flash_bytes, options_.flash_bytes_given});
+  std::vector<StoreDirectory> directories;
+  std::vector<Volume> volumes;
+  for (const DeviceOptions& device : wanted) {
+    auto directory = StoreDirectory::open(device.dir, log_, why);
+    if (!directory) return fail(directory.error());
+    auto volume = open_volume(disks, device, *directory, why);
+    if (!volume) return fail(volume.error());
+    directories.push_back(std::move(*directory));
+    volumes.push_back(std::move(*volume));
+  }
+  return make_tier(std::move(directories), std::move(volumes), wanted, why);
+}
+
+Result<Volume> StoreImpl::open_volume(io::DiskFactory& disks, const DeviceOptions& device,
+                                      const StoreDirectory& directory, std::string& why) {
   VolumeOptions wanted;
   // A store whose superblocks are lost begins anew in all of its file, not in a part of it.
-  wanted.flash_bytes = std::max(options_.flash_bytes, Store::flash_bytes(options_));
-  wanted.flash_bytes_given = options_.flash_bytes_given;
+  wanted.flash_bytes = std::max(device.flash_bytes, file_bytes_of(device));
+  wanted.flash_bytes_given = device.flash_bytes_given;
   wanted.segment_bytes = options_.segment_bytes;
   wanted.segments_min = kSegmentsMin;
   wanted.force_threads = options_.force_threads;
-  auto volume = Volume::open(loop_, log_, disks, directory->flash_path(), wanted, why);
-  if (!volume) return fail(volume.error());
+  return Volume::open(loop_, log_, disks, directory.flash_path(), wanted, why);
+}
 
-  const std::uint64_t records = index_records(options_, *volume);
-  namespaces_ =
-      std::make_unique<Namespaces>(std::min(options_.pool_bytes / 4, record_bytes_max(volume->segment_bytes())));
+Status StoreImpl::make_tier(std::vector<StoreDirectory> directories, std::vector<Volume> volumes,
+                            const std::vector<DeviceOptions>& wanted, std::string& why) {
+  std::uint64_t records = 0, segments = 0;
+  double a_day = 0;
+  std::vector<OpenedDevice> devices;
+  for (std::size_t i = 0; i < volumes.size(); ++i) {
+    records += index_records(wanted[i], volumes[i]);
+    segments += volumes[i].segments();
+    const double own = writes_a_day(options_, volumes[i]);
+    a_day += own;
+    devices.push_back(
+        {std::move(volumes[i]), policy::WriteBudget(own / kDaySeconds, kDaySeconds, kBudgetFirstSeconds)});
+  }
+  if (segments > kSegmentsMax)
+    return invalid(
+        why, fmt::format("{} segments are too many: ask for less flash, {} are possible", segments, kSegmentsMax));
+  if (options_.index_records_max != 0) records = options_.index_records_max;
+  const std::uint64_t record_bytes = record_bytes_max(devices.front().volume.segment_bytes());
+  namespaces_ = std::make_unique<Namespaces>(std::min(options_.pool_bytes / 4, record_bytes), devices.size());
   if (auto opened = open_pool(why); !opened) return opened;
-  const double a_day = writes_a_day(options_, *volume);
-  const policy::WriteBudget budget(a_day / kDaySeconds, kDaySeconds, kBudgetFirstSeconds);
-  if (budget.bounded())
+  if (a_day > 0)
     log_.info(
         fmt::format("store {}: at most {:.3g} GB a day are written to flash ({:g} of {:g} drive writes a day); "
                     "records beyond that stay in memory only",
                     options_.dir, a_day / 1e9, kBudgetShare, options_.drive_writes_per_day));
-  std::vector<OpenedDevice> devices;
-  devices.push_back({std::move(*volume), budget});
-  tier_ = std::make_unique<FlashTier>(loop_, log_, stats_, *namespaces_, *pool_, std::move(*directory),
+  tier_ = std::make_unique<FlashTier>(loop_, log_, stats_, *namespaces_, *pool_, std::move(directories),
                                       std::move(devices), records, options_);
+  connect();
+  recovering_ = true;
+  namespaces_->set_reading(true);
+  stats_.recovering.set(1);
+  return options_.recover_later ? Status{} : read_flash(why);
+}
+
+void StoreImpl::connect() {
   tier_->flash.removals_waiting_max = options_.removals_waiting_max;
   for (const auto& log : tier_->logs) {
     log->device.health.on_change([this, &log = *log] { device_off(log); }, [this, &log = *log] { device_back(log); });
@@ -205,10 +246,6 @@ Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
   tier_->demoter.on_reading([this] { return tier_->loader.busy(); });
   tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });
   tier_->loader.on_promotion([this](const RecordKey& key) { return start_promotion(key); });
-  recovering_ = true;
-  namespaces_->set_reading(true);
-  stats_.recovering.set(1);
-  return options_.recover_later ? Status{} : read_flash(why);
 }
 
 Status StoreImpl::recover(std::string* why) {
@@ -273,6 +310,7 @@ Status StoreImpl::begin_writing(const std::vector<std::uint32_t>& surplus, std::
   recovering_ = false;
   for (const auto& log : tier_->logs) {
     log->device.recovered = true;
+    log->device.unknown = !log->device.health.on();
     log->device.health.may_probe(true);
   }
   namespaces_->set_reading(false);

@@ -1,9 +1,10 @@
 // A device that goes off and comes back: what the store makes of it.
 //
-// Off: lookups miss, puts stay in the pool, removals wait. The index keeps what it knows, so that a removal or a
-// replacement names every copy that a start could find; what no flush has covered counts as not there, as a reset drops
-// a device's cache and does not say so. Frames that the device still has may land: their records are strays. Back: what
-// waits is written, and what the pool has and the device missed or lost takes the copy that there is or is written.
+// Off: lookups of what it has miss, and the other devices go on; where there is none puts stay in the pool. Removals
+// wait for it. The index keeps what it knows, so that a removal or a replacement names every copy that a start could
+// find; what no flush has covered counts as not there, as a reset drops a device's cache and does not say so. Frames
+// that the device still has may land: their records are strays. Back: what waits is written, and what the pool has and
+// the device missed or lost takes the copy that there is or is written.
 #include "store/store_impl.h"
 
 namespace kvd::store {
@@ -15,24 +16,26 @@ constexpr Duration kWalkPause = Millis(20);  // while as much waits to be writte
 
 // Also while flash is still being read, by a device that may hang for ever: what it tells does not count any more.
 void StoreImpl::device_off(DeviceLog& of) {
-  stats_.tier_off.set(1);
   stats_.tier_outages.add();
-  namespaces_->set_reading(false);
-  walk_.disarm();
+  if (!tier_->flash.on()) {
+    stats_.tier_off.set(1);
+    namespaces_->set_reading(false);
+    walk_.disarm();
+  }
   FlashDevice& device = of.device;
   device.unlisted = true;  // headers that are not flushed may be lost
   device.segments.lose_unflushed();
   device.tombstones.device_off([&](const Tombstone& outdated) { return device.note_stray(outdated); });
-  tier_->demoter.device_off();
+  tier_->demoter.device_off(of);
   of.writer.roll();
-  tier_->loader.abandon_all(tier_is_off());
+  tier_->loader.abandon_all_of(device);
 }
 
 void StoreImpl::device_back(DeviceLog& of) {
   stats_.tier_off.set(0);
   of.evictor.resume();
   of.scrubber.resume();
-  tier_->demoter.device_back();
+  tier_->demoter.device_back(of);
   walk_from_ = 0;
   walk_.arm(loop_.now());
 }

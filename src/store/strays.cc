@@ -1,5 +1,7 @@
 #include "store/strays.h"
 
+#include <algorithm>
+
 namespace kvd::store {
 
 bool Strays::add(std::uint64_t hash, const ReplacedPlace& place) {
@@ -14,6 +16,14 @@ std::vector<ReplacedPlace> Strays::take(std::uint64_t hash) {
   for (auto at = first; at != last; ++at) taken.push_back(at->second);
   places_.erase(first, last);
   return taken;
+}
+
+bool Strays::take(std::uint64_t hash, const ReplacedPlace& place) {
+  const auto [first, last] = places_.equal_range(hash);
+  const auto at = std::find_if(first, last, [&](const auto& stray) { return stray.second == place; });
+  if (at == last) return false;
+  places_.erase(at);
+  return true;
 }
 
 void Strays::forget(std::uint32_t segment) {

@@ -1,4 +1,5 @@
-// Strays: frames of rewrites that failed and may be on the medium all the same.
+// Strays: copies of records that may be on the medium and that no index knows: frames of rewrites that failed, and what
+// a copy on another device has outdated, until that is durable.
 //
 // A record that is written anew beside a copy that counts gets no tombstone when that fails: it would end the copy,
 // too. As long as the failed frame's segment has no footer a scan would find the record there, as what it is, so it
@@ -22,6 +23,8 @@ class Strays {
   [[nodiscard]] bool add(std::uint64_t hash, const ReplacedPlace& place);
   // Where records with this hash may lie. They are forgotten here.
   [[nodiscard]] std::vector<ReplacedPlace> take(std::uint64_t hash);
+  // Whether one may lie there. It is forgotten.
+  [[nodiscard]] bool take(std::uint64_t hash, const ReplacedPlace& place);
   // The segment was given up, and nothing of it can be found any more.
   void forget(std::uint32_t segment);
 

@@ -84,6 +84,11 @@ StoreKit::StoreKit(std::uint64_t seed, const io::SimDiskModel& model)
 
 StoreKit::~StoreKit() { store.reset(); }
 
+void StoreKit::add_device(std::uint64_t segments) {
+  const std::string name = dir.path() + "/device" + std::to_string(options.devices.size() + 1);
+  options.devices.push_back({name, (4 << 20) + segments * options.segment_bytes, true});
+}
+
 Status StoreKit::open() {
   auto opened = Store::open(loop, log, options, &why, &disks);
   if (!opened) return fail(opened.error());

@@ -52,6 +52,8 @@ class StoreKit {
   explicit StoreKit(std::uint64_t seed = 1, const io::SimDiskModel& model = {});
   ~StoreKit();
 
+  // One device more, before the store is opened.
+  void add_device(std::uint64_t segments = 8);
   // Opens the store and its namespace. On failure `why` has the reason. With options.recover_later the namespace is
   // opened as soon as that is possible, and `meanwhile`, if given, is called every 20 us of the recovery.
   Status open();
@@ -80,7 +82,11 @@ class StoreKit {
   Status reopen();
 
   [[nodiscard]] const StoreStats& stats() const { return store->stats(); }
-  [[nodiscard]] io::SimDrive& drive() { return disks.drive(options.dir + "/flash.kvd"); }
+  // Device 0 is that in the store's directory, the others were added.
+  [[nodiscard]] std::string path_of(std::size_t device) const {
+    return (device == 0 ? options.dir : options.devices[device - 1].dir) + "/flash.kvd";
+  }
+  [[nodiscard]] io::SimDrive& drive(std::size_t device = 0) { return disks.drive(path_of(device)); }
 
   io::SimClock clock;
   io::SimLoop loop{clock};
