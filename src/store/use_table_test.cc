@@ -123,7 +123,7 @@ TEST_F(UseTableTest, BehindAnOrderlyEndTheHeadersAreNotRead) {
 TEST_F(UseTableTest, BehindAKillOnlyChangedHeadersAreRead) {
   open();
   put(0, 40);
-  for (int again = 0; again < 3; ++again) {
+  for (std::uint64_t again = 0; again < 3; ++again) {
     kit_.kill();
     EXPECT_LT(open(), kSegments / 2);
     for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
