@@ -219,7 +219,7 @@ TEST(GetOp, WhatIsReplacedBetweenItsLayersFails) {
   kit.options.pool_bytes = 16 << 20;
   kit.name_space = store::namespace_of(6, kSlabBytes);
   ASSERT_TRUE(kit.open()) << kit.why;
-  for (const std::uint64_t second : {1, 2}) {  // the same bytes again, others
+  for (const std::uint64_t second : {1U, 2U}) {  // the same bytes again, others
     HalfOnFlash store(*kit.store);
     Lender lent(kit.loop, store);
     NodeContext context = lent.context(kit.loop, store);
