@@ -167,6 +167,7 @@ Status Channel::on_hello(const wire::Header& header, Bytes meta) {
     connection_->close(hello_error(Code::kStale));
     return {};
   }
+  if (reply->ops_max == 0) return fail(Code::kCorrupt, "the depot takes no requests");  // made anew, as any other
   credits_ = reply->ops_max;
   if ((reply->features & ~features()) != 0) return fail(Code::kCorrupt, "the depot does what it was not asked for");
   gives_memory_ = (reply->features & wire::kFeatureSharedMemory) != 0;

@@ -14,11 +14,13 @@ namespace kvd::client {
 // (a loop takes a descriptor once).
 class Flow {
  public:
-  Flow(io::Loop& loop, int from, int to, Proxy::Limit limit, std::function<void()> on_end)
+  using Rewrite = std::function<std::vector<std::byte>(Bytes)>;
+  Flow(io::Loop& loop, int from, int to, Proxy::Limit limit, std::function<void()> on_end, Rewrite rewrite = {})
       : from_(::dup(from)),
         to_(::dup(to)),
         limit_(limit),
         on_end_(std::move(on_end)),
+        rewrite_(std::move(rewrite)),
         read_(loop, [this](std::uint32_t) { move(); }),
         write_(loop, [this](std::uint32_t) { move(); }) {
     KVD_CHECK(read_.start(from_.get(), io::Watch::kRead).has_value());
@@ -41,11 +43,11 @@ class Flow {
   void move() {
     if (!from_.ok()) return;
     for (;;) {
-      if (at_ < have_) {
-        const ssize_t wrote = ::send(to_.get(), buffer_.data() + at_, have_ - at_, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (!left_.empty()) {
+        const ssize_t wrote = ::send(to_.get(), left_.data(), left_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
         if (wrote < 0) return errno == EAGAIN ? wait(false, true) : on_end_();
-        at_ += static_cast<std::size_t>(wrote);
-        forwarded_ += static_cast<std::uint64_t>(wrote);
+        left_ = left_.subspan(static_cast<std::size_t>(wrote));
+        if (!rewrite_) forwarded_ += static_cast<std::uint64_t>(wrote);
         continue;
       }
       const std::uint64_t left = limit_.bytes - std::min(limit_.bytes, forwarded_);
@@ -54,8 +56,11 @@ class Flow {
       const ssize_t got = ::recv(from_.get(), buffer_.data(), n, MSG_DONTWAIT);
       if (got < 0 && errno == EAGAIN) return wait(true, false);
       if (got <= 0) return on_end_();
-      at_ = 0;
-      have_ = static_cast<std::size_t>(got);
+      left_ = Bytes(buffer_).first(static_cast<std::size_t>(got));
+      if (!rewrite_) continue;
+      forwarded_ += left_.size();
+      rewritten_ = rewrite_(left_);
+      left_ = rewritten_;
     }
   }
   void wait(bool readable, bool writable) {
@@ -66,9 +71,11 @@ class Flow {
   io::UniqueFd from_, to_;
   Proxy::Limit limit_;
   std::function<void()> on_end_;
+  Rewrite rewrite_;
   io::Watch read_, write_;
   std::array<std::byte, 65536> buffer_{};
-  std::size_t at_ = 0, have_ = 0;
+  std::vector<std::byte> rewritten_;
+  Bytes left_;  // of what came, still to be sent
   std::uint64_t forwarded_ = 0;
 };
 
@@ -80,7 +87,10 @@ class Proxy::Link {
       if (!stream) return end();
       depot_ = io::UniqueFd(::dup((*stream)->fd()));
       const auto on_end = [this] { end(); };
-      down_ = std::make_unique<Flow>(proxy_.loop_, depot_.get(), client_.get(), proxy_.down_[index_], on_end);
+      Flow::Rewrite rewrite;
+      if (proxy_.rewrite_) rewrite = [this](Bytes bytes) { return proxy_.rewrite_(index_, bytes); };
+      down_ = std::make_unique<Flow>(proxy_.loop_, depot_.get(), client_.get(), proxy_.down_[index_], on_end,
+                                     std::move(rewrite));
       up_ = std::make_unique<Flow>(proxy_.loop_, client_.get(), depot_.get(), proxy_.up_[index_], on_end);
     });
   }

@@ -3,11 +3,13 @@
 // order they were accepted. Belongs to one loop.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "net/dialer.h"
 #include "net/listener.h"
 
@@ -29,6 +31,10 @@ class Proxy {
   // set before the link exists and raised later.
   void limit_down(std::size_t link, Limit limit);
   void limit_up(std::size_t link, Limit limit);
+  // What comes from the depot on links that are made from now on goes through `rewrite`: it gets bytes as they come,
+  // and the link's number, and gives those that go on. Limits count what came.
+  using Rewrite = std::function<std::vector<std::byte>(std::size_t link, Bytes bytes)>;
+  void rewrite_down(Rewrite rewrite) { rewrite_ = std::move(rewrite); }
   [[nodiscard]] std::size_t links() const noexcept { return links_.size(); }
   [[nodiscard]] std::uint64_t forwarded_down(std::size_t link) const;
   [[nodiscard]] std::uint64_t forwarded_up(std::size_t link) const;
@@ -41,6 +47,7 @@ class Proxy {
   std::unique_ptr<net::Listener> listener_;
   net::Endpoint target_;
   std::map<std::size_t, Limit> down_, up_;
+  Rewrite rewrite_;
   std::vector<std::unique_ptr<Link>> links_;
 };
 
