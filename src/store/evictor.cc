@@ -1,6 +1,7 @@
 #include "store/evictor.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,8 +22,11 @@ Evictor::Evictor(Flash& flash, FlashDevice& device, SyncQueue& syncs, ChangeMap&
       retry_(flash.loop, [this] { retry_all(); }) {}
 
 void Evictor::reserve() {
-  tasks_.reserve(kTasksReserved);
-  while (spare_.size() < kTasksReserved) add_spare();
+  for (auto* list : {&tasks_, &spare_}) list->reserve(kTasksReserved);
+  while (spare_.size() < kTasksReserved) {
+    add_spare();
+    if (spare_.size() > kReadyWanted) spare_.back()->content.reserve(flash_.records_per_segment());
+  }
   footer_area_.grow(std::max(footer_tail(), footer_bytes(1, 1, flash_.records_per_segment())));
   footer_.content.reserve(flash_.records_per_segment());
   footer_.usage.reserve(footer_.content.namespaces.capacity());
@@ -37,7 +41,6 @@ std::size_t Evictor::footer_tail() const noexcept {
 void Evictor::add_spare() {
   spare_.push_back(std::make_unique<Task>());
   spare_.back()->header = AlignedBuffer(kPageBytes);
-  spare_.back()->content.reserve(flash_.records_per_segment());
 }
 
 void Evictor::maintain() {
@@ -153,8 +156,10 @@ std::vector<std::uint32_t> Evictor::removed_from(std::uint64_t hash) {
 
 Evictor::Task& Evictor::add_task(std::uint32_t segment, bool evicts) {
   if (spare_.empty()) add_spare();
-  tasks_.push_back(std::move(spare_.back()));
-  spare_.pop_back();
+  // A free segment has no content to remember: those with the memory for it are at the end.
+  const auto spare = evicts ? std::prev(spare_.end()) : spare_.begin();
+  tasks_.push_back(std::move(*spare));
+  spare_.erase(spare);
   Task& task = *tasks_.back();
   task.segment = segment;
   task.evicts = evicts;
@@ -355,7 +360,7 @@ void Evictor::finish(Task& task) {
   }
   changes_.settled(task.segment);
   const auto at = std::ranges::find_if(tasks_, [&](const auto& other) { return other.get() == &task; });
-  spare_.push_back(std::move(*at));
+  spare_.insert(task.evicts ? spare_.end() : spare_.begin(), std::move(*at));
   tasks_.erase(at);
   tombstones_durable();  // others may have carried tombstones of this segment, which nothing needs any more
   changed();
