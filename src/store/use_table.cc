@@ -46,7 +46,7 @@ std::optional<std::vector<UseEntry>> UseTable::read(Flash& flash, FlashDevice& d
   BlockingDisk disk(flash.loop, device.volume.disk(), &device.health, &flash.stats.io_errors);
   if (!disk.read(kUseTableAt, area.span())) return std::nullopt;
   auto uses =
-      parse_use_table(area.span(), device.volume.seeds(), device.volume.boot_epoch() - 1, device.segments.count());
+      parse_use_table(area.span(), device.volume.seeds(), device.volume.previous_epoch(), device.segments.count());
   return uses ? std::optional(std::move(*uses)) : std::nullopt;
 }
 
