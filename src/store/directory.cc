@@ -19,6 +19,7 @@ namespace kvd::store {
 namespace {
 
 constexpr std::string_view kFlashName = "flash.kvd";
+constexpr std::string_view kListName = "devices.kvd";
 constexpr std::string_view kLockName = "LOCK";
 
 // Whether an entry may be there before the first store is made: a lock file of an interrupted start, our own sockets
@@ -31,7 +32,8 @@ bool harmless(int dir, const dirent& entry) {
          S_ISREG(info.st_mode) && info.st_size == 0;
 }
 
-// A store's directory holds flash.kvd, whatever else; one without it must be empty to become one.
+// A store's directory holds flash.kvd or the list of its devices, whatever else; one without must be empty to become
+// one.
 Status check_content(const std::string& dir, std::string& why) {
   const std::unique_ptr<DIR, int (*)(DIR*)> handle(::opendir(dir.c_str()), ::closedir);
   if (handle == nullptr) {
@@ -42,7 +44,7 @@ Status check_content(const std::string& dir, std::string& why) {
   }
   std::string stranger;
   while (const dirent* entry = ::readdir(handle.get())) {
-    if (entry->d_name == kFlashName) return {};
+    if (entry->d_name == kFlashName || entry->d_name == kListName) return {};
     if (stranger.empty() && !harmless(::dirfd(handle.get()), *entry)) stranger = entry->d_name;
   }
   if (stranger.empty()) return {};
@@ -79,6 +81,8 @@ Status make_directory(const std::string& dir, Log& log, std::string& why) {
 }  // namespace
 
 std::string flash_path_in(const std::string& dir) { return dir + "/" + std::string(kFlashName); }
+
+std::string list_path_in(const std::string& dir) { return dir + "/" + std::string(kListName); }
 
 Status check_not_foreign(const std::string& dir, std::string& why) {
   std::string reason;

@@ -36,6 +36,8 @@ Status check_not_foreign(const std::string& dir, std::string& why);
 
 // Where the flash file of a directory lies.
 std::string flash_path_in(const std::string& dir);
+// Where the list of a store's devices lies in its directory.
+std::string list_path_in(const std::string& dir);
 // Length of the flash file in `dir`; 0 when there is none, or a device in its place.
 std::uint64_t flash_file_bytes(const std::string& dir);
 

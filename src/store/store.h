@@ -40,10 +40,13 @@ struct StoreOptions {
   std::string dir;                                    // created with mode 0700; holds flash.kvd and LOCK
   std::uint64_t pool_bytes = std::uint64_t{1} << 30;  // DRAM tier, >= 64 MiB; the largest record must fit in 1/4 of it
   std::uint64_t flash_bytes = 0;                      // NVMe tier, rounded down to segments; 0 = DRAM only (dir unused)
-  bool flash_bytes_given = true;       // false: flash_bytes is for a new store only, an existing one keeps its size
-  std::vector<DeviceOptions> devices;  // beside that one, at most 15
-  std::uint64_t segment_bytes = 0;     // 16 MiB..256 MiB, power of two; 0 = the largest that gives 32 segments. Only a
-                                       // new store asks: an existing one keeps its own
+  bool flash_bytes_given = true;  // false: flash_bytes is for a new store only, an existing one keeps its size
+  // Beside the one of `flash_bytes` in `dir`, 16 in all. From the first time on `dir` has the list of them, all are to
+  // be named at each opening, and `flash_bytes` may be 0: then `dir` has no segments.
+  std::vector<DeviceOptions> devices;
+  bool forget_missing = false;      // devices of the store that are not there are given up, for good
+  std::uint64_t segment_bytes = 0;  // 16 MiB..256 MiB, power of two; 0 = the largest that gives 32 segments. Only a
+                                    // new store asks: an existing one keeps its own
   policy::Eviction eviction = policy::Eviction::kLru;  // which segment is given up for new records
   std::uint64_t index_records_max = 0;                 // 0 = flash_bytes / 64 KiB; 17.8 bytes of DRAM each
   std::uint64_t scrub_bytes_per_s = 0;                 // reading sealed segments to find damage; 0 = off

@@ -230,7 +230,7 @@ DevicePlan Planner::finish() {
 
 FoundFile<DeviceTable> look_at_list(io::Loop& loop, io::DiskFactory& disks, const std::string& dir,
                                     bool force_threads) {
-  return look_at<DeviceTableScan>(loop, disks, dir + "/devices.kvd", kDeviceTableStride, force_threads);
+  return look_at<DeviceTableScan>(loop, disks, list_path_in(dir), kDeviceTableStride, force_threads);
 }
 
 DeviceFound look_at_device(io::Loop& loop, io::DiskFactory& disks, const std::string& dir, bool own,

@@ -15,6 +15,7 @@
 #include "store/flash.h"
 #include "store/loader.h"
 #include "store/namespaces.h"
+#include "store/open_devices.h"
 #include "store/pool.h"
 #include "store/store.h"
 
@@ -106,11 +107,7 @@ class StoreImpl final : public Store {
 
   Status open_pool(std::string& why);
   Status open_flash(io::DiskFactory& disks, std::string& why);
-  Result<Volume> open_volume(io::DiskFactory& disks, const DeviceOptions& device, const StoreDirectory& directory,
-                             std::string& why);
-  // `wanted`: of each volume.
-  Status make_tier(std::vector<StoreDirectory> directories, std::vector<Volume> volumes,
-                   const std::vector<DeviceOptions>& wanted, std::string& why);
+  Status make_tier(OpenedDevices opened, std::string& why);
   void connect();
   Status read_flash(std::string& why);
   // Recovery has put everything in its place: the store may write.

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error_text.h"
 #include "base/sizes.h"
+#include "store/open_devices.h"
 #include "store/recovery.h"
 #include "store/store_impl.h"
 
@@ -100,7 +101,10 @@ Result<std::unique_ptr<Store>> Store::open(io::Loop& loop, Log& log, const Store
 
 Status Store::check_directory(const StoreOptions& options, std::string* why) {
   std::string reason;
-  const Status checked = options.flash_bytes == 0 ? Status{} : check_not_foreign(options.dir, reason);
+  Status checked;
+  if (options.flash_bytes > 0 || !options.devices.empty()) checked = check_not_foreign(options.dir, reason);
+  for (const DeviceOptions& device : options.devices)
+    if (checked) checked = check_not_foreign(device.dir, reason);
   if (why != nullptr) *why = reason;
   return checked;
 }
@@ -143,7 +147,7 @@ Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
   if (auto checked = check_options(options_, why); !checked) return checked;
   options_.pool_bytes -= options_.pool_bytes % kPageBytes;
   uuid_ = random_uuid();
-  if (options_.flash_bytes > 0) {
+  if (options_.flash_bytes > 0 || !options_.devices.empty()) {
     if (auto opened = open_flash(disks, why); !opened) return opened;
     if (options_.prefault) pool_ready_.arm_in(kPoolLookDelay);
   } else {
@@ -176,23 +180,15 @@ Status StoreImpl::open_pool(std::string& why) {
 }
 
 Status StoreImpl::open_flash(io::DiskFactory& disks, std::string& why) {
-  std::vector<DeviceOptions> wanted = options_.devices;
-  wanted.insert(wanted.begin(), {options_.dir, options_.flash_bytes, options_.flash_bytes_given});
-  std::vector<StoreDirectory> directories;
-  std::vector<Volume> volumes;
-  for (const DeviceOptions& device : wanted) {
-    auto directory = StoreDirectory::open(device.dir, log_, why);
-    if (!directory) return fail(directory.error());
-    auto volume = open_volume(disks, device, *directory, why);
-    if (!volume) return fail(volume.error());
-    directories.push_back(std::move(*directory));
-    volumes.push_back(std::move(*volume));
+  if (has_devices(loop_, disks, options_)) {
+    auto opened = open_devices(loop_, log_, disks, options_, kSegmentsMin, why);
+    return opened ? make_tier(std::move(*opened), why) : fail(opened.error());
   }
-  return make_tier(std::move(directories), std::move(volumes), wanted, why);
-}
-
-Result<Volume> StoreImpl::open_volume(io::DiskFactory& disks, const DeviceOptions& device,
-                                      const StoreDirectory& directory, std::string& why) {
+  auto directory = StoreDirectory::open(options_.dir, log_, why);
+  if (!directory) return fail(directory.error());
+  OpenedDevices only;
+  only.wanted = {{options_.dir, options_.flash_bytes, options_.flash_bytes_given}};
+  const DeviceOptions& device = only.wanted.front();
   VolumeOptions wanted;
   // A store whose superblocks are lost begins anew in all of its file, not in a part of it.
   wanted.flash_bytes = std::max(device.flash_bytes, file_bytes_of(device));
@@ -200,35 +196,34 @@ Result<Volume> StoreImpl::open_volume(io::DiskFactory& disks, const DeviceOption
   wanted.segment_bytes = options_.segment_bytes;
   wanted.segments_min = kSegmentsMin;
   wanted.force_threads = options_.force_threads;
-  return Volume::open(loop_, log_, disks, directory.flash_path(), wanted, why);
+  auto volume = Volume::open(loop_, log_, disks, directory->flash_path(), wanted, why);
+  if (!volume) return fail(volume.error());
+  only.directories.push_back(std::move(*directory));
+  only.volumes.push_back(std::move(*volume));
+  return make_tier(std::move(only), why);
 }
 
-Status StoreImpl::make_tier(std::vector<StoreDirectory> directories, std::vector<Volume> volumes,
-                            const std::vector<DeviceOptions>& wanted, std::string& why) {
-  std::uint64_t records = 0, segments = 0;
+Status StoreImpl::make_tier(OpenedDevices opened, std::string& why) {
+  std::uint64_t records = 0;
   double a_day = 0;
   std::vector<OpenedDevice> devices;
-  for (std::size_t i = 0; i < volumes.size(); ++i) {
-    records += index_records(wanted[i], volumes[i]);
-    segments += volumes[i].segments();
-    const double own = writes_a_day(options_, volumes[i]);
+  for (std::size_t i = 0; i < opened.volumes.size(); ++i) {
+    Volume& volume = opened.volumes[i];
+    records += index_records(opened.wanted[i], volume);
+    const double own = writes_a_day(options_, volume);
     a_day += own;
-    devices.push_back(
-        {std::move(volumes[i]), policy::WriteBudget(own / kDaySeconds, kDaySeconds, kBudgetFirstSeconds)});
+    devices.push_back({std::move(volume), policy::WriteBudget(own / kDaySeconds, kDaySeconds, kBudgetFirstSeconds)});
   }
-  if (segments > kSegmentsMax)
-    return invalid(
-        why, fmt::format("{} segments are too many: ask for less flash, {} are possible", segments, kSegmentsMax));
   if (options_.index_records_max != 0) records = options_.index_records_max;
   const std::uint64_t record_bytes = record_bytes_max(devices.front().volume.segment_bytes());
   namespaces_ = std::make_unique<Namespaces>(std::min(options_.pool_bytes / 4, record_bytes), devices.size());
-  if (auto opened = open_pool(why); !opened) return opened;
+  if (auto taken = open_pool(why); !taken) return taken;
   if (a_day > 0)
     log_.info(
         fmt::format("store {}: at most {:.3g} GB a day are written to flash ({:g} of {:g} drive writes a day); "
                     "records beyond that stay in memory only",
                     options_.dir, a_day / 1e9, kBudgetShare, options_.drive_writes_per_day));
-  tier_ = std::make_unique<FlashTier>(loop_, log_, stats_, *namespaces_, *pool_, std::move(directories),
+  tier_ = std::make_unique<FlashTier>(loop_, log_, stats_, *namespaces_, *pool_, std::move(opened.directories),
                                       std::move(devices), records, options_);
   connect();
   recovering_ = true;
@@ -405,7 +400,7 @@ bool StoreImpl::list_uses() {
 }
 
 std::array<std::byte, 16> StoreImpl::uuid() const noexcept {
-  return tier_ == nullptr ? uuid_ : tier_->flash.devices.front()->volume.superblock().uuid;
+  return tier_ == nullptr ? uuid_ : tier_->flash.devices.front()->volume.store();
 }
 
 std::uint64_t StoreImpl::boot_epoch() const noexcept { return tier_ == nullptr ? 1 : tier_->flash.boot_epoch(); }

@@ -49,7 +49,7 @@ std::optional<UseTable::Left> UseTable::read(Flash& flash, FlashDevice& device) 
   const std::size_t bytes = use_table_bytes(segments);
   if (bytes > kUseTableBytesMax) return std::nullopt;
   const FormatSeeds& seeds = device.volume.seeds();
-  const std::uint64_t before = device.volume.boot_epoch() - 1;
+  const std::uint64_t before = device.volume.previous_epoch();
   const AlignedBuffer area(bytes);
   BlockingDisk disk(flash.loop, device.volume.disk(), &device.health, &flash.stats.io_errors);
   if (!disk.read(kUseTableAt, area.span())) return std::nullopt;

@@ -87,10 +87,49 @@ Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, co
     log.warn(fmt::format("store {}: only {} of {} superblock copies agree", path, found.copies, kSuperblockCopies));
 
   Superblock block = exists ? found.in_force : new_superblock(segment_bytes, *wanted);
-  block.segments = std::max<std::uint64_t>(block.segments, *wanted);
+  const std::uint64_t previous = exists ? block.boot_epoch : 0;
+  block.boot_epoch += 1;
+  block.generation = found.generation_max;  // below that of the next rewrite, which no copy has then
+  return begin(loop, log, disks, path, options.force_threads, block, previous, *wanted, why);
+}
+
+Result<std::uint32_t> Volume::segments_of_member(const FoundFile<Superblock>& file, const VolumeOptions& options,
+                                                 bool anew, std::string& why) {
+  const SuperblockVerdict& found = file.verdict;
+  const bool exists = found.kind == CopiesKind::kValid && !anew;
+  if (exists && found.in_force.segment_bytes != options.segment_bytes) {
+    why = fmt::format("{}: has segments of another size than the store: give another directory", file.path);
+    return fail(Code::kInvalid, "the device has segments of another size");
+  }
+  if (exists && !options.flash_bytes_given) return static_cast<std::uint32_t>(found.in_force.segments);
+  return segments_for(options, options.segment_bytes, why);
+}
+
+Result<Volume> Volume::open_member(io::Loop& loop, Log& log, io::DiskFactory& disks, const FoundFile<Superblock>& file,
+                                   const VolumeOptions& options, const Membership& membership, std::string& why) {
+  const auto wanted = segments_of_member(file, options, membership.anew, why);
+  if (!wanted) return fail(wanted.error());
+  const SuperblockVerdict& found = file.verdict;
+  const bool exists = found.kind == CopiesKind::kValid && !membership.anew;
+  if (exists && found.copies < kSuperblockCopies)
+    log.warn(
+        fmt::format("store {}: only {} of {} superblock copies agree", file.path, found.copies, kSuperblockCopies));
+  Superblock block = exists ? found.in_force : new_superblock(options.segment_bytes, *wanted);
+  const std::uint64_t previous = exists ? block.boot_epoch : 0;
+  block.generation = found.generation_max;
+  block.features_incompatible |= kFeatureMember;
+  block.store = membership.store;
+  block.boot_epoch = membership.boot_epoch;
+  return begin(loop, log, disks, file.path, options.force_threads, block, previous, *wanted, why);
+}
+
+Result<Volume> Volume::begin(io::Loop& loop, Log& log, io::DiskFactory& disks, const std::string& path,
+                             bool force_threads, Superblock block, std::uint64_t previous_epoch, std::uint32_t wanted,
+                             std::string& why) {
+  block.segments = std::max<std::uint64_t>(block.segments, wanted);
   io::DiskOptions disk_options;
-  disk_options.bytes = kHeadBytes + block.segments * segment_bytes;
-  disk_options.force_threads = options.force_threads;
+  disk_options.bytes = kHeadBytes + block.segments * block.segment_bytes;
+  disk_options.force_threads = force_threads;
   disk_options.hole_at = kHeadHoleAt;
   disk_options.hole_bytes = kHeadHoleBytes;
   auto disk = disks.open(loop, log, path, disk_options);
@@ -101,9 +140,7 @@ Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, co
                                             : "give a directory on a local disk that this user may write");
     return fail(disk.error());
   }
-  block.boot_epoch += 1;
-  block.generation = found.generation_max;  // below that of the next rewrite, which no copy has then
-  Volume volume(std::move(*disk), block, !exists, *wanted, path);
+  Volume volume(std::move(*disk), block, previous_epoch, wanted, path);
   if (auto written = volume.write_superblocks(loop); !written) {
     why = fmt::format("{}: the superblocks cannot be written: {}: check the drive, or give another directory", path,
                       error_text(written.error()));

@@ -12,7 +12,8 @@
 #include "base/result.h"
 #include "io/disk.h"
 #include "io/loop.h"
-#include "store/format.h"
+#include "store/found_file.h"
+#include "store/superblocks.h"
 
 namespace kvd::store {
 
@@ -22,6 +23,13 @@ struct VolumeOptions {
   std::uint64_t segment_bytes = 0;  // for a new store; an existing one keeps its own. 0 = by flash_bytes
   std::uint32_t segments_min = 4;
   bool force_threads = false;
+};
+
+// Of what store a volume is a device, where that has several.
+struct Membership {
+  Uuid store{};
+  std::uint64_t boot_epoch = 0;  // of this opening
+  bool anew = false;             // what the file holds counts no more: it gets an identity of its own
 };
 
 // Segment size for a store of this size: the largest power of two in 16..256 MiB that gives at least 32 segments, so
@@ -35,11 +43,25 @@ class Volume {
   static Result<Volume> open(io::Loop& loop, Log& log, io::DiskFactory& disks, const std::string& path,
                              const VolumeOptions& options, std::string& why);
 
+  // The same of a device of a store of several: of a file that was looked at and is to be used. Segments have the size
+  // that `options` say.
+  static Result<Volume> open_member(io::Loop& loop, Log& log, io::DiskFactory& disks, const FoundFile<Superblock>& file,
+                                    const VolumeOptions& options, const Membership& membership, std::string& why);
+  // The segments that open_member() would want. kInvalid and `why`: that is not possible.
+  static Result<std::uint32_t> segments_of_member(const FoundFile<Superblock>& file, const VolumeOptions& options,
+                                                  bool anew, std::string& why);
+
   [[nodiscard]] io::Disk& disk() const noexcept { return *disk_; }
   [[nodiscard]] const Superblock& superblock() const noexcept { return superblock_; }
   [[nodiscard]] const FormatSeeds& seeds() const noexcept { return seeds_; }
-  [[nodiscard]] bool created() const noexcept { return created_; }
+  [[nodiscard]] bool created() const noexcept { return previous_epoch_ == 0; }
   [[nodiscard]] std::uint64_t boot_epoch() const noexcept { return superblock_.boot_epoch; }
+  // The last opening that has written to it before this one; 0: none.
+  [[nodiscard]] std::uint64_t previous_epoch() const noexcept { return previous_epoch_; }
+  // The store's identity.
+  [[nodiscard]] const Uuid& store() const noexcept {
+    return superblock_.member() ? superblock_.store : superblock_.uuid;
+  }
   [[nodiscard]] std::uint64_t segment_bytes() const noexcept { return superblock_.segment_bytes; }
   [[nodiscard]] std::uint32_t segment_pages() const noexcept {
     return static_cast<std::uint32_t>(superblock_.segment_bytes / kPageBytes);
@@ -58,20 +80,24 @@ class Volume {
   Status shrink(io::Loop& loop, Log& log);
 
  private:
-  Volume(std::unique_ptr<io::Disk> disk, const Superblock& superblock, bool created, std::uint32_t wanted,
-         std::string path)
+  Volume(std::unique_ptr<io::Disk> disk, const Superblock& superblock, std::uint64_t previous_epoch,
+         std::uint32_t wanted, std::string path)
       : disk_(std::move(disk)),
         superblock_(superblock),
         seeds_(superblock.uuid),
-        created_(created),
+        previous_epoch_(previous_epoch),
         segments_wanted_(wanted),
         path_(std::move(path)) {}
+  // Opens the file with room for `block` and `wanted` segments, and writes its superblocks.
+  static Result<Volume> begin(io::Loop& loop, Log& log, io::DiskFactory& disks, const std::string& path,
+                              bool force_threads, Superblock block, std::uint64_t previous_epoch, std::uint32_t wanted,
+                              std::string& why);
   Status write_superblocks(io::Loop& loop);
 
   std::unique_ptr<io::Disk> disk_;
   Superblock superblock_;
   FormatSeeds seeds_;
-  bool created_;
+  std::uint64_t previous_epoch_;
   std::uint32_t segments_wanted_;
   std::string path_;
 };
