@@ -177,8 +177,23 @@ TEST(NodeRecovery, TheNewestIsFoundBeforeTheEndAndWhatChangesIsPutOff) {
   ASSERT_TRUE(rig.put_all(records, 1, 1, AckLevel::kWritten));
   rig.options.serve_recovering = true;
   rig.restart();
-  disks.drive(rig.options.store.dir + "/flash.kvd")
-      .hold_back(store::kHeadBytes + kSegmentBytes - kPageBytes, kPageBytes, std::chrono::seconds(1));
+  // The end of the older one's segment, whichever that is.
+  io::SimDrive& drive = disks.drive(rig.options.store.dir + "/flash.kvd");
+  const std::vector<std::byte> slab = records.slab(0, 0);
+  std::vector<std::byte> start(slab.size());
+  std::uint64_t segment = store::kHeadBytes;
+  const auto holds_it = [&] {
+    for (std::uint64_t at = segment; at < segment + (kSegmentBytes >> 4); at += kPageBytes) {
+      drive.peek(at, start);
+      if (start == slab) return true;
+    }
+    return false;
+  };
+  while (!holds_it()) {
+    segment += kSegmentBytes;
+    ASSERT_LT(segment, drive.size());
+  }
+  drive.hold_back(segment + kSegmentBytes - kPageBytes, kPageBytes, std::chrono::seconds(1));
   EarlyClient client(rig, records);
   ASSERT_TRUE(rig.node->recover());
   EXPECT_TRUE(client.early);
