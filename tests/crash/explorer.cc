@@ -23,6 +23,9 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) { return Random(a ^ (b * 0x9
 // Every third seed has a drive that takes discards.
 bool discards(std::uint64_t seed) { return seed % 3 == 0; }
 
+// In every second one no header waits for a map of changes, so that more of them are in flight together.
+bool lists_uses(std::uint64_t seed) { return seed % 2 == 0; }
+
 std::uint64_t script_seed(std::uint64_t seed, std::uint32_t phase) { return mix(seed, phase + 1); }
 
 // Goes to a position of a journal.
@@ -117,6 +120,7 @@ Stop Explorer::last_stop(std::uint64_t seed, std::uint32_t phase, const Journal&
 
 void Explorer::explore(std::uint64_t seed) {
   machine_.set_discards(discards(seed));
+  machine_.set_lists_uses(lists_uses(seed));
   Start start = formatted();
   for (std::uint32_t phase = 0; phase < kPhases && !over(); ++phase) {
     Path path{seed, phase};
@@ -205,6 +209,7 @@ void Explorer::compare(const Found& found, const Oracle& after, const Found& par
 
 std::vector<std::string> Explorer::replay(const Path& path) {
   machine_.set_discards(discards(path.seed));
+  machine_.set_lists_uses(lists_uses(path.seed));
   Start start = formatted();
   for (std::uint32_t phase = 0;; ++phase) {
     Journal journal(start);

@@ -44,7 +44,7 @@ std::vector<std::byte> foreign_of(std::size_t record) {
 // A store on a simulated drive, with a virtual clock.
 class Session {
  public:
-  Session(const std::string& dir, bool verify, bool discards, const Start& start, Journal& journal)
+  Session(const std::string& dir, bool verify, bool discards, bool lists_uses, const Start& start, Journal& journal)
       : disks_(1, {.discards = discards, .poison_reads = false}) {
     options_.dir = dir;
     options_.pool_bytes = 48 * kPageBytes;
@@ -54,6 +54,7 @@ class Session {
     options_.demote_after = Millis(50);
     options_.demote_idle = Millis(5);
     options_.prefault = false;
+    options_.list_uses = lists_uses;
     options_.verify = verify;
     options_.small_sizes = true;
     io::SimDrive& drive = disks_.drive(dir + "/flash.kvd");
@@ -386,7 +387,7 @@ Machine::Machine(std::string dir, bool verify) : dir_(std::move(dir)), verify_(v
 
 Found Machine::recover(const Start& start, Journal& journal) {
   Found found;
-  Session session(dir_, verify_, discards_, start, journal);
+  Session session(dir_, verify_, discards_, lists_uses_, start, journal);
   EarlyReader early(session, journal, found);
   if (!session.open(found.wrong, [&] { early.ask(); })) return found;
   // Segments are given up and made ready; each may wait for the discards of those before it.
@@ -406,7 +407,7 @@ Found Machine::recover(const Start& start, Journal& journal) {
 
 std::vector<std::string> Machine::work(const Start& start, Journal& journal, std::uint64_t seed, int steps) {
   std::vector<std::string> wrong;
-  Session session(dir_, verify_, discards_, start, journal);
+  Session session(dir_, verify_, discards_, lists_uses_, start, journal);
   if (!session.open(wrong)) return wrong;
   Workload workload(session, journal, seed);
   workload.run(steps);

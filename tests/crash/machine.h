@@ -47,6 +47,8 @@ class Machine {
 
   // Whether the drive takes discards from now on.
   void set_discards(bool discards) noexcept { discards_ = discards; }
+  // Whether stores write tables of uses and maps of changes from now on.
+  void set_lists_uses(bool lists_uses) noexcept { lists_uses_ = lists_uses; }
 
   // Opens the store, asks it for its records while it recovers, lets it settle (everything until here is in `journal`),
   // then asks for every record and puts a new one.
@@ -59,6 +61,7 @@ class Machine {
   const std::string dir_;
   const bool verify_;
   bool discards_ = false;
+  bool lists_uses_ = true;
 };
 
 }  // namespace kvd::crash
