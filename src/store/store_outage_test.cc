@@ -513,6 +513,23 @@ TEST_F(OutageTest, TheMapOfChangesHoldsOverAnOutage) {
   EXPECT_LT(reads_of_a_start(), by_table + 20) << "of 24 segments";
 }
 
+// Where it would have told of headers that a reset has taken.
+TEST_F(OutageTest, AnOrderlyEndBehindAnOutageLeavesNoLastTable) {
+  kit_.options.list_uses = true;
+  const auto version_left = [&] {
+    kit_.close();
+    std::vector<std::byte> page(kPageBytes);
+    kit_.drive().peek(kUseTableAt, page);
+    return load<UseTableHead>(page.data()).version;
+  };
+  open();
+  EXPECT_EQ(version_left(), kFormatVersion);
+  open();
+  break_down();
+  mend();
+  EXPECT_EQ(version_left(), kUseTableServing);
+}
+
 TEST_F(OutageTest, NoProbeBehindTheEndOfWriting) {
   kit_.options.list_uses = true;
   open();
