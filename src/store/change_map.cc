@@ -98,6 +98,9 @@ void ChangeMap::map_written(Status status) {
     for (Done& done : waiting_) telling_.push_back(std::move(done));
     waiting_.clear();
   }
+  if (!status) {  // it may have reached the medium or not: only what both say is there
+    for (std::size_t i = 0; i < on_flash_.size(); ++i) on_flash_[i] &= in_map_[i];
+  }
   if (state_ == State::kOn) go_on();
   for (Done& done : telling_) done(status);
   telling_.clear();

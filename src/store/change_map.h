@@ -59,7 +59,6 @@ class ChangeMap {
   void write_table();
   void table_written(const Status& status);
   void begin_anew();
-  void tell(Status status);
 
   Flash& flash_;
   FlashDevice& device_;
@@ -75,7 +74,7 @@ class ChangeMap {
   std::uint64_t serial_ = 0;    // of the table that changed_ counts from
   SegmentBits unsettled_;       // marked, and the header may or may not be there
   SegmentBits changed_;         // what every map from now on says
-  SegmentBits on_flash_;        // what the map on flash says, and more
+  SegmentBits on_flash_;        // what the map on flash says, whichever of those that failed it is
   SegmentBits in_map_;          // of the map that is being written
   SegmentBits since_;           // what the map of the next table has to say
   std::vector<Done> waiting_;   // for a map that is to be written

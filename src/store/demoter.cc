@@ -203,7 +203,7 @@ void Demoter::pump() {
 // Over the write budget: gives up what must_write() would ask for, the oldest first. What waited for idleness only
 // waits on, and is looked at again when it is due.
 void Demoter::drop_due() {
-  if (!over_budget()) return;
+  if (!flash_.on() || !over_budget()) return;
   const auto drop = [this](PoolRecord& record) {
     flash_.stats.writes_dropped.add();
     give_up(record, budget_spent());

@@ -550,7 +550,8 @@ void StoreImpl::check_drain() {
       for (const auto& log : tier_->logs) log->writer.roll();
     }
     // Not settled any more: the flush for a footer has failed, and what it may have lost is written again.
-    const bool idle = std::ranges::all_of(tier_->logs, [](const auto& log) { return log->writer.idle(); });
+    const bool idle = std::ranges::all_of(
+        tier_->logs, [](const auto& log) { return !log->device.health.on() || log->writer.idle(); });
     if (drain.rolled && !drain.syncing && idle && tier_->demoter.settled()) sync_all();
     drain.timer.arm_in(Millis(2));
     return;
