@@ -22,8 +22,8 @@ constexpr std::uint64_t kFirstLayerBytes = 64 << 10;
 constexpr std::uint64_t kLayerWindowBytes = std::uint64_t{64} << 20;
 constexpr Duration kDrainLimit = std::chrono::seconds(60);
 constexpr Duration kPoolLimit = std::chrono::seconds(20);
-constexpr std::uint64_t kDestinationBytes = std::uint64_t{128}
-                                            << 20;  // gets from the pool go there: more than caches hold
+// Gets from the pool go there: more than caches hold.
+constexpr std::uint64_t kDestinationBytes = std::uint64_t{128} << 20;
 constexpr std::size_t kStampBytes = 16;
 constexpr std::uint64_t kSegmentsAhead = 4;  // open, ready twice, and one being given up
 

@@ -5,13 +5,6 @@
 #include <numeric>
 
 namespace kvd::store {
-namespace {
-
-void set(SegmentBits& bits, std::uint32_t at) noexcept { bits[at / 64] |= std::uint64_t{1} << (at % 64); }
-void clear(SegmentBits& bits, std::uint32_t at) noexcept { bits[at / 64] &= ~(std::uint64_t{1} << (at % 64)); }
-bool test(const SegmentBits& bits, std::uint32_t at) noexcept { return (bits[at / 64] >> (at % 64) & 1) != 0; }
-
-}  // namespace
 
 ChangeMap::ChangeMap(Flash& flash, FlashDevice& device, SyncQueue& syncs, bool on)
     : flash_(flash), device_(device), syncs_(syncs) {
@@ -43,10 +36,10 @@ void ChangeMap::mark(std::uint32_t segment, Done done) {
   if (state_ == State::kNew && !possible()) state_ = State::kNone;
   if (state_ == State::kNone) return done({});
   const std::uint32_t at = device_.local(segment);
-  set(unsettled_, at);
-  if (collects_) set(since_, at);
-  const bool there = test(changed_, at) && test(on_flash_, at);
-  set(changed_, at);
+  set_bit(unsettled_, at);
+  if (table_runs_ || table_is_new_) set_bit(since_, at);
+  const bool there = has_bit(changed_, at) && has_bit(on_flash_, at);
+  set_bit(changed_, at);
   if (!there) waiting_.push_back(std::move(done));
   map_due_ = map_due_ || !map_follows_;
   table_due_ = true;
@@ -55,13 +48,14 @@ void ChangeMap::mark(std::uint32_t segment, Done done) {
 }
 
 void ChangeMap::settled(std::uint32_t segment) noexcept {
-  if (!unsettled_.empty()) clear(unsettled_, device_.local(segment));
+  if (!unsettled_.empty()) clear_bit(unsettled_, device_.local(segment));
 }
 
 void ChangeMap::go_on() {
   if (!map_runs_ && table_is_new_) begin_anew();
   if (!map_runs_ && (map_due_ || !waiting_.empty())) write_map();
-  if (table_due_ && state_ == State::kOn && !collects_ && (serial_ == 0 || (map_follows_ && much_changed())))
+  if (table_due_ && state_ == State::kOn && !table_runs_ && !table_is_new_ &&
+      (serial_ == 0 || (map_follows_ && much_changed())))
     write_table();
 }
 
@@ -109,7 +103,7 @@ void ChangeMap::map_written(Status status) {
 // ---- The table ----
 
 void ChangeMap::write_table() {
-  table_runs_ = collects_ = true;
+  table_runs_ = true;
   table_due_ = false;
   since_ = unsettled_;
   list_uses(flash_, device_, uses_);
@@ -127,13 +121,13 @@ void ChangeMap::write_table() {
 
 void ChangeMap::table_written(const Status& written) {
   table_runs_ = false;
-  collects_ = table_is_new_ = written.has_value();
+  table_is_new_ = written.has_value();
   go_on();
 }
 
 // The table on flash is the next one: what it tells needs no bit any more.
 void ChangeMap::begin_anew() {
-  table_is_new_ = collects_ = map_follows_ = false;
+  table_is_new_ = map_follows_ = false;
   ++serial_;
   changed_ = since_;
   map_due_ = true;

@@ -66,17 +66,16 @@ class ChangeMap {
   State state_ = State::kNew;
   bool map_runs_ = false;
   bool table_runs_ = false;
-  bool collects_ = false;       // since_ is kept: from when a table is made until a map follows it
-  bool table_is_new_ = false;   // it is durable, and the map still counts from the one before
-  bool map_follows_ = false;    // a map that counts from the table on flash is there, too
-  bool map_due_ = false;        // one is to be written, also when nobody waits for it
-  bool table_due_ = false;      // one may be written; tried again with the next mark where it fails
-  std::uint64_t serial_ = 0;    // of the table that changed_ counts from
-  SegmentBits unsettled_;       // marked, and the header may or may not be there
-  SegmentBits changed_;         // what every map from now on says
-  SegmentBits on_flash_;        // what the map on flash says, whichever of those that failed it is
-  SegmentBits in_map_;          // of the map that is being written
-  SegmentBits since_;           // what the map of the next table has to say
+  bool table_is_new_ = false;  // it is durable, and the map still counts from the one before
+  bool map_follows_ = false;   // a map that counts from the table on flash is there, too
+  bool map_due_ = false;       // one is to be written, also when nobody waits for it
+  bool table_due_ = false;     // one may be written; tried again with the next mark where it fails
+  std::uint64_t serial_ = 0;   // of the table that changed_ counts from
+  SegmentBits unsettled_;      // marked, and the header may or may not be there
+  SegmentBits changed_;        // what every map from now on says
+  SegmentBits on_flash_;       // what the map on flash says, whichever of those that failed it is
+  SegmentBits in_map_;         // of the map that is being written
+  SegmentBits since_;  // what the map of the next table has to say: from when that is made until a map follows it
   std::vector<Done> waiting_;   // for a map that is to be written
   std::vector<Done> in_write_;  // for the one that is being written
   std::vector<Done> telling_;

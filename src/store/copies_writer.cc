@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "store/device_table.h"
+#include "store/quorum.h"
 
 namespace kvd::store {
 namespace {
@@ -84,28 +85,20 @@ void CopiesWriter::submit(io::DiskOp::Kind kind, std::uint32_t copy) {
   if (!how_) refused_.arm(loop_.now());
 }
 
-// Those that agree with what is in force last, by the rules of CopiesScan.
+// Those that agree with what is in force last.
 void CopiesWriter::choose_order() {
   const auto page = [this](std::uint32_t i) { return Bytes(found_.data() + i * kPageBytes, kPageBytes); };
   const auto magic = load<std::uint64_t>(pages_.data() + kMagicAt);
-  std::array<std::uint32_t, kSuperblockCopies> agree{};  // 0: it is not valid
-  const auto generation = [&](std::uint32_t i) { return load<std::uint64_t>(page(i).data() + kGenerationAt); };
   const auto valid = [&](std::uint32_t i) {
     return load<std::uint64_t>(page(i).data() + kMagicAt) == magic && page_checksum_ok(page(i), magic) &&
            load<std::uint32_t>(page(i).data() + kCopyAt) == i;
   };
+  const auto say_the_same = [&](std::uint32_t i, std::uint32_t j) { return alike(page(i), page(j)); };
+  const CopiesChoice choice = choose_copy(
+      valid, say_the_same, [&](std::uint32_t i) { return load<std::uint64_t>(page(i).data() + kGenerationAt); });
   std::iota(order_.begin(), order_.end(), 0U);
-  std::uint32_t best = 0;
-  for (const std::uint32_t i : order_) {
-    if (!valid(i)) continue;
-    agree[i] = static_cast<std::uint32_t>(
-        std::ranges::count_if(order_, [&](std::uint32_t j) { return valid(j) && alike(page(i), page(j)); }));
-    const bool quorum = agree[i] >= 2, have_quorum = agree[best] >= 2;
-    if (agree[best] == 0 || (quorum && !have_quorum) || (quorum == have_quorum && generation(i) > generation(best)))
-      best = i;
-  }
   std::ranges::sort(order_, {}, [&](std::uint32_t i) {
-    const bool in_force = agree[i] > 0 && alike(page(i), page(best));
+    const bool in_force = choice.agree[i] > 0 && say_the_same(i, choice.best);
     return std::pair(in_force, i);
   });
 }

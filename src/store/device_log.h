@@ -25,6 +25,11 @@ struct DeviceLog {
         writer(flash, device, evictor, syncs),
         scrubber(flash, device, evictor, scrub_bytes_per_s),
         uses(flash, device) {}
+  // Takes the memory that giving up and writing need; behind recovery, which gives back its own.
+  void reserve() {
+    evictor.reserve();
+    writer.reserve();
+  }
 
   FlashDevice& device;
   SyncQueue syncs;

@@ -264,6 +264,13 @@ Result<UseList> parse_use_table(Bytes area, const FormatSeeds& seeds, std::uint6
 // A bit for each segment, the first the lowest of the first word.
 using SegmentBits = std::vector<std::uint64_t>;
 constexpr std::size_t segment_words(std::size_t segments) noexcept { return (segments + 63) / 64; }
+inline void set_bit(SegmentBits& bits, std::uint32_t at) noexcept { bits[at / 64] |= std::uint64_t{1} << (at % 64); }
+inline void clear_bit(SegmentBits& bits, std::uint32_t at) noexcept {
+  bits[at / 64] &= ~(std::uint64_t{1} << (at % 64));
+}
+inline bool has_bit(const SegmentBits& bits, std::uint32_t at) noexcept {
+  return (bits[at / 64] >> (at % 64) & 1) != 0;
+}
 // Bytes of a map of changes, rounded up to pages.
 constexpr std::size_t change_map_bytes(std::size_t segments) noexcept {
   return align_up(sizeof(ChangeMapHead) + segment_words(segments) * sizeof(std::uint64_t), kPageBytes);

@@ -21,6 +21,27 @@ namespace kvd::store {
 // could not be read, and may be those that hold it.
 enum class CopiesKind : std::uint8_t { kValid, kEmpty, kLost, kForeign, kNewer, kUnreadable };
 
+// How many copies agree with each (itself among them; 0: it is not valid), and which is in force: one with which
+// another agrees before one that stands alone, then the one of the highest generation.
+struct CopiesChoice {
+  std::array<std::uint32_t, kSuperblockCopies> agree{};
+  std::uint32_t best = 0;  // where any is valid
+};
+// valid(i); alike(i, j) of valid copies; generation(i) of a valid one.
+template <class Valid, class Alike, class Generation>
+CopiesChoice choose_copy(Valid valid, Alike alike, Generation generation) {
+  CopiesChoice choice;
+  for (std::uint32_t i = 0; i < kSuperblockCopies; ++i) {
+    if (!valid(i)) continue;
+    for (std::uint32_t j = 0; j < kSuperblockCopies; ++j) choice.agree[i] += valid(j) && alike(i, j) ? 1 : 0;
+    const std::uint32_t have = choice.agree[choice.best];
+    const bool quorum = choice.agree[i] >= 2, have_quorum = have >= 2;
+    if (have == 0 || (quorum && !have_quorum) || (quorum == have_quorum && generation(i) > generation(choice.best)))
+      choice.best = i;
+  }
+  return choice;
+}
+
 // What the copies in an existing file say.
 template <class T>
 struct CopiesVerdict {
@@ -78,16 +99,14 @@ CopiesVerdict<T> CopiesScan<T, kMagic, kParse>::verdict() const {
     }
     ++valid;
     found.generation_max = std::max(found.generation_max, copy->generation);
+  }
+  if (valid > 0) {
     // By all that they say: stores before this one used a generation again that had been tried in vain.
-    const auto agree = static_cast<std::uint32_t>(
-        std::ranges::count_if(copies_, [&](const auto& other) { return other && *other == *copy; }));
-    const bool quorum = agree >= 2;
-    const bool have_quorum = found.copies >= 2;
-    const bool newest = copy->generation > found.in_force.generation;
-    if (found.copies == 0 || (quorum && !have_quorum) || (quorum == have_quorum && newest)) {
-      found.in_force = *copy;
-      found.copies = agree;
-    }
+    const CopiesChoice choice = choose_copy([this](auto i) { return copies_[i].has_value(); },
+                                            [this](auto i, auto j) { return *copies_[i] == *copies_[j]; },
+                                            [this](auto i) { return copies_[i]->generation; });
+    found.in_force = *copies_[choice.best];
+    found.copies = choice.agree[choice.best];
   }
   // One copy that claims to be newer is damage when others are fine; nothing but such copies is a newer store.
   if (newer >= 2 || (newer == 1 && valid == 0)) {

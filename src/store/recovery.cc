@@ -225,7 +225,7 @@ bool Recovery::believe_table(FlashDevice& device, std::vector<Use>& uses) {
   std::vector<std::uint32_t> changed;
   for (std::uint32_t s = 0; s < table->uses.size(); ++s) {
     const UseEntry& use = table->uses[s];
-    if ((table->changed[s / 64] >> (s % 64) & 1) != 0) {
+    if (has_bit(table->changed, s)) {
       changed.push_back(device.numbered(s));
     } else if (use.generation != 0) {
       listed.push_back({device.numbered(s), use.generation, false, use.unopened});

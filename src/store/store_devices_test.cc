@@ -218,41 +218,36 @@ class TwoCopiesTest : public StoreDevicesTest {
     open();
   }
 
+  // And neither of the two is there behind the next start.
+  void expect_the_newer_and_remove() {
+    EXPECT_EQ(kit_.get(number_), 2u);
+    EXPECT_TRUE(kit_.remove(number_));
+    EXPECT_EQ(await_removals(), Code::kOk);
+    kit_.kill();
+    open();
+    EXPECT_EQ(kit_.get(number_), 0u);
+  }
+
   std::uint64_t number_ = 0;
 };
 
 TEST_F(TwoCopiesTest, TheNewerOfTwoVersionsIsFound) {
   put_on_both(true);
   start_again();  // before the other has heard of it
-  EXPECT_EQ(kit_.get(number_), 2u);
-  EXPECT_TRUE(kit_.remove(number_));
-  EXPECT_EQ(await_removals(), Code::kOk);
-  kit_.kill();
-  open();
-  EXPECT_EQ(kit_.get(number_), 0u);
+  expect_the_newer_and_remove();
 }
 
 TEST_F(TwoCopiesTest, TheNewerOfTwoCopiesIsFound) {
   put_on_both(false);
   start_again();
-  EXPECT_EQ(kit_.get(number_), 2u);
-  EXPECT_TRUE(kit_.remove(number_));
-  EXPECT_EQ(await_removals(), Code::kOk);
-  kit_.kill();
-  open();
-  EXPECT_EQ(kit_.get(number_), 0u);
+  expect_the_newer_and_remove();
 }
 
 TEST_F(TwoCopiesTest, TheOlderIsEndedWhenItsDeviceIsBack) {
   put_on_both(true);
   turn_on(0);
   EXPECT_EQ(await_removals(), Code::kOk);
-  EXPECT_EQ(kit_.get(number_), 2u);
-  EXPECT_TRUE(kit_.remove(number_));
-  EXPECT_EQ(await_removals(), Code::kOk);
-  kit_.kill();
-  open();
-  EXPECT_EQ(kit_.get(number_), 0u);
+  expect_the_newer_and_remove();
 }
 
 TEST_F(TwoCopiesTest, ARemovalEndsBothWhileOneIsOff) {

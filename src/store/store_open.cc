@@ -289,10 +289,7 @@ Status StoreImpl::read_flash(std::string& why) {
 }
 
 Status StoreImpl::begin_writing(const std::vector<std::uint32_t>& surplus, std::string& why) {
-  for (const auto& log : tier_->logs) {
-    log->evictor.reserve();
-    log->writer.reserve();
-  }
+  for (const auto& log : tier_->logs) log->reserve();
   for (const std::uint32_t segment : surplus) tier_->log_of(segment).evictor.give_up(segment);
   for (const auto& log : tier_->logs) {
     if (log->device.volume.segments_wanted() == log->device.segments.count()) {
