@@ -2,7 +2,7 @@
 
     python3 -m bench.gpu_load data/h100/llama-3-8b.json --out loads.csv [--kvdepot build/release/bin/kvdepot] [--quick]
 
-Needs PyTorch with CUDA, the package kvdepot (pip install .) and 64 GB of memory. A depot of its own holds the KV of
+Needs PyTorch with CUDA, the package kvdepot (pip install .) and 80 GB of memory. A depot of its own holds the KV of
 32,768 tokens in DRAM, in blocks of 16 and of 64 tokens. Prefixes of it are loaded by one or more clients (each takes a
 share of the blocks): depot -> pinned host buffer -> GPU, where a kernel puts each layer's blocks to their places. Each
 load is compared with what was stored, byte by byte, on the GPU. A line of the CSV: what was done, the first run's
