@@ -190,9 +190,9 @@ class Store {
   // Before anything is written: kInvalid when a flash tier would have to share its directory with files of something
   // else, with `why` as above. What else may be wrong open() says.
   static Status check_directory(const StoreOptions& options, std::string* why = nullptr);
-  // What the flash tier will take: the size of the file that is there where the store keeps it, else what is asked for.
-  // Of a file that is damaged it may be neither. Blocks for a look at the file.
-  static std::uint64_t flash_bytes(const StoreOptions& options);
+  // What each device of the flash tier will take: the size of the file that is there where the store keeps it, else
+  // what is asked for. Of a file that is damaged it may be neither. None: memory only. Blocks for a look at the files.
+  static std::vector<DeviceOptions> device_sizes(const StoreOptions& options);
   // Ends gets that wait with kCancelled, waits for the device. Pins and put handles must be gone.
   virtual ~Store() = default;
 
