@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -69,12 +70,23 @@ int report(const Error& error, const std::string& why) { return report_failure(w
 
 using Devices = std::vector<store::DeviceOptions>;
 
-void announce(const node::Node& node, const ServeOptions& options, const Devices& devices, bool json) {
+// One that cannot be read is missing behind --forget-missing.
+const char* state_of(const store::Store& store, const std::string& dir) {
+  for (const store::DeviceFigures& device : store.device_figures()) {
+    std::error_code ignored;
+    if (device.dir == dir || std::filesystem::equivalent(device.dir, dir, ignored))
+      return device.stats->off.value() > 0 ? "off" : "on";
+  }
+  return "missing";
+}
+
+void announce(node::Node& node, const ServeOptions& options, const Devices& devices, bool json) {
   if (json) {
     nlohmann::json each = nlohmann::json::array();
     std::uint64_t flash_bytes = 0;
     for (const store::DeviceOptions& device : devices) {
-      each.push_back({{"dir", device.dir}, {"flash_bytes", device.flash_bytes}});
+      each.push_back(
+          {{"dir", device.dir}, {"flash_bytes", device.flash_bytes}, {"state", state_of(node.store(), device.dir)}});
       flash_bytes += device.flash_bytes;
     }
     nlohmann::json out{{"event", "ready"},

@@ -214,7 +214,10 @@ Status StoreImpl::make_tier(OpenedDevices opened, std::string& why) {
     records += index_records(opened.wanted[i], volume);
     const double own = writes_a_day(options_, volume);
     a_day += own;
-    devices.push_back({std::move(volume), policy::WriteBudget(own / kDaySeconds, kDaySeconds, kBudgetFirstSeconds)});
+    const std::string& dir = opened.wanted[i].dir;
+    const std::string name = opened.volumes.size() > 1 ? "device " + dir : "flash tier";
+    devices.push_back(
+        {dir, name, std::move(volume), policy::WriteBudget(own / kDaySeconds, kDaySeconds, kBudgetFirstSeconds)});
   }
   if (options_.index_records_max != 0) records = options_.index_records_max;
   const std::uint64_t record_bytes = record_bytes_max(devices.front().volume.segment_bytes());

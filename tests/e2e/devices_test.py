@@ -154,8 +154,8 @@ class Devices(unittest.TestCase):
             ready = json.loads(process.stdout.readline())
             process.terminate()
         self.assertEqual(process.returncode, 0)
-        self.assertEqual(ready["devices"], [{"dir": self.b, "flash_bytes": 80 * MIB},
-                                            {"dir": self.c, "flash_bytes": 96 * MIB}])
+        self.assertEqual(ready["devices"], [{"dir": self.b, "flash_bytes": 80 * MIB, "state": "on"},
+                                            {"dir": self.c, "flash_bytes": 96 * MIB, "state": "on"}])
         self.assertEqual(ready["flash_bytes"], 176 * MIB)
         self.assertEqual(sorted(os.listdir(self.a)), ["LOCK", "devices.kvd"])
 
