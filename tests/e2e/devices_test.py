@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 
 import kvdepot
@@ -54,13 +55,13 @@ class Devices(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def start(self, *devices, flash="128MiB", extra=()):
+    def start(self, *devices, flash="128MiB", extra=(), prefix=()):
         """A depot with its directory in `a`, ready; the one before it is killed."""
         if self.depot is not None:
             self.depot.kill()
         words = [word for device in devices for word in ("--device", device)]
         self.depot = DepotProcess(self.a, pool="64MiB", flash=flash,
-                                  extra=["--segment", "16MiB", "--scrub", "0", *words, *extra])
+                                  extra=["--segment", "16MiB", "--scrub", "0", *words, *extra], prefix=prefix)
         self.addCleanup(self.depot.kill)
         self.depot.start()
 
@@ -234,6 +235,42 @@ class Devices(unittest.TestCase):
         self.fill()
         self.start(self.b, self.c)
         self.assertEqual(self.found(), set(range(RECORDS)))
+
+    # ---- One hangs ----
+
+    def test_a_drive_that_hangs_costs_its_own_records_and_comes_back(self):
+        library = os.path.join(os.path.dirname(shutil.which("kvdepot")), "libkvd_hanging_drive.so")
+        if not os.path.exists(library):
+            self.skipTest("kvd_hanging_drive was not built")
+        hang = os.path.join(self.b, "hang.lock")
+        prefix = ["env", f"LD_PRELOAD={library}"]
+        self.start(self.b, prefix=prefix)
+        self.fill()
+        self.start(self.b, prefix=prefix)
+        os.close(os.open(hang, os.O_CREAT))
+        rest = self.found()
+        self.assertGreater(len(rest), 0)
+        self.assertLess(len(rest), RECORDS)
+        off = f'kvdepot_device_off{{device="{self.b}"}}'
+        self.wait_for(lambda metrics: metrics[off] == 1)
+        self.assertEqual(self.depot.metrics()["kvdepot_store_tier_off"], 0)
+        self.assertEqual(self.depot.metrics()[f'kvdepot_device_off{{device="{self.a}"}}'], 0)
+        self.assertIn(f"store: device {self.b} turned off: the device completes nothing", self.depot.output)
+        top = json.loads(subprocess.run(["kvdepot", "top", self.depot.http.removeprefix("http://"), "--count", "1",
+                                         "--interval", "100ms", "--json"],
+                                        capture_output=True, text=True, timeout=60, check=True).stdout)
+        self.assertEqual({name: device["off"] for name, device in top["devices"].items()},
+                         {self.a: False, self.b: True})
+        self.assertGreaterEqual(self.found(), rest)
+        os.remove(hang)
+        self.wait_for(lambda metrics: metrics[off] == 0)
+        self.assertEqual(self.found(), set(range(RECORDS)))
+
+    def wait_for(self, condition):
+        end = time.monotonic() + 60
+        while not condition(self.depot.metrics()):
+            self.assertLess(time.monotonic(), end, self.depot.output)
+            time.sleep(0.05)
 
     # ---- Wrong input: one line, and nothing is lost ----
 
