@@ -12,9 +12,9 @@ namespace kvd::cmd {
 struct InspectFlags {
   std::string dir;
   std::vector<std::string> devices = {};  // where devices may be that are not where the store's list says
-  std::string record;                // 32 hexadecimal digits
-  std::string foreign;               // an engine's own key, in hexadecimal digits
-  std::string out;                   // where the record's payload goes; "-" = standard output
+  std::string record;                     // 32 hexadecimal digits
+  std::string foreign;                    // an engine's own key, in hexadecimal digits
+  std::string out;                        // where the record's payload goes; "-" = standard output
   int shard = -1, group = -1;
   bool segments = false;
   bool json = false;
