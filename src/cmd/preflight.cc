@@ -106,14 +106,16 @@ Finding judge_memory(const Needs& needs, const Offers& offers) {
 }
 
 // What the disk engine registers with io_uring is pinned and counts, unless the process has CAP_IPC_LOCK; threads
-// register nothing. Kernels before 5.12 count io_uring's own rings, too; where these are refused, there are threads.
+// register nothing. The pool is registered for each device, and counts each time. Kernels before 5.12 count io_uring's
+// own rings, too; where these are refused, there are threads.
 Finding judge_memlock(const Needs& needs, const Offers& offers) {
   const std::string limit = offers.memlock_bytes == 0 ? "no limit" : "limit " + show_size(offers.memlock_bytes);
-  const char* follows = "where io_uring takes it the pool is registered and stays in memory";
+  std::string follows = "where io_uring takes it the pool is registered and stays in memory";
   if (needs.disks.empty()) {
     follows = "without flash the pool is not registered with io_uring and can be swapped out";
-  } else if (offers.memlock_bytes != 0 && offers.memlock_bytes < needs.pool_bytes) {
-    follows = "less than the pool, which may stay unregistered with io_uring and be swapped out";
+  } else if (offers.memlock_bytes != 0 && offers.memlock_bytes < needs.pool_bytes * needs.disks.size()) {
+    follows = fmt::format("less than the pool{}, which may stay unregistered with io_uring and be swapped out",
+                          needs.disks.size() > 1 ? fmt::format(" for each of {} devices", needs.disks.size()) : "");
   }
   return {Level::kInfo, fmt::format("locked memory: {}; {}", limit, follows)};
 }

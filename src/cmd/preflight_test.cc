@@ -46,7 +46,14 @@ TEST(Preflight, SaysWhetherThePoolCanStayInMemory) {
   offers.memlock_bytes = needs.pool_bytes;
   EXPECT_NE(judge(needs, offers)[1].line.find("limit 8GiB; where io_uring takes it"), std::string::npos);
   offers.memlock_bytes = 8 << 20;
-  EXPECT_NE(judge(needs, offers)[1].line.find("limit 8MiB; less than the pool"), std::string::npos);
+  EXPECT_NE(judge(needs, offers)[1].line.find("limit 8MiB; less than the pool, which"), std::string::npos);
+  needs.disks.push_back({"/more", kGiB});
+  offers.disks.push_back({2, kGiB, 0});
+  offers.memlock_bytes = 2 * needs.pool_bytes;
+  EXPECT_NE(judge(needs, offers)[1].line.find("limit 16GiB; where io_uring takes it"), std::string::npos);
+  --offers.memlock_bytes;
+  EXPECT_NE(judge(needs, offers)[1].line.find("less than the pool for each of 2 devices"), std::string::npos);
+  offers.memlock_bytes = 8 << 20;
   needs.disks.clear();
   EXPECT_NE(judge(needs, offers)[1].line.find("limit 8MiB; without flash"), std::string::npos);
 }

@@ -174,7 +174,7 @@ TEST_F(TopReportTest, HasALineForEachDeviceOfSeveral) {
   store::DeviceStats first, second;
   devices_ = {{"/mnt/nvme0/kv", &first}};
   EXPECT_THAT(top_text(Interval({}, sample(1), 0), "a"), Not(HasSubstr("nvme0"))) << "the store's figures are its";
-  devices_.push_back({"/a/very/long/path/that/ends/with/\x1b[H/nvme1/kv", &second});
+  devices_.push_back({"/a/very/long/path/that/ends/with/\x1b[H\"/nvme1/kv", &second});
   const MetricsSample before = sample(10);
   first.bytes_read.add(6'000'000'000);
   first.bytes_written.add(600'000'000);
@@ -190,12 +190,12 @@ TEST_F(TopReportTest, HasALineForEachDeviceOfSeveral) {
   const std::string text = top_text(interval, "a");
   EXPECT_THAT(
       text, HasSubstr("\n/mnt/nvme0/kv                    on     3000.0      300.0        222      7      9      0\n"));
-  EXPECT_THAT(text, HasSubstr("\n<that/ends/with/%1B[H/nvme1/kv")) << text;
+  EXPECT_THAT(text, HasSubstr("\n<t/ends/with/%1B[H%22/nvme1/kv")) << text;
   EXPECT_THAT(text, HasSubstr(" OFF        0.0        0.0          0      0      0     16\n"));
   const auto json = nlohmann::json::parse(top_json(interval))["devices"];
   EXPECT_EQ(json["/mnt/nvme0/kv"]["read_bytes_per_s"], 3e9);
   EXPECT_EQ(json["/mnt/nvme0/kv"]["off"], false);
-  const auto off = json["/a/very/long/path/that/ends/with/%1B[H/nvme1/kv"];
+  const auto off = json["/a/very/long/path/that/ends/with/%1B[H%22/nvme1/kv"];
   EXPECT_EQ(off["off"], true);
   EXPECT_EQ(off["io_errors"], 16);
   EXPECT_EQ(off["outages"], 2);

@@ -293,6 +293,9 @@ TEST_F(TwoCopiesTest, TheOlderIsEndedWhenItsDeviceIsBack) {
 
 TEST_F(TwoCopiesTest, ARemovalEndsBothWhileOneIsOff) {
   put_on_both(false);
+  std::uint64_t records = 0;
+  for (const DeviceFigures& device : kit_.store->device_figures()) records += device.stats->records.value();
+  EXPECT_EQ(records, kit_.stats().flash_records.value()) << "the newer copy is counted, where it lies";
   EXPECT_TRUE(kit_.remove(number_));
   EXPECT_EQ(await_removals(), Code::kIo);
   turn_on(0);

@@ -7,6 +7,7 @@ one line, before it has written anything, where one is missing or is not the sto
 import hashlib
 import json
 import os
+import random
 import shutil
 import struct
 import subprocess
@@ -16,6 +17,7 @@ import unittest
 
 import kvdepot
 
+from tests.e2e import kill_test
 from tests.e2e.depot_process import START_SECONDS_MAX, DepotError, DepotProcess
 
 MIB = 1 << 20
@@ -146,6 +148,13 @@ class Devices(unittest.TestCase):
         self.start(self.b, self.c)
         self.assertEqual(self.found(), set(range(RECORDS)) - removed)
 
+    def test_of_two_drives_nothing_written_is_lost_by_kills_and_nothing_removed_returns(self):
+        seed = random.randrange(1 << 32)
+        counts = kill_test.run(seed, kills=5, seconds=120, flash="2GiB", extra=["--device", self.b + "=2GiB"])
+        message = f"seed {seed}: {json.dumps(counts)}"
+        self.assertGreater(counts["judged_written"], 0, message)
+        self.assertEqual((counts["wrong"], counts["lost"], counts["undead"]), (0, 0, 0), message)
+
     def test_the_ready_line_names_the_devices(self):
         command = ["kvdepot", "serve", "--dir", self.a, "--flash", "0", "--device", self.b + "=80MiB", "--device",
                    self.c + "=96MiB", "--pool", "64MiB", "--http", "off", "--listen", "unix://" + self.path("s"),
@@ -261,6 +270,10 @@ class Devices(unittest.TestCase):
                                         capture_output=True, text=True, timeout=60, check=True).stdout)
         self.assertEqual({name: device["off"] for name, device in top["devices"].items()},
                          {self.a: False, self.b: True})
+        client, _, _ = self.client()
+        self.assertEqual([(device["dir"], device["why_off"]) for device in client.depot_stats()["devices"]],
+                         [(self.a, ""), (self.b, "the device completes nothing")])
+        client.close()
         self.assertGreaterEqual(self.found(), rest)
         os.remove(hang)
         self.wait_for(lambda metrics: metrics[off] == 0)
