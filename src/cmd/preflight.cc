@@ -136,9 +136,11 @@ Finding judge_files(const Needs& needs, const Offers& offers) {
 Finding judge_file_system(const Needs& needs, const Offers& offers, std::uint64_t file_system) {
   std::uint64_t wanted = 0, there = 0;
   std::string dirs;
+  std::size_t devices = 0;
   for (std::size_t i = 0; i < needs.disks.size(); ++i) {
     const OffersDisk& disk = offers.disks[i];
     if (disk.file_system != file_system) continue;
+    ++devices;
     there += disk.held_bytes + (dirs.empty() ? disk.free_bytes : 0);
     wanted += needs.disks[i].flash_bytes;
     dirs += (dirs.empty() ? "" : " and ") + needs.disks[i].dir;
@@ -148,8 +150,10 @@ Finding judge_file_system(const Needs& needs, const Offers& offers, std::uint64_
             fmt::format("disk: flash of {} but only {} are free for {}: the store will not open; ask for less by "
                         "--flash{}, or give another directory",
                         show_size(wanted), show_size(there), dirs, needs.disks.size() > 1 ? " and --device" : "")};
-  return {Level::kInfo, fmt::format("disk: flash {} of {} free{}", show_size(wanted), show_size(there),
-                                    needs.disks.size() > 1 ? " for " + dirs : "")};
+  const std::string line = fmt::format("disk: flash {} of {} free{}", show_size(wanted), show_size(there),
+                                       needs.disks.size() > 1 ? " for " + dirs : "");
+  if (devices < 2) return {Level::kInfo, line};
+  return {Level::kWarn, line + ", which are on one file system: is a drive not mounted?"};
 }
 
 void judge_disks(const Needs& needs, const Offers& offers, std::vector<Finding>& findings) {

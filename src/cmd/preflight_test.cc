@@ -82,8 +82,12 @@ TEST(Preflight, JudgesEachFileSystemOnce) {
   offers.disks = {{1, 150 * kGiB, 0}, {2, 200 * kGiB, 0}, {1, 150 * kGiB, 50 * kGiB}};
   auto findings = judge(needs, offers);
   ASSERT_EQ(findings.size(), 5u);
-  EXPECT_EQ(findings[3].line, "disk: flash 200GiB of 200GiB free for /a and /c");
+  EXPECT_EQ(findings[3].line,
+            "disk: flash 200GiB of 200GiB free for /a and /c, which are on one file system: is a drive "
+            "not mounted?");
+  EXPECT_EQ(findings[3].level, Level::kWarn);
   EXPECT_EQ(findings[4].line, "disk: flash 200GiB of 200GiB free for /b");
+  EXPECT_EQ(findings[4].level, Level::kInfo);
   offers.disks[2].held_bytes -= 1;
   offers.disks[1].free_bytes = kGiB;
   findings = judge(needs, offers);

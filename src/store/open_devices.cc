@@ -116,7 +116,8 @@ class Opening {
       if (!place.found)
         return refuse(
             fmt::format("{}: device {} (last at {}) is missing, {}: attach or mount it, or start once with "
-                        "--forget-missing to go on without what it holds",
+                        "--forget-missing to go on without what it holds (and without its --device, if no new drive is "
+                        "there)",
                         options_.dir, uuid_text(place.device.uuid), place.device.path, place.away));
     if (plan_.places.empty()) return refuse(fmt::format("{}: no device is left: name one", options_.dir));
     return {};

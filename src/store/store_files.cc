@@ -41,6 +41,7 @@ class Opening {
     }
     if (auto read = read_list(list.get()); !read) return fail(read.error());
     look();
+    if (auto known = check_elsewhere(); !known) return fail(known.error());
     for (const ListedDevice& listed : files_.list->devices) place(listed);
     if (!files_.readers.empty() || damaged_) return std::move(files_);
     why_ = files_.devices.empty()
@@ -60,7 +61,11 @@ class Opening {
 
   Status read_list(int file) {
     struct stat info{};
-    if (::fstat(file, &info) != 0) return fail(Code::kIo, "reading the list of devices", errno);
+    if (::fstat(file, &info) != 0) {
+      const int error = errno;
+      why_ = fmt::format("{}: cannot be read: {}", files_.path, error_text(error));
+      return fail(Code::kIo, "reading the list of devices", error);
+    }
     const auto read = [file](std::uint64_t offset, MutableBytes page) -> Status {
       if (::pread(file, page.data(), page.size(), static_cast<off_t>(offset)) == static_cast<ssize_t>(page.size()))
         return {};
@@ -94,22 +99,40 @@ class Opening {
     return fail(Code::kCorrupt, "no copy of the list is valid");
   }
 
-  // Everywhere where a device may be, once each.
+  // Everywhere where a device may be, once each: first where it was named.
   void look() {
-    std::vector<std::string> dirs(elsewhere_.begin(), elsewhere_.end());
-    for (const ListedDevice& listed : files_.list->devices) dirs.push_back(listed.path);
-    dirs.push_back(dir_);
-    for (const std::string& dir : dirs) {
-      if (std::ranges::find(candidates_, dir, &Candidate::dir) != candidates_.end()) continue;
-      Candidate& candidate = candidates_.emplace_back();
-      candidate.dir = dir;
-      auto reader = StoreReader::open(dir, candidate.why);
-      if (reader) {
-        candidate.reader = std::move(*reader);
-      } else {
-        candidate.error = reader.error();
-      }
+    for (const std::string& dir : elsewhere_) look_in(dir);
+    named_ = candidates_.size();
+    for (const ListedDevice& listed : files_.list->devices) look_in(listed.path);
+    look_in(dir_);
+  }
+
+  void look_in(const std::string& dir) {
+    if (std::ranges::find(candidates_, dir, &Candidate::dir) != candidates_.end()) return;
+    Candidate& candidate = candidates_.emplace_back();
+    candidate.dir = dir;
+    auto reader = StoreReader::open(dir, candidate.why);
+    if (reader) {
+      candidate.reader = std::move(*reader);
+    } else {
+      candidate.error = reader.error();
     }
+  }
+
+  // Who names a directory means a device of this store.
+  Status check_elsewhere() {
+    for (std::size_t i = 0; i < named_; ++i) {
+      const Candidate& candidate = candidates_[i];
+      if (!candidate.reader) {
+        why_ = candidate.why;
+        return fail(candidate.error);
+      }
+      const Uuid& uuid = candidate.reader->superblock().uuid;
+      if (std::ranges::find(files_.list->devices, uuid, &ListedDevice::uuid) != files_.list->devices.end()) continue;
+      why_ = fmt::format("{}: holds no device of this store: leave it out", candidate.dir);
+      return fail(Code::kInvalid, "not a device of this store");
+    }
+    return {};
   }
 
   // As a depot takes them: by identity, and not one from before.
@@ -141,6 +164,7 @@ class Opening {
   std::string& why_;
   StoreFiles files_;
   std::vector<Candidate> candidates_;
+  std::size_t named_ = 0;  // the first of these
   bool damaged_ = false;
 };
 

@@ -52,8 +52,9 @@ struct StoreFiles {
   }
 
   // The store in `dir`; `elsewhere`: directories where devices may be that are not where the list says. On error `why`
-  // is one line that says what is wrong and what to do, as StoreReader::open(); kCorrupt: or no copy of the list is
-  // valid; kNotFound: or no device of the list is there.
+  // is one line that says what is wrong and what to do, as StoreReader::open(), also of `elsewhere`; kCorrupt: or no
+  // copy of the list is valid; kNotFound: or no device of the list is there; kInvalid: or one of `elsewhere` is not of
+  // this store.
   static Result<StoreFiles> open(const std::string& dir, std::span<const std::string> elsewhere, std::string& why);
 };
 

@@ -136,6 +136,27 @@ TEST_F(StoreFilesTest, OneThatIsMissingIsNamedAndTheOtherIsRead) {
   EXPECT_LT(live, kRecords);
 }
 
+TEST_F(StoreFilesTest, WhatIsNamedHasToBeOfTheStore) {
+  StoreKit other(2);
+  ASSERT_TRUE(other.open());
+  other.close();
+  std::vector<std::byte> image(other.drive().size());
+  other.drive().peek(0, image);
+  std::filesystem::create_directories(other.options.dir);
+  std::ofstream(other.path_of(0), std::ios::binary)
+      .write(reinterpret_cast<const char*>(image.data()), static_cast<std::streamsize>(image.size()));
+  std::string why;
+  const auto code_of = [&](const std::string& dir) {
+    const auto opened = StoreFiles::open(first(), std::vector{dir, dir}, why);
+    return opened ? Code::kOk : opened.error().code;
+  };
+  EXPECT_EQ(code_of(second()), Code::kOk);
+  EXPECT_EQ(code_of(other.options.dir), Code::kInvalid);
+  EXPECT_TRUE(mentions(why, other.options.dir + ": holds no device of this store")) << why;
+  EXPECT_EQ(code_of("/nonexistent"), Code::kNotFound);
+  EXPECT_TRUE(mentions(why, "/nonexistent: ")) << why;
+}
+
 TEST_F(StoreFilesTest, ADevicesOwnDirectoryIsThatDevice) {
   std::string why;
   const auto found = StoreFiles::open(second(), {}, why);
