@@ -65,6 +65,7 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
     serve.add_option(name, list, help)->type_name(type)->allow_extra_args(false);
   };
   add_list("--dir", flags.dir, "DIR", "Directory of the flash log; created with mode 0700");
+  serve.get_option("--dir")->option_text("DIR");  // without the dots of a list
   add("pool", "SIZE", "DRAM tier, at least 64MiB [1GiB]");
   add("flash", "SIZE", "NVMe tier; 0 = memory only [10GiB; a store that is there keeps its size]");
   add_list("--device", flags.device, "DIR[=SIZE]",
