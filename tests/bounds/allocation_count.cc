@@ -1,6 +1,5 @@
 #include "bounds/allocation_count.h"
 
-#include <execinfo.h>
 #include <unistd.h>
 
 #include <array>
@@ -8,6 +7,8 @@
 #include <cstddef>
 #include <cstdlib>
 #include <new>
+
+#include <execinfo.h>
 
 namespace {
 
