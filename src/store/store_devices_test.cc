@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "store/format.h"
 #include "store/testing/store_kit.h"
 
 namespace kvd::store {
@@ -47,6 +48,12 @@ class StoreDevicesTest : public ::testing::Test {
   void turn_on(std::size_t device) {
     kit_.drive(device).release();
     kit_.loop.run_for(seconds(5));
+  }
+  std::optional<Code> await(std::uint64_t number, AckLevel level) {
+    std::optional<Code> code;
+    kit_.store->await(kit_.ns, id_of(number), level, [&](Status s) { code = s ? Code::kOk : s.error().code; });
+    kit_.loop.run_until([&] { return code.has_value(); }, seconds(1));
+    return code;
   }
   std::optional<Code> await_removals() {
     std::optional<Code> code;
@@ -135,6 +142,21 @@ TEST_F(StoreDevicesTest, WhatADeviceThatIsOffHasIsMissedAndTheOtherGoesOn) {
   put(100, 110);
   turn_on(0);
   for (std::uint64_t n = 0; n < 24; ++n) EXPECT_EQ(kit_.get(n), 1u) << n << ": it is back";
+}
+
+TEST_F(StoreDevicesTest, ADrainDoesNotWaitForADeviceThatIsOff) {
+  open();
+  put(0, 8);
+  turn_off(0);  // within a frame
+  put(100, 104, AckLevel::kPooled);
+  bool drained = false;
+  kit_.store->drain(after(kit_.loop.now(), seconds(60)), [&] { drained = true; });
+  kit_.loop.run_for(seconds(2));
+  EXPECT_TRUE(drained);
+  kit_.kill();
+  kit_.drive(0).release();
+  open();
+  for (std::uint64_t n = 100; n < 104; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
 }
 
 TEST_F(StoreDevicesTest, FramesOfADeviceThatHangsAreWrittenToTheOther) {
@@ -263,6 +285,156 @@ TEST_F(TwoCopiesTest, ARemovalEndsBothWhileOneIsOff) {
 
 TEST_F(TwoCopiesTest, WhoPutsInThePlaceOfWhatADeviceThatIsOffHasIsToldThatItMayComeBack) {
   put_on_both(true, AckLevel::kWritten, Code::kIo);
+}
+
+// Of the image that was put the store knows what it replaced; it has left the pool.
+TEST_F(TwoCopiesTest, WhoAsksForWhatReplacedItWaitsToo) {
+  kit_.options.devices.clear();
+  kit_.add_device(40);
+  put_on_both(true);
+  for (const bool loaded : {false, true}) {
+    empty_pool(12'000 + 100 * loaded);
+    ASSERT_EQ(kit_.lookup(number_), Tier::kFlash);
+    if (loaded) {
+      EXPECT_EQ(kit_.get(number_), 2u);
+    }
+    for (const AckLevel level : {AckLevel::kWritten, AckLevel::kSynced}) EXPECT_EQ(await(number_, level), Code::kIo);
+    EXPECT_EQ(await(11'039, AckLevel::kSynced), Code::kOk) << "another one";
+  }
+  turn_on(0);
+  EXPECT_EQ(await(number_, AckLevel::kSynced), Code::kOk);
+  kit_.lose_power(1, 0);
+  open();
+  EXPECT_EQ(kit_.get(number_), 2u);
+}
+
+// A device that is right alone: the other one is gone for good.
+TEST_F(TwoCopiesTest, TheOlderIsEndedOnItsOwnDevice) {
+  for (const bool by_recovery : {false, true}) {
+    struct TwoCopies final : TwoCopiesTest {
+      void TestBody() override {}
+      using TwoCopiesTest::kit_, TwoCopiesTest::number_, TwoCopiesTest::open, TwoCopiesTest::put_on_both,
+          TwoCopiesTest::start_again, TwoCopiesTest::turn_on, TwoCopiesTest::await_removals;
+    } one;
+    one.put_on_both(true);
+    by_recovery ? one.start_again() : one.turn_on(0);
+    EXPECT_EQ(one.await_removals(), Code::kOk);
+    one.kit_.kill();
+    one.kit_.options.devices.clear();
+    one.kit_.options.forget_missing = true;
+    one.open();
+    EXPECT_EQ(one.kit_.get(one.number_), 0u) << by_recovery;
+  }
+}
+
+// Asks for a record all the time while a store recovers; what it gives out then must be of version 2.
+class EarlyGet {
+ public:
+  EarlyGet(StoreKit& kit, std::uint64_t number) : kit_(kit), number_(number), foreign_(foreign_of(number)) {
+    kit_.options.recover_later = true;
+    kit_.meanwhile = [this] { ask(); };
+  }
+  [[nodiscard]] std::uint64_t older() const { return older_; }
+
+ private:
+  void ask() {
+    if (get_.internal != nullptr || kit_.ns == StoreKit::kNotOpen || kit_.lookup(number_) == Tier::kNone) return;
+    get_ = {};
+    get_.ns = kit_.ns;
+    get_.id = id_of(number_);
+    get_.foreign = foreign_;
+    get_.passing = true;
+    get_.on_done = [this](const Result<RecordView>& view) {
+      older_ += view && slab_is({view->first_slab, 5'000}, number_, 1, 0) ? 1 : 0;
+    };
+    kit_.store->start_get(get_);
+  }
+
+  StoreKit& kit_;
+  const std::uint64_t number_;
+  const std::vector<std::byte> foreign_;
+  Get get_;
+  std::uint64_t older_ = 0;
+};
+
+// The larger device gives segments headers while one of the smaller stays open, and takes the newer copy then.
+TEST(DevicesRecovery, AnOlderCopyIsNotGivenOutBeforeTheNewerIsRead) {
+  int written = 0;
+  for (std::uint64_t count = 8; count < 48; ++count) {
+    StoreKit kit;
+    kit.add_device(24);
+    ASSERT_TRUE(kit.open()) << kit.why;
+    for (std::uint64_t n = 0; n < count; ++n) ASSERT_TRUE(kit.put(n, 1, AckLevel::kWritten));
+    ASSERT_TRUE(kit.replace(count - 1, 2));
+    kit.store->await(kit.ns, id_of(count - 1), AckLevel::kWritten, [](Status) {});
+    kit.loop.run_for(std::chrono::microseconds(400));  // no flush has ended, and so no tombstone was written
+    kit.kill();
+    const EarlyGet early(kit, count - 1);
+    ASSERT_TRUE(kit.open()) << kit.why;
+    if (kit.get(count - 1) != 2) continue;  // it was still to be written
+    ++written;
+    EXPECT_EQ(early.older(), 0u) << count << " records";
+  }
+  EXPECT_GT(written, 30);
+}
+
+// From when recovery has written a segment's footer it cannot be read again.
+class FootersFail final : public io::SimObserver {
+ public:
+  explicit FootersFail(io::SimDrive& drive) : drive_(drive) { drive_.observe(this); }
+  ~FootersFail() override { drive_.observe(nullptr); }
+  void submitted(std::uint64_t id, io::DiskOp::Kind kind, std::uint64_t offset, Bytes) override {
+    if (kind == io::DiskOp::Kind::kWrite && offset >= kHeadBytes && id_ == 0) id_ = id, at_ = offset;
+  }
+  void completed(std::uint64_t id, io::DiskOp::Kind, bool) override {
+    if (id_ == 0 || id != id_) return;
+    drive_.wear_out(io::DiskOp::Kind::kRead, at_, kPageBytes);
+  }
+
+ private:
+  io::SimDrive& drive_;
+  std::uint64_t id_ = 0, at_ = 0;
+};
+
+// The older one lies in the segment that was begun later.
+TEST_F(TwoCopiesTest, WhereTheNewerCannotBeToldNeitherIsFoundAndBothAreKnown) {
+  for (const bool readable : {true, false}) {
+    StoreKit kit;
+    kit.add_device();
+    ASSERT_TRUE(kit.open()) << kit.why;
+    const auto writes_to = [&kit](std::uint64_t n, std::size_t device) {
+      const std::uint64_t before = kit.drive(device).counters().bytes_written;
+      EXPECT_TRUE(kit.put(n, 1, AckLevel::kWritten));
+      return kit.drive(device).counters().bytes_written > before + 30'000;
+    };
+    std::uint64_t n = 0;
+    while (!writes_to(n, 1)) ++n;
+    const std::uint64_t number = n;
+    EXPECT_TRUE(kit.replace(number, 2));
+    kit.store->await(kit.ns, id_of(number), AckLevel::kWritten, [](Status) {});
+    kit.loop.settle();  // to the first device; this one to the second
+    std::optional<Code> code;
+    kit.start_put(n + 1, code);
+    kit.loop.run_for(std::chrono::microseconds(400));
+    EXPECT_EQ(code, Code::kOk);
+    kit.kill();
+    {
+      std::optional<FootersFail> faults;
+      if (!readable) faults.emplace(kit.drive(1));
+      ASSERT_TRUE(kit.open()) << kit.why;
+    }
+    kit.drive(1).mend();
+    EXPECT_EQ(kit.get(number), readable ? 2u : 0u);
+    EXPECT_EQ(kit.get(n + 1), 1u);
+    kit.remove(number);
+    std::optional<Status> removed;
+    kit.store->await_removals([&](Status status) { removed = status; });
+    kit.loop.run_for(seconds(1));
+    EXPECT_TRUE(removed && *removed);
+    kit.kill();
+    ASSERT_TRUE(kit.open()) << kit.why;
+    EXPECT_EQ(kit.get(number), 0u);
+  }
 }
 
 // As much is written to the newer one's device as lets it go, with the older one's back or not.

@@ -36,6 +36,11 @@ void Tombstones::restore(const Tombstone& tombstone) {
   live_.push_back(tombstone);
 }
 
+bool Tombstones::may_wait(std::uint64_t hash) const {
+  return !ends_.empty() ||
+         std::ranges::any_of(pending_, [hash](const Tombstone& t) { return t.awaited && t.key.hash == hash; });
+}
+
 void Tombstones::take_pending() { queue_of(next_pending()).pop_front(); }
 
 // It is on flash, or has nothing to name any more.

@@ -68,6 +68,9 @@ class Tombstones {
   [[nodiscard]] bool written_before(std::uint64_t put_seq) const {
     return unwritten_.empty() || *unwritten_.begin() >= put_seq;
   }
+  // Whether one of a record with this hash waits that is nowhere on flash yet, or removals wait for the end of a
+  // segment that may be of any.
+  [[nodiscard]] bool may_wait(std::uint64_t hash) const;
   // What became of a taken one.
   void written(Tombstone tombstone, std::uint32_t holder, std::uint64_t holder_generation);
   void failed(const Tombstone& tombstone);

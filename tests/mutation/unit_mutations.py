@@ -19,7 +19,7 @@ MUTATIONS = [
      "    return std::pair(in_force, i);\n", "    return std::pair(!in_force, i);\n",
      "kvd_store_test", "CopiesWriter.*"),
     ("what a removal hides in another segment than it names comes back", "src/store/recovery.cc",
-     "    if (entry->segment != t.segment)\n", "    if (entry->segment == UINT32_MAX)\n",
+     "      if (copy.segment != t.segment)\n", "      if (copy.segment == UINT32_MAX)\n",
      "kvd_store_test", "ReplacementTest.*"),
     ("an opening numbers its puts by what it can read", "src/store/recovery.cc",
      "  flash_.put_seq_next = std::max(flash_.put_seq_next, epoch << 40);", "",
