@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "store/format.h"
 
 namespace kvd::crash {
 namespace {
@@ -17,6 +18,8 @@ constexpr std::uint32_t kDrawn = 10;       // variants of a moment that are draw
 constexpr std::uint32_t kDrawnNested = 2;  // ... of a recovery
 constexpr std::uint64_t kNestEvery = 24;   // of so many states one has its recovery stopped in turn
 constexpr std::size_t kDepthMax = 3;       // stops in a row
+// Of two devices one recovery in so many of these is stopped in its opening, too: that has four times the writes.
+constexpr std::uint64_t kOpeningEvery = 8;
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) { return Random(a ^ (b * 0x9E37'79B9'7F4A'7C15)).next(); }
 
@@ -25,6 +28,15 @@ bool discards(std::uint64_t seed) { return seed % 3 == 0; }
 
 // In every second one no header waits for a map of changes, so that more of them are in flight together.
 bool lists_uses(std::uint64_t seed) { return seed % 2 == 0; }
+
+// Every third seed, another one, has a store of two devices.
+std::uint8_t devices(std::uint64_t seed) { return seed % 3 == 1 ? 2 : 1; }
+
+// Whether an opening marks itself by this write: of a superblock, or of the list of devices.
+bool marks_opening(const io::SimWrite& write) {
+  const std::uint64_t offset = write.offset % kDriveSpan;
+  return drive_of(write.offset) == kListDrive || (offset < store::kHeadBytes && offset % store::kSuperblockStride == 0);
+}
 
 std::uint64_t script_seed(std::uint64_t seed, std::uint32_t phase) { return mix(seed, phase + 1); }
 
@@ -121,7 +133,7 @@ Stop Explorer::last_stop(std::uint64_t seed, std::uint32_t phase, const Journal&
 void Explorer::explore(std::uint64_t seed) {
   machine_.set_discards(discards(seed));
   machine_.set_lists_uses(lists_uses(seed));
-  Start start = formatted();
+  Start start = formatted(devices(seed));
   for (std::uint32_t phase = 0; phase < kPhases && !over(); ++phase) {
     Path path{seed, phase};
     Journal journal(start);
@@ -129,15 +141,17 @@ void Explorer::explore(std::uint64_t seed) {
     if (const auto wrong = machine_.work(start, journal, script_seed(seed, phase), kSteps); !wrong.empty())
       tally_.fail(path, wrong);
     ++tally_.workloads;
-    sweep(start, journal, path, nullptr);
+    sweep(start, journal, path, nullptr, true);
     start = stop_at(start, journal, last_stop(seed, phase, journal)).start;
   }
 }
 
-void Explorer::sweep(const Start& start, const Journal& journal, Path& path, const Found* parent) {
+void Explorer::sweep(const Start& start, const Journal& journal, Path& path, const Found* parent, bool opening) {
   Walk walk(start, journal);
   const std::uint32_t drawn = path.stops.empty() ? kDrawn : kDrawnNested;
   while (walk.next()) {
+    const Journal::Event& event = walk.event();
+    if (!opening && event.step == Journal::Step::kSubmit && marks_opening(journal.writes()[event.index])) continue;
     for (const Crash how : {Crash::kKill, Crash::kPowerLoss}) {
       if (!walk.matters(how)) continue;
       const std::uint32_t variants = variants_of(walk.moment(), how, drawn);
@@ -172,7 +186,8 @@ void Explorer::visit(const Stopped& stopped, const Path& path, const Found* pare
   if (!wrong.empty()) return tally_.fail(path, wrong);
   if (path.stops.size() >= kDepthMax || hash % kNestEvery != 0) return;
   Path nested = path;
-  sweep(stopped.start, journal, nested, &found);
+  const bool opening = stopped.start.oracle.devices() == 1 || hash / kNestEvery % kOpeningEvery == 0;
+  sweep(stopped.start, journal, nested, &found, opening);
 }
 
 std::vector<std::string> Explorer::judge(const Found& found, const Oracle& after) {
@@ -210,7 +225,7 @@ void Explorer::compare(const Found& found, const Oracle& after, const Found& par
 std::vector<std::string> Explorer::replay(const Path& path) {
   machine_.set_discards(discards(path.seed));
   machine_.set_lists_uses(lists_uses(path.seed));
-  Start start = formatted();
+  Start start = formatted(devices(path.seed));
   for (std::uint32_t phase = 0;; ++phase) {
     Journal journal(start);
     auto wrong = machine_.work(start, journal, script_seed(path.seed, phase), kSteps);

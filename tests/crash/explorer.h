@@ -89,7 +89,8 @@ class Explorer {
 
  private:
   void tell(const Path& path);
-  void sweep(const Start& start, const Journal& journal, Path& path, const Found* parent);
+  // `opening`: also before the writes by which the opening marks itself.
+  void sweep(const Start& start, const Journal& journal, Path& path, const Found* parent, bool opening);
   void visit(const Stopped& stopped, const Path& path, const Found* parent);
   // What is wrong with what was found.
   std::vector<std::string> judge(const Found& found, const Oracle& after);
