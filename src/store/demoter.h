@@ -124,6 +124,7 @@ class Demoter {
   [[nodiscard]] Removals removals_before(std::uint64_t put_seq) const;
   void take_removals();
   void flushed(DeviceLog& log, bool ok);
+  void tombstones_durable();
   void tell_acks();
   void uncount(const PoolRecord& record);
   void dequeue(PoolRecord& record);

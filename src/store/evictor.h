@@ -2,11 +2,10 @@
 //
 // Giving up a segment: (1) its state makes its records unfindable at once; (2) its index entries are erased, by its
 // footer or, where that cannot be read, by a sweep over the index in slices; (3) tombstones it holds for other segments
-// are written elsewhere and flushed; (4) loads that still read from it end; (5) its header with a new generation is
-// written and flushed; (6) where the disk takes discards, the device is told that what the segment held is not needed,
-// one piece at a time, until it fails at one. Only then may frames overwrite it. A segment that
-// never held anything needs (5) only.
-// Belongs to the store's loop.
+// are written elsewhere and flushed, and so are those that its records imply on other devices; (4) loads that still
+// read from it end; (5) its header with a new generation is written and flushed; (6) where the disk takes discards, the
+// device is told that what the segment held is not needed, one piece at a time, until it fails at one. Only then may
+// frames overwrite it. A segment that never held anything needs (5) only. Belongs to the store's loop.
 #pragma once
 
 #include <cstdint>

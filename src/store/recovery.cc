@@ -23,7 +23,9 @@ constexpr std::uint32_t kHeadersAtOnce = 256;  // as many operations as a disk t
 constexpr std::size_t kEnteredAtOnce = 32;     // records whose reads of the index overlap
 constexpr std::size_t kTurnRecords = 4096;     // entered in a turn of the loop: a millisecond or less
 constexpr std::size_t kTurnTombstones = 2048;  // applied in one: each is looked up and sorted twice
-constexpr std::size_t kParts = 1024;           // of all tombstones: a few hundred in each where a store keeps the most
+constexpr std::size_t kTombstonePartsMax =
+    1024;  // of all tombstones: a few hundred in each where a store keeps the most
+constexpr std::size_t kTombstonePartRecords = 256;  // that the index has room for: fewer parts in a small store
 
 // Reads the first page of some segments of a device, many at once: when one is there it is looked at, and the next one
 // is started.
@@ -101,7 +103,7 @@ void sort_alike(std::vector<Tombstone>& tombstones, const std::vector<std::uint3
 Recovery::Recovery(Flash& flash, Meanwhile meanwhile)
     : flash_(flash),
       meanwhile_(std::move(meanwhile)),
-      tombstones_(kParts),
+      tombstones_(std::clamp<std::size_t>(flash.index.records_max() / kTombstonePartRecords, 1, kTombstonePartsMax)),
       seqs_(flash.segments.count(),
             [this](std::uint32_t segment) {
               return read_footer({segment, flash_.segments.at(segment).generation, false});
@@ -566,7 +568,11 @@ void Recovery::restore(Part& part, const std::vector<std::uint32_t>& last) {
     Tombstones& own = flash_.device_of(tombstone.segment).tombstones;
     if (!is_elsewhere(tombstone, flash_.segments)) own.restore(tombstone);
     if (is_elsewhere(tombstone, flash_.segments))
-      own.add({tombstone.key, tombstone.put_seq, tombstone.segment, tombstone.generation});
+      own.add({.key = tombstone.key,
+               .put_seq = tombstone.put_seq,
+               .segment = tombstone.segment,
+               .generation = tombstone.generation,
+               .told_by = tombstone.holder});
   }
   part = {};
 }

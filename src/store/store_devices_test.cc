@@ -2,6 +2,7 @@
 // copies on two of them.
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -173,29 +174,62 @@ TEST_F(StoreDevicesTest, FramesOfADeviceThatHangsAreWrittenToTheOther) {
   for (std::uint64_t n = 0; n < codes.size(); ++n) EXPECT_EQ(kit_.get(100 + n), 1u) << n;
 }
 
+// Opens the store with one device only: the others are gone for good.
+void open_alone(StoreKit& kit, std::size_t device) {
+  kit.kill();
+  kit.options.forget_missing = true;
+  device == 0 ? kit.options.devices.clear() : void(kit.options.flash_bytes = 0);
+  ASSERT_TRUE(kit.open()) << kit.why;
+}
+
+// Record 1 is put while this device hangs with its frame, until that is written to the other one.
+void put_late(StoreKit& kit, std::size_t hangs) {
+  kit.add_device();
+  ASSERT_TRUE(kit.open()) << kit.why;
+  for (std::size_t first = 0; first < hangs; ++first) ASSERT_TRUE(kit.put(2, 1, AckLevel::kWritten));
+  const std::uint64_t before = kit.drive(hangs).counters().writes;
+  kit.drive(hangs).stall(UINT64_MAX, Duration::max());
+  std::optional<Code> code;
+  kit.start_put(1, code, AckLevel::kWritten);
+  kit.loop.run_for(seconds(12));
+  EXPECT_EQ(code, Code::kOk);
+  EXPECT_GT(kit.drive(hangs).counters().writes, before);
+}
+
 // The frame that hung lands in the end, and its record has been removed from where it was written instead.
-TEST_F(StoreDevicesTest, AFrameThatLandsLateIsEndedWithItsRecord) {
-  for (const bool remove : {false, true}) {
+TEST(LateFrame, IsEndedWithItsRecord) {
+  for (const std::size_t hangs : {0u, 1u}) {
+    for (const bool remove : {false, true}) {
+      StoreKit kit(3);
+      put_late(kit, hangs);
+      EXPECT_TRUE(remove ? kit.remove(1) : kit.replace(1, 2, AckLevel::kPooled).has_value());
+      kit.loop.run_for(seconds(1));
+      kit.drive(hangs).release();
+      kit.loop.run_for(seconds(10));
+      kit.kill();
+      ASSERT_TRUE(kit.open()) << kit.why;
+      EXPECT_EQ(kit.get(1), remove ? 0u : 2u);
+      EXPECT_EQ(kit.stats().recovered_records.value(), (remove ? 0u : 1u) + hangs);
+      open_alone(kit, hangs);
+      EXPECT_EQ(kit.get(1), 0u);
+    }
+  }
+}
+
+// The next start finds both, and a removal names both.
+TEST(LateFrame, IsKnownBehindAStart) {
+  for (const std::size_t hangs : {0u, 1u}) {
     StoreKit kit(3);
-    kit.add_device();
-    ASSERT_TRUE(kit.open()) << kit.why;
-    kit.drive(0).stall(UINT64_MAX, Duration::max());
-    kit.drive(1).stall(UINT64_MAX, Duration::max());
-    std::optional<Code> code;
-    kit.start_put(1, code, AckLevel::kWritten);
-    kit.loop.run_for(Millis(1));
-    const std::size_t hangs = kit.drive(0).counters().writes > kit.drive(1).counters().writes ? 0 : 1;
-    kit.drive(1 - hangs).release();
-    kit.loop.run_for(seconds(12));
-    EXPECT_EQ(code, Code::kOk);
-    EXPECT_TRUE(remove ? kit.remove(1) : kit.replace(1, 2, AckLevel::kPooled).has_value());
-    kit.loop.run_for(seconds(1));
+    put_late(kit, hangs);
     kit.drive(hangs).release();
-    kit.loop.run_for(seconds(10));
+    kit.loop.run_for(Millis(1));
     kit.kill();
     ASSERT_TRUE(kit.open()) << kit.why;
-    EXPECT_EQ(kit.get(1), remove ? 0u : 2u);
-    EXPECT_EQ(kit.stats().recovered_records.value(), remove ? 0u : 1u);
+    EXPECT_EQ(kit.get(1), 1u);
+    EXPECT_TRUE(kit.remove(1));
+    kit.loop.run_for(seconds(1));
+    open_alone(kit, hangs);
+    EXPECT_EQ(kit.get(1), 0u);
   }
 }
 
@@ -215,11 +249,37 @@ TEST_F(StoreDevicesTest, ARemovalThatADeviceHasToHearOfSaysSoAndIsWrittenWhenItI
   EXPECT_EQ(kit_.get(number), 0u);
 }
 
+// Nobody knows what it has: the next start may find older copies of anything.
+TEST_F(StoreDevicesTest, WhatADeviceHasThatWentOffWhileItWasReadMayComeBack) {
+  kit_.options.devices.clear();
+  kit_.add_device(24);  // of which more segments fail than the breaker bears
+  open();
+  put(0, 180, AckLevel::kWritten);
+  kit_.kill();
+  const std::uint64_t bytes = kit_.options.segment_bytes;
+  for (std::uint64_t s = 0; s < 24; ++s)
+    kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kHeadBytes + s * bytes + kPageBytes, bytes - kPageBytes);
+  open();
+  EXPECT_EQ(kit_.stats().tier_outages.value(), 1u);
+  EXPECT_EQ(kit_.stats().tier_off.value(), 0u);
+  EXPECT_TRUE(kit_.put(100, 1, AckLevel::kSynced));
+  const Status replaced = kit_.replace(101, 2, AckLevel::kWritten);
+  EXPECT_TRUE(!replaced && replaced.error().code == Code::kIo);
+  kit_.remove(102);
+  EXPECT_EQ(await_removals(), Code::kIo);
+}
+
 // ---- Copies on two devices ----
 
 // What lies on one device alone, as if the other had never been.
 class TwoCopiesTest : public StoreDevicesTest {
  protected:
+  // On which nothing is given up.
+  void take_large_devices() {
+    kit_.options.flash_bytes = kHeadBytes + 40 * kit_.options.segment_bytes;
+    kit_.options.devices.clear();
+    kit_.add_device(40);
+  }
   // A record on a device that goes off then and is put as another version, which goes to the other.
   void put_on_both(bool replaces, AckLevel level = AckLevel::kPooled, Code expected = Code::kOk) {
     open();
@@ -238,6 +298,21 @@ class TwoCopiesTest : public StoreDevicesTest {
     kit_.kill();
     kit_.drive(0).release();
     open();
+  }
+
+  // A synced record on the second device is put as version 2, whose frame has completed on the first one; `then` is
+  // called before the flush behind that.
+  void replace_across(const std::function<void()>& then) {
+    for (std::uint64_t before = 0; before == 0 || kit_.drive(1).counters().bytes_written < before + 30'000; ++number_) {
+      before = kit_.drive(1).counters().bytes_written;
+      put(number_, number_ + 1);
+    }
+    --number_;  // the next one goes to the first device
+    ASSERT_TRUE(kit_.replace(number_, 2));
+    kit_.store->await(kit_.ns, id_of(number_), AckLevel::kWritten, [](Status) {});
+    kit_.loop.settle();
+    then();
+    kit_.loop.run_for(Millis(1));
   }
 
   // And neither of the two is there behind the next start.
@@ -289,8 +364,7 @@ TEST_F(TwoCopiesTest, WhoPutsInThePlaceOfWhatADeviceThatIsOffHasIsToldThatItMayC
 
 // Of the image that was put the store knows what it replaced; it has left the pool.
 TEST_F(TwoCopiesTest, WhoAsksForWhatReplacedItWaitsToo) {
-  kit_.options.devices.clear();
-  kit_.add_device(40);
+  take_large_devices();
   put_on_both(true);
   for (const bool loaded : {false, true}) {
     empty_pool(12'000 + 100 * loaded);
@@ -308,14 +382,87 @@ TEST_F(TwoCopiesTest, WhoAsksForWhatReplacedItWaitsToo) {
   EXPECT_EQ(kit_.get(number_), 2u);
 }
 
+// As long as the older copy is to be ended: before the flush of the newer, and while its tombstone is on its way.
+TEST_F(TwoCopiesTest, WhoAsksMeanwhileWaitsForTheTombstoneOfTheOlder) {
+  open();
+  put(100, 140);
+  replace_across([this] { kit_.drive(0).stall(1, seconds(5)); });
+  for (std::uint64_t n = 100; n < 140; ++n) EXPECT_EQ(kit_.get(n), 1u);
+  ASSERT_EQ(kit_.lookup(number_), Tier::kFlash);
+  kit_.drive(1).hold_back(kHeadBytes, UINT32_MAX, seconds(3));  // the frame with the tombstone
+  std::array<std::optional<Code>, 2> codes;
+  for (auto& code : codes) {
+    kit_.store->await(kit_.ns, id_of(number_), AckLevel::kWritten,
+                      [&code](Status s) { code = s ? Code::kOk : s.error().code; });
+    kit_.loop.run_for(seconds(1));
+    EXPECT_EQ(code, std::nullopt);
+    kit_.loop.run_for(Millis(3'500));
+  }
+  kit_.loop.run_for(seconds(5));
+  for (const auto& code : codes) EXPECT_EQ(code, Code::kOk);
+}
+
+TEST_F(TwoCopiesTest, TheOlderDoesNotEndBeforeTheNewerIsDurable) {
+  open();
+  replace_across([this] { kit_.drive(0).stall(1, seconds(5)); });
+  kit_.loop.run_for(seconds(1));
+  kit_.lose_power(1, 0);
+  open();
+  EXPECT_EQ(kit_.get(number_), 1u);
+}
+
+// All other segments of its device are given up meanwhile.
+TEST_F(TwoCopiesTest, TheNewersSegmentIsNotGivenUpBeforeTheOlderHasEnded) {
+  kit_.options.demote_idle = Millis(1);
+  open();
+  replace_across([this] { kit_.drive(1).hold_back(kHeadBytes, UINT32_MAX, seconds(5)); });  // the tombstone's frame
+  const std::uint64_t given_up = kit_.stats().segments_evicted.value();
+  for (std::uint64_t n = 1'000; n < 1'150; ++n, kit_.loop.run_for(Millis(20))) static_cast<void>(kit_.put(n));
+  EXPECT_GT(kit_.stats().segments_evicted.value(), given_up + 8);
+  kit_.lose_power(1, 0);
+  open();
+  EXPECT_NE(kit_.get(number_), 1u);
+}
+
+// Nobody knows whether the newer is there.
+TEST_F(TwoCopiesTest, WhatWasReplacedEndsBehindAFailedFlushToo) {
+  open();
+  replace_across([this] { kit_.drive(0).inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kForget); });
+  kit_.loop.run_for(seconds(1));
+  kit_.lose_power(1, 0);
+  open();
+  EXPECT_NE(kit_.get(number_), 1u);
+}
+
+TEST_F(TwoCopiesTest, WhatWasOnlyOutdatedStaysBehindAFailedFlush) {
+  take_large_devices();
+  open();
+  put(0, 12);
+  empty_pool();
+  while (device_of(number_) != 0u) ++number_;
+  empty_pool(11'000);
+  turn_off(0);
+  kit_.loop.run_for(seconds(1));
+  kit_.drive(1).inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kForget);
+  ASSERT_TRUE(kit_.put(number_, 2));
+  kit_.store->await(kit_.ns, id_of(number_), AckLevel::kWritten, [](Status) {});
+  kit_.loop.run_for(seconds(1));
+  turn_on(0);
+  kit_.lose_power(1, 0);
+  open();
+  EXPECT_NE(kit_.get(number_), 0u) << "version 1 was synced";
+}
+
 // A device that is right alone: the other one is gone for good.
 TEST_F(TwoCopiesTest, TheOlderIsEndedOnItsOwnDevice) {
   for (const bool by_recovery : {false, true}) {
     struct TwoCopies final : TwoCopiesTest {
       void TestBody() override {}
       using TwoCopiesTest::kit_, TwoCopiesTest::number_, TwoCopiesTest::open, TwoCopiesTest::put_on_both,
-          TwoCopiesTest::start_again, TwoCopiesTest::turn_on, TwoCopiesTest::await_removals;
+          TwoCopiesTest::take_large_devices, TwoCopiesTest::start_again, TwoCopiesTest::turn_on,
+          TwoCopiesTest::await_removals;
     } one;
+    one.take_large_devices();
     one.put_on_both(true);
     by_recovery ? one.start_again() : one.turn_on(0);
     EXPECT_EQ(one.await_removals(), Code::kOk);
@@ -325,6 +472,19 @@ TEST_F(TwoCopiesTest, TheOlderIsEndedOnItsOwnDevice) {
     one.open();
     EXPECT_EQ(one.kit_.get(one.number_), 0u) << by_recovery;
   }
+}
+
+TEST_F(TwoCopiesTest, WhatHasEndedOnItsOwnDeviceIsNotWrittenAgainAtEachStart) {
+  take_large_devices();
+  put_on_both(true);
+  start_again();
+  EXPECT_EQ(await_removals(), Code::kOk);
+  kit_.loop.run_for(seconds(1));
+  EXPECT_GT(kit_.stats().tombstones.value(), 0u);
+  kit_.kill();
+  open();
+  kit_.loop.run_for(seconds(1));
+  EXPECT_EQ(kit_.stats().tombstones.value(), 0u);
 }
 
 // Asks for a record all the time while a store recovers; what it gives out then must be of version 2.
