@@ -18,8 +18,10 @@ constexpr std::uint32_t kDrawn = 10;       // variants of a moment that are draw
 constexpr std::uint32_t kDrawnNested = 2;  // ... of a recovery
 constexpr std::uint64_t kNestEvery = 24;   // of so many states one has its recovery stopped in turn
 constexpr std::size_t kDepthMax = 3;       // stops in a row
-// Of two devices one recovery in so many of these is stopped in its opening, too: that has four times the writes.
-constexpr std::uint64_t kOpeningEvery = 8;
+// Of two devices, which write four times as much in an opening and more at once behind it, one in so many states; and
+// of these recoveries one in so many is stopped in its opening, too.
+constexpr std::uint64_t kNestEveryOfTwo = 6 * kNestEvery;
+constexpr std::uint64_t kOpeningEvery = 4;
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) { return Random(a ^ (b * 0x9E37'79B9'7F4A'7C15)).next(); }
 
@@ -141,7 +143,8 @@ void Explorer::explore(std::uint64_t seed) {
     if (const auto wrong = machine_.work(start, journal, script_seed(seed, phase), kSteps); !wrong.empty())
       tally_.fail(path, wrong);
     ++tally_.workloads;
-    sweep(start, journal, path, nullptr, true);
+    // Of two devices the opening of one phase: that alone are as many states as of the rest.
+    sweep(start, journal, path, nullptr, devices(seed) == 1 || seed / 3 % kPhases == phase);
     start = stop_at(start, journal, last_stop(seed, phase, journal)).start;
   }
 }
@@ -184,9 +187,11 @@ void Explorer::visit(const Stopped& stopped, const Path& path, const Found* pare
   std::vector<std::string> wrong = judge(found, journal.oracle());
   if (parent != nullptr) compare(found, journal.oracle(), *parent, wrong);
   if (!wrong.empty()) return tally_.fail(path, wrong);
-  if (path.stops.size() >= kDepthMax || hash % kNestEvery != 0) return;
+  const bool one = stopped.start.oracle.devices() == 1;
+  const std::uint64_t every = one ? kNestEvery : kNestEveryOfTwo;
+  if (path.stops.size() >= kDepthMax || hash % every != 0) return;
   Path nested = path;
-  const bool opening = stopped.start.oracle.devices() == 1 || hash / kNestEvery % kOpeningEvery == 0;
+  const bool opening = one || hash / every % kOpeningEvery == 0;
   sweep(stopped.start, journal, nested, &found, opening);
 }
 

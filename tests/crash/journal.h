@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -87,20 +88,23 @@ class Journal {
   bool frozen_ = false;
 };
 
-// Observes one drive for a journal, which is borrowed.
+// Observes one drive for a journal. Both are borrowed: `then`, where it is not empty, is called with each completion.
 class DriveTap final : public io::SimObserver {
  public:
-  DriveTap(Journal& journal, std::size_t drive) : journal_(journal), drive_(drive) {}
+  DriveTap(Journal& journal, std::size_t drive, const std::function<void()>& then)
+      : journal_(journal), drive_(drive), then_(then) {}
   void submitted(std::uint64_t id, io::DiskOp::Kind kind, std::uint64_t offset, Bytes bytes) override {
     journal_.submitted(drive_, id, kind, offset, bytes);
   }
   void completed(std::uint64_t id, io::DiskOp::Kind kind, bool ok) override {
     journal_.completed(drive_, id, kind, ok);
+    if (then_) then_();
   }
 
  private:
   Journal& journal_;
   const std::size_t drive_;
+  const std::function<void()>& then_;
 };
 
 }  // namespace kvd::crash

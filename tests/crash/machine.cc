@@ -19,7 +19,6 @@
 namespace kvd::crash {
 namespace {
 
-constexpr Duration kAskEvery = std::chrono::microseconds(20);
 constexpr Duration kAnswerMax = std::chrono::seconds(20);  // a device that works answers within milliseconds
 constexpr store::NamespaceHandle kNotOpen = store::StoreKit::kNotOpen;
 constexpr std::uint64_t kIndexRecords = 64;  // at which the twins meet
@@ -70,7 +69,7 @@ class Session {
       io::SimDrive& drive = disks_.drive(paths[i]);
       drive.start_from(i == kListDrive ? store::kDeviceTableFileBytes : kDriveBytes, start.durable.bytes(i),
                        std::move(unflushed));
-      drive.observe(&taps_.emplace_back(journal, i));
+      drive.observe(&taps_.emplace_back(journal, i, on_completion_));
     }
   }
   ~Session() {
@@ -80,8 +79,8 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // `meanwhile`: what to do all the time while the store recovers, which it does before open() of the store returns
-  // when there is nothing to do.
+  // `meanwhile`: what to do after each operation that completes while the store recovers, which it does before open()
+  // of the store returns when there is nothing to do.
   bool open(std::vector<std::string>& wrong, const std::function<void()>& meanwhile = {}) {
     std::string why;
     options_.recover_later = static_cast<bool>(meanwhile);
@@ -94,10 +93,11 @@ class Session {
     io::Timer ask(loop, [&] {
       static_cast<void>(name());  // not before flash has told of both groups
       meanwhile();
-      ask.arm_in(kAskEvery);
     });
-    if (meanwhile) ask.arm(loop.now());
-    if (!opened->recover(&why)) {
+    if (meanwhile) on_completion_ = [&] { ask.arm(loop.now()); };
+    const auto recovered = opened->recover(&why);
+    on_completion_ = nullptr;
+    if (!recovered) {
       wrong.push_back("the store does not recover: " + why);
       return false;
     }
@@ -188,6 +188,7 @@ class Session {
 
  private:
   NullLog log_;
+  std::function<void()> on_completion_;
   std::deque<DriveTap> taps_;
   io::SimDisks disks_;
   store::StoreOptions options_;
