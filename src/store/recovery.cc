@@ -23,9 +23,9 @@ constexpr std::uint32_t kHeadersAtOnce = 256;  // as many operations as a disk t
 constexpr std::size_t kEnteredAtOnce = 32;     // records whose reads of the index overlap
 constexpr std::size_t kTurnRecords = 4096;     // entered in a turn of the loop: a millisecond or less
 constexpr std::size_t kTurnTombstones = 2048;  // applied in one: each is looked up and sorted twice
-constexpr std::size_t kTombstonePartsMax =
-    1024;  // of all tombstones: a few hundred in each where a store keeps the most
-constexpr std::size_t kTombstonePartRecords = 256;  // that the index has room for: fewer parts in a small store
+// Parts of all tombstones: a few hundred in each where a store keeps the most; a small store has fewer.
+constexpr std::size_t kTombstonePartsMax = 1024;
+constexpr std::size_t kTombstonePartRecords = 256;  // that the index has room for, to a part
 
 // Reads the first page of some segments of a device, many at once: when one is there it is looked at, and the next one
 // is started.

@@ -257,15 +257,15 @@ TEST_F(StoreDevicesTest, WhatADeviceHasThatWentOffWhileItWasReadMayComeBack) {
   put(0, 180, AckLevel::kWritten);
   kit_.kill();
   const std::uint64_t bytes = kit_.options.segment_bytes;
-  for (std::uint64_t s = 0; s < 24; ++s)
-    kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kHeadBytes + s * bytes + kPageBytes, bytes - kPageBytes);
+  for (std::uint64_t s = 1; s < 24; ++s)
+    kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kHeadBytes + s * bytes, kPageBytes);
   open();
   EXPECT_EQ(kit_.stats().tier_outages.value(), 1u);
   EXPECT_EQ(kit_.stats().tier_off.value(), 0u);
-  EXPECT_TRUE(kit_.put(100, 1, AckLevel::kSynced));
-  const Status replaced = kit_.replace(101, 2, AckLevel::kWritten);
+  EXPECT_TRUE(kit_.put(500, 1, AckLevel::kSynced));
+  const Status replaced = kit_.replace(501, 2, AckLevel::kWritten);
   EXPECT_TRUE(!replaced && replaced.error().code == Code::kIo);
-  kit_.remove(102);
+  kit_.remove(502);
   EXPECT_EQ(await_removals(), Code::kIo);
 }
 
@@ -420,6 +420,7 @@ TEST_F(TwoCopiesTest, TheNewersSegmentIsNotGivenUpBeforeTheOlderHasEnded) {
   for (std::uint64_t n = 1'000; n < 1'150; ++n, kit_.loop.run_for(Millis(20))) static_cast<void>(kit_.put(n));
   EXPECT_GT(kit_.stats().segments_evicted.value(), given_up + 8);
   kit_.lose_power(1, 0);
+  kit_.drive(1).hold_back(kHeadBytes, UINT32_MAX, Duration::zero());
   open();
   EXPECT_NE(kit_.get(number_), 1u);
 }

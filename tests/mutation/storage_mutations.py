@@ -75,6 +75,14 @@ MUTATIONS = [
     ("what a replaced record held is removed before the new one is written", "src/store/store_impl.cc",
      "  if (old != nullptr) pool_->detach(*old);\n}",
      "  if (old != nullptr) pool_->detach(*old);\n  if (tier_ != nullptr) tier_->flash.bury_replaced(record);\n}"),
+    ("an older copy on another device ends before the newer is durable", "src/store/demoter.cc",
+     "    const bool noted = flash_.device_of(copy.segment).note_stray(copy);", "    const bool noted = false;"),
+    ("the first list of an opening says that all devices have it behind them", "src/store/store_devices.cc",
+     "  list.boot_epoch = std::max(list.boot_epoch, epoch_max_) + 1;",
+     "  list.boot_epoch = std::max(list.boot_epoch, epoch_max_) + 1;\n"
+     "  for (ListedDevice& device : list.devices) device.confirmed = list.boot_epoch;"),
+    ("a device counts openings for itself", "src/store/volume.cc",
+     "  block.boot_epoch = membership.boot_epoch;", "  block.boot_epoch += 1;"),
 ]
 MUTANTS = [Mutant(*mutation, PROGRAM, TRIAL) for mutation in MUTATIONS]
 
