@@ -57,8 +57,9 @@ void Evictor::maintain() {
   }
   const auto unblocked = [this] {
     return static_cast<std::uint32_t>(std::ranges::count_if(tasks_, [this](const auto& task) {
-      const bool waits_for_others = task->step == Task::Step::kTombstones && flash_.tells_others(task->segment);
-      return task->step != Task::Step::kReaders && !waits_for_others && !task->retire;
+      const bool held_up = task->step == Task::Step::kTombstones && flash_.tells_others(task->segment) &&
+                           flash_.loop.now() >= after(task->cleaned_at, kOthersWait);
+      return task->step != Task::Step::kReaders && !held_up && !task->retire;
     }));
   };
   while (device_.health.on() && tasks_.size() < kTasksMax &&
@@ -252,6 +253,7 @@ void Evictor::sweep() {
 void Evictor::index_clean(Task& task) {
   flash_.update_gauges();
   task.step = Task::Step::kTombstones;
+  task.cleaned_at = flash_.loop.now();
   device_.tombstones.carry_from(task.segment);
   for (const auto& device : flash_.devices) device->tombstones.hurry(task.segment);
   const bool waits = device_.tombstones.carried(task.segment) > 0 || flash_.tells_others(task.segment);

@@ -32,6 +32,7 @@ class Evictor {
   static constexpr std::uint32_t kFailuresMax =
       5;  // in a row, then the device is taken for dead: nothing can be written
   static constexpr Duration kRetryDelay = std::chrono::seconds(1);  // after an error
+  static constexpr Duration kOthersWait = Millis(100);  // for tombstones on another device, before one more is given up
 
   Evictor(Flash& flash, FlashDevice& device, SyncQueue& syncs, ChangeMap& changes);
 
@@ -81,6 +82,7 @@ class Evictor {
     std::uint64_t new_generation = 0;
     std::uint64_t unopened = 0;  // in its header
     std::uint64_t sweep_at = 0;
+    Time cleaned_at{};             // when its index entries were gone
     std::uint64_t discard_at = 0;  // in the segment: what is before it is discarded
     std::uint32_t failures = 0;    // in a row
     AlignedBuffer header;

@@ -2,6 +2,7 @@
 // copies on two of them.
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <functional>
 #include <optional>
 
@@ -51,18 +52,19 @@ class StoreDevicesTest : public ::testing::Test {
     kit_.loop.run_for(seconds(5));
   }
   std::optional<Code> await(std::uint64_t number, AckLevel level) {
-    std::optional<Code> code;
-    kit_.store->await(kit_.ns, id_of(number), level, [&](Status s) { code = s ? Code::kOk : s.error().code; });
+    std::optional<Code>& code = codes_.emplace_back();
+    kit_.store->await(kit_.ns, id_of(number), level, [&code](Status s) { code = s ? Code::kOk : s.error().code; });
     kit_.loop.run_until([&] { return code.has_value(); }, seconds(1));
     return code;
   }
   std::optional<Code> await_removals() {
-    std::optional<Code> code;
-    kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
+    std::optional<Code>& code = codes_.emplace_back();
+    kit_.store->await_removals([&code](Status status) { code = status ? Code::kOk : status.error().code; });
     kit_.loop.run_until([&] { return code.has_value(); }, seconds(1));
     return code;
   }
 
+  std::deque<std::optional<Code>> codes_;  // answers, which may come later than they are waited for
   StoreKit kit_;
 };
 

@@ -438,8 +438,8 @@ Found Machine::recover(const Start& start, Journal& journal) {
   Session session(dir_, verify_, discards_, lists_uses_, start, journal);
   EarlyReader early(session, journal, found);
   if (!session.open(found.wrong, [&] { early.ask(); })) return found;
-  // Segments are given up and made ready; each may wait for the discards of those before it.
-  session.loop.run_for(Millis(discards_ ? 200 : 10));
+  // Segments are given up and made ready; each may wait for the discards of those before it, or for another device.
+  session.loop.run_for(Millis(discards_ ? 200 : start.oracle.devices() > 1 ? 30 : 10));
   journal.freeze();
   found.before = journal.oracle();
   found.versions = session.find_all(found.wrong);
