@@ -75,7 +75,8 @@ struct Limits {
 
 class Explorer {
  public:
-  static constexpr std::uint32_t kPhases = 4;  // a workload runs, is stopped, and goes on, so many times
+  static constexpr std::uint32_t kPhases = 4;       // a workload runs, is stopped, and goes on, so many times
+  static constexpr std::uint32_t kPhasesOfTwo = 2;  // ... of two devices
 
   Explorer(std::string dir, Tally& tally, StateSet& seen, const Limits& limits, std::size_t worker)
       : machine_(std::move(dir)), tally_(tally), seen_(seen), limits_(limits), worker_(worker) {}
