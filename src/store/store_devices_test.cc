@@ -490,57 +490,6 @@ TEST_F(TwoCopiesTest, WhatHasEndedOnItsOwnDeviceIsNotWrittenAgainAtEachStart) {
   EXPECT_EQ(kit_.stats().tombstones.value(), 0u);
 }
 
-// Asks for a record all the time while a store recovers; what it gives out then must be of version 2.
-class EarlyGet {
- public:
-  EarlyGet(StoreKit& kit, std::uint64_t number) : kit_(kit), number_(number), foreign_(foreign_of(number)) {
-    kit_.options.recover_later = true;
-    kit_.meanwhile = [this] { ask(); };
-  }
-  [[nodiscard]] std::uint64_t older() const { return older_; }
-
- private:
-  void ask() {
-    if (get_.internal != nullptr || kit_.ns == StoreKit::kNotOpen || kit_.lookup(number_) == Tier::kNone) return;
-    get_ = {};
-    get_.ns = kit_.ns;
-    get_.id = id_of(number_);
-    get_.foreign = foreign_;
-    get_.passing = true;
-    get_.on_done = [this](const Result<RecordView>& view) {
-      older_ += view && slab_is({view->first_slab, 5'000}, number_, 1, 0) ? 1 : 0;
-    };
-    kit_.store->start_get(get_);
-  }
-
-  StoreKit& kit_;
-  const std::uint64_t number_;
-  const std::vector<std::byte> foreign_;
-  Get get_;
-  std::uint64_t older_ = 0;
-};
-
-// The larger device gives segments headers while one of the smaller stays open, and takes the newer copy then.
-TEST(DevicesRecovery, AnOlderCopyIsNotGivenOutBeforeTheNewerIsRead) {
-  int written = 0;
-  for (std::uint64_t count = 8; count < 48; ++count) {
-    StoreKit kit;
-    kit.add_device(40);
-    ASSERT_TRUE(kit.open()) << kit.why;
-    for (std::uint64_t n = 0; n < count; ++n) ASSERT_TRUE(kit.put(n, 1, AckLevel::kWritten));
-    ASSERT_TRUE(kit.replace(count - 1, 2));
-    kit.store->await(kit.ns, id_of(count - 1), AckLevel::kWritten, [](Status) {});
-    kit.loop.run_for(std::chrono::microseconds(400));  // no flush has ended, and so no tombstone was written
-    kit.kill();
-    const EarlyGet early(kit, count - 1);
-    ASSERT_TRUE(kit.open()) << kit.why;
-    if (kit.get(count - 1) != 2) continue;  // it was still to be written
-    ++written;
-    EXPECT_EQ(early.older(), 0u) << count << " records";
-  }
-  EXPECT_GT(written, 25);
-}
-
 // From when recovery has written a segment's footer it cannot be read again.
 class FootersFail final : public io::SimObserver {
  public:

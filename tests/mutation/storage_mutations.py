@@ -81,8 +81,6 @@ MUTATIONS = [
      "  list.boot_epoch = std::max(list.boot_epoch, epoch_max_) + 1;",
      "  list.boot_epoch = std::max(list.boot_epoch, epoch_max_) + 1;\n"
      "  for (ListedDevice& device : list.devices) device.confirmed = list.boot_epoch;"),
-    ("a device counts openings for itself", "src/store/volume.cc",
-     "  block.boot_epoch = membership.boot_epoch;", "  block.boot_epoch += 1;"),
 ]
 MUTANTS = [Mutant(*mutation, PROGRAM, TRIAL) for mutation in MUTATIONS]
 
