@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <utility>
 
 namespace kvd::store {
 
@@ -54,8 +55,8 @@ void ChangeMap::settled(std::uint32_t segment) noexcept {
 void ChangeMap::go_on() {
   if (!map_runs_ && table_is_new_) begin_anew();
   if (!map_runs_ && (map_due_ || !waiting_.empty())) write_map();
-  if (table_due_ && state_ == State::kOn && !table_runs_ && !table_is_new_ &&
-      (serial_ == 0 || (map_follows_ && much_changed())))
+  if (table_due_ && state_ == State::kOn && !table_runs_ && !table_is_new_ && !voiding_ &&
+      flash_.loop.now() >= table_from_ && (serial_ == 0 || (map_follows_ && much_changed())))
     write_table();
 }
 
@@ -73,7 +74,7 @@ void ChangeMap::write_map() {
   map_op_.offset = kChangeMapAt;
   map_op_.buffers = {&map_buffer_, 1};
   map_op_.on_done = [this](Status written) {
-    if (!written) return map_written(std::move(written));
+    if (!written) return map_failed(written);
     syncs_.request([this](Status synced) { map_written(std::move(synced)); });
   };
   device_.submit(map_op_);
@@ -81,23 +82,40 @@ void ChangeMap::write_map() {
 
 void ChangeMap::map_written(Status status) {
   map_runs_ = false;
-  telling_.swap(in_write_);
   if (status) {
     on_flash_ = in_map_;
     map_follows_ = !table_is_new_;
     if (state_ == State::kNew) state_ = State::kOn;
   } else if (state_ == State::kNew) {
-    state_ = State::kNone;  // no table was written, so none will be believed
-    status = {};
-    for (Done& done : waiting_) telling_.push_back(std::move(done));
-    waiting_.clear();
-  }
-  if (!status) {  // it may have reached the medium or not: only what both say is there
+    return go_without();  // no table was written, so none will be believed
+  } else {                // it may have reached the medium or not: only what both say is there
     for (std::size_t i = 0; i < on_flash_.size(); ++i) on_flash_[i] &= in_map_[i];
   }
+  telling_.swap(in_write_);
   if (state_ == State::kOn) go_on();
+  tell(status);
+}
+
+void ChangeMap::tell(const Status& status) {
   for (Done& done : telling_) done(status);
   telling_.clear();
+}
+
+// Nothing is marked any more before the table is void. What waits meanwhile is told then.
+void ChangeMap::map_failed(const Status& why) {
+  if (state_ == State::kNew || !device_.health.on()) return map_written(why);
+  voiding_ = true;
+  if (!table_runs_) void_table();
+}
+
+void ChangeMap::go_without() {
+  state_ = State::kNone;
+  map_runs_ = false;
+  for (auto* list : {&in_write_, &waiting_}) {
+    for (Done& done : *list) telling_.push_back(std::move(done));
+    list->clear();
+  }
+  tell({});
 }
 
 // ---- The table ----
@@ -108,7 +126,11 @@ void ChangeMap::write_table() {
   since_ = unsettled_;
   list_uses(flash_, device_, uses_);
   encode_use_table(table_area_.span(), device_.volume.seeds(), device_.volume.boot_epoch(), uses_, serial_ + 1);
-  table_buffer_ = {table_area_.data(), table_area_.size()};
+  write_table_area(table_area_.size());
+}
+
+void ChangeMap::write_table_area(std::size_t bytes) {
+  table_buffer_ = {table_area_.data(), bytes};
   table_op_.kind = io::DiskOp::Kind::kWrite;
   table_op_.offset = kUseTableAt;
   table_op_.buffers = {&table_buffer_, 1};
@@ -121,8 +143,25 @@ void ChangeMap::write_table() {
 
 void ChangeMap::table_written(const Status& written) {
   table_runs_ = false;
+  if (std::exchange(table_voids_, false)) return table_void(written);
   table_is_new_ = written.has_value();
+  pause_ = written ? Duration::zero() : std::clamp<Duration>(2 * pause_, kPauseFirst, kPauseMax);
+  table_from_ = after(flash_.loop.now(), pause_);
+  if (voiding_) return void_table();
   go_on();
+}
+
+void ChangeMap::void_table() {
+  table_runs_ = table_voids_ = true;
+  std::ranges::fill(table_area_.first(kPageBytes), std::byte{});
+  write_table_area(kPageBytes);
+}
+
+void ChangeMap::table_void(const Status& status) {
+  voiding_ = false;
+  if (!status) return map_written(status);
+  flash_.log.warn("store: the map of changes cannot be written: the next start reads all headers");
+  go_without();
 }
 
 // The table on flash is the next one: what it tells needs no bit any more.

@@ -8,6 +8,10 @@
 // that follows it keeps what was on its way when the table was made and what came since. A map counts for its own table
 // and for the next one, so it is right between the two writes; with any other table neither is believed.
 //
+// A table that cannot be written is tried again later and later: until then bits are added, and the next start reads
+// more headers. Where the map cannot be written the table is made void, and the opening goes on without both: the next
+// start reads all headers. So a place of the medium that is worn out does not cost the tier.
+//
 // One for a device; its loop. After the start it allocates nothing.
 #pragma once
 
@@ -33,6 +37,8 @@ class ChangeMap {
   // 128 GiB.
   static constexpr std::uint32_t kChangedMax = 512;
   static constexpr std::uint32_t kChangedMin = 4;
+  // After a table that could not be written, twice as long after each more: far fewer errors than FlashHealth bears.
+  static constexpr Duration kPauseFirst = std::chrono::minutes(1), kPauseMax = std::chrono::hours(1);
   static constexpr std::size_t kWaitingReserved = 16;  // marks at once, for which memory is taken at start
 
   // `on`: StoreOptions::list_uses.
@@ -56,7 +62,13 @@ class ChangeMap {
   void go_on();
   void write_map();
   void map_written(Status status);
+  void map_failed(const Status& why);
+  void tell(const Status& status);
   void write_table();
+  void void_table();
+  void write_table_area(std::size_t bytes);
+  void table_void(const Status& status);
+  void go_without();
   void table_written(const Status& status);
   void begin_anew();
 
@@ -66,15 +78,19 @@ class ChangeMap {
   State state_ = State::kNew;
   bool map_runs_ = false;
   bool table_runs_ = false;
+  bool table_voids_ = false;   // what is being written there is zeros
   bool table_is_new_ = false;  // it is durable, and the map still counts from the one before
   bool map_follows_ = false;   // a map that counts from the table on flash is there, too
   bool map_due_ = false;       // one is to be written, also when nobody waits for it
-  bool table_due_ = false;     // one may be written; tried again with the next mark where it fails
-  std::uint64_t serial_ = 0;   // of the table that changed_ counts from
-  SegmentBits unsettled_;      // marked, and the header may or may not be there
-  SegmentBits changed_;        // what every map from now on says
-  SegmentBits on_flash_;       // what the map on flash says, whichever of those that failed it is
-  SegmentBits in_map_;         // of the map that is being written
+  bool table_due_ = false;     // one may be written, from table_from_ on; tried again where it fails
+  bool voiding_ = false;       // the map has failed: the table is made void as soon as nothing is being written there
+  Time table_from_ = Time::min();
+  Duration pause_{};          // after the table that has failed last
+  std::uint64_t serial_ = 0;  // of the table that changed_ counts from
+  SegmentBits unsettled_;     // marked, and the header may or may not be there
+  SegmentBits changed_;       // what every map from now on says
+  SegmentBits on_flash_;      // what the map on flash says, whichever of those that failed it is
+  SegmentBits in_map_;        // of the map that is being written
   SegmentBits since_;  // what the map of the next table has to say: from when that is made until a map follows it
   std::vector<Done> waiting_;   // for a map that is to be written
   std::vector<Done> in_write_;  // for the one that is being written

@@ -120,7 +120,7 @@ void Demoter::flushed(DeviceLog& log, bool ok) {
   if (ok) {
     device.segments.flushed();
     device.tombstones.flushed();
-    return log.evictor.tombstones_durable();
+    return tombstones_durable();
   }
   device.segments.flush_failed();
   device.tombstones.flush_failed();
@@ -190,7 +190,13 @@ Demoter::Which Demoter::must_write() {
   return Which::kNone;
 }
 
+// Segments of any device may have waited for those of one.
+void Demoter::tombstones_durable() {
+  for (const auto& log : logs_) log->evictor.tombstones_durable();
+}
+
 void Demoter::pump() {
+  if (logs_.size() > 1) tombstones_durable();  // or a device is off, or what they name was given up
   take_removals();
   drop_due();
   while (has_work()) {

@@ -59,6 +59,9 @@ class Demoter {
   void replace(PoolRecord& record, PoolRecord& by);
   // Calls `on_ack` when `record`, which is published, has reached `level`, or never can; from inside when it has.
   void acknowledge(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack);
+  // The same of a record that flash has, and the pool has not.
+  void acknowledge(const RecordKey& key, const FlashPlace& place, AckLevel level,
+                   std::move_only_function<void(Status)> on_ack);
 
   // See Store.
   void await_removals(std::move_only_function<void(Status)> on_ack);
@@ -115,11 +118,13 @@ class Demoter {
   void drop_due();
   void add_ack(PoolRecord& record, AckLevel level, std::move_only_function<void(Status)> on_ack);
   void take_acks(PoolRecord& record, const Status& status);
+  [[nodiscard]] bool older_elsewhere(std::uint64_t hash, const FlashPlace& place) const;
   void tell_behind_removals(DeviceLog& log, std::move_only_function<void(Status)> on_ack);
   enum class Removals : std::uint8_t { kWritten, kWaiting, kLost };
   [[nodiscard]] Removals removals_before(std::uint64_t put_seq) const;
   void take_removals();
   void flushed(DeviceLog& log, bool ok);
+  void tombstones_durable();
   void tell_acks();
   void uncount(const PoolRecord& record);
   void dequeue(PoolRecord& record);

@@ -32,10 +32,33 @@ void Demoter::acknowledge(PoolRecord& record, AckLevel level, std::move_only_fun
     }
     return kick();
   }
-  if (unsafe) return on_ack(fail(Code::kIo, "a flush of the record's segment failed"));
   if (record.ends_elsewhere && backed) return tell_behind_removals(log_of(record.place), std::move(on_ack));
+  acknowledge(record.key, record.place, level, std::move(on_ack));
+}
+
+void Demoter::acknowledge(const RecordKey& key, const FlashPlace& place, AckLevel level,
+                          std::move_only_function<void(Status)> on_ack) {
+  if (level == AckLevel::kSynced && flash_.segments.at(place.segment).unflushed)
+    return on_ack(fail(Code::kIo, "a flush of the record's segment failed"));
+  if (older_elsewhere(key.hash, place)) return tell_behind_removals(log_of(place), std::move(on_ack));
   if (level == AckLevel::kWritten) return on_ack({});
-  log_of(record.place).syncs.request(std::move(on_ack));
+  log_of(place).syncs.request(std::move(on_ack));
+}
+
+// Whether a copy on another device may be older and is not ended yet: the image may have left the pool since the put,
+// and `ends_elsewhere` with it. Or the copy is as good, which costs a wait that need not be.
+bool Demoter::older_elsewhere(std::uint64_t hash, const FlashPlace& place) const {
+  return std::ranges::any_of(logs_, [&](const auto& log) {
+    const FlashDevice& device = log->device;
+    if (&device == &flash_.device_of(place.segment)) return false;
+    bool in_frame = false;
+    log->writer.visit_in_flight([&](const Frame& frame) {
+      in_frame = in_frame || std::ranges::any_of(frame.tombstones(), [hash](const Tombstone& t) {
+                   return t.awaited && t.key.hash == hash;
+                 });
+    });
+    return in_frame || device.strays.contains(hash) || device.tombstones.may_wait(hash);
+  });
 }
 
 void Demoter::await_removals(std::move_only_function<void(Status)> on_ack) {

@@ -56,8 +56,11 @@ void Evictor::maintain() {
     if (segment.state == SegmentState::kSealed && segment.generation == use.generation) evict(use.segment);
   }
   const auto unblocked = [this] {
-    return static_cast<std::uint32_t>(std::ranges::count_if(
-        tasks_, [](const auto& task) { return task->step != Task::Step::kReaders && !task->retire; }));
+    return static_cast<std::uint32_t>(std::ranges::count_if(tasks_, [this](const auto& task) {
+      const bool held_up = task->step == Task::Step::kTombstones && flash_.tells_others(task->segment) &&
+                           flash_.loop.now() >= after(task->cleaned_at, kOthersWait);
+      return task->step != Task::Step::kReaders && !held_up && !task->retire;
+    }));
   };
   while (device_.health.on() && tasks_.size() < kTasksMax &&
          device_.segments.ready_count() + unblocked() < kReadyWanted)
@@ -257,8 +260,11 @@ void Evictor::sweep() {
 void Evictor::index_clean(Task& task) {
   flash_.update_gauges();
   task.step = Task::Step::kTombstones;
+  task.cleaned_at = flash_.loop.now();
   device_.tombstones.carry_from(task.segment);
-  if (device_.tombstones.carried(task.segment) > 0 && on_progress_) on_progress_();
+  for (const auto& device : flash_.devices) device->tombstones.hurry(task.segment);
+  const bool waits = device_.tombstones.carried(task.segment) > 0 || flash_.tells_others(task.segment);
+  if (waits && on_progress_) on_progress_();
   check_tombstones(task);
 }
 
@@ -268,7 +274,7 @@ void Evictor::tombstones_durable() {
 }
 
 void Evictor::check_tombstones(Task& task) {
-  if (device_.tombstones.carried(task.segment) > 0) return;
+  if (device_.tombstones.carried(task.segment) > 0 || flash_.tells_others(task.segment)) return;
   task.step = Task::Step::kReaders;
   check_readers(task);
 }

@@ -2,11 +2,10 @@
 //
 // Giving up a segment: (1) its state makes its records unfindable at once; (2) its index entries are erased, by its
 // footer or, where that cannot be read, by a sweep over the index in slices; (3) tombstones it holds for other segments
-// are written elsewhere and flushed; (4) loads that still read from it end; (5) its header with a new generation is
-// written and flushed; (6) where the disk takes discards, the device is told that what the segment held is not needed,
-// one piece at a time, until it fails at one. Only then may frames overwrite it. A segment that
-// never held anything needs (5) only.
-// Belongs to the store's loop.
+// are written elsewhere and flushed, and so are those that its records imply on other devices; (4) loads that still
+// read from it end; (5) its header with a new generation is written and flushed; (6) where the disk takes discards, the
+// device is told that what the segment held is not needed, one piece at a time, until it fails at one. Only then may
+// frames overwrite it. A segment that never held anything needs (5) only. Belongs to the store's loop.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +32,7 @@ class Evictor {
   static constexpr std::uint32_t kFailuresMax =
       5;  // in a row, then the device is taken for dead: nothing can be written
   static constexpr Duration kRetryDelay = std::chrono::seconds(1);  // after an error
+  static constexpr Duration kOthersWait = Millis(100);  // for tombstones on another device, before one more is given up
 
   Evictor(Flash& flash, FlashDevice& device, SyncQueue& syncs, ChangeMap& changes);
 
@@ -82,6 +82,7 @@ class Evictor {
     std::uint64_t new_generation = 0;
     std::uint64_t unopened = 0;  // in its header
     std::uint64_t sweep_at = 0;
+    Time cleaned_at{};             // when its index entries were gone
     std::uint64_t discard_at = 0;  // in the segment: what is before it is discarded
     std::uint32_t failures = 0;    // in a row
     AlignedBuffer header;

@@ -102,7 +102,10 @@ std::optional<Tombstone> Flash::imply(const PoolRecord& record, const FlashPlace
   tombstone.outdates = outdates;
   // Where a flush has failed a scan may not come as far as the record.
   FlashDevice& device = device_of(old.segment);
-  if (&device != &device_of(place.segment)) return tombstone;
+  if (&device != &device_of(place.segment)) {
+    tombstone.told_by = place.segment;
+    return tombstone;
+  }
   if (segments.at(place.segment).unflushed) {
     device.tombstones.add(tombstone);
   } else {

@@ -115,6 +115,12 @@ struct Flash {
   [[nodiscard]] bool on() const noexcept {
     return std::ranges::any_of(devices, [](const auto& device) { return device->health.on(); });
   }
+  // Whether other devices, as far as they are on, are to get tombstones first of which only this segment tells. One
+  // that is off would hold it up for as long: what it holds may come back then.
+  [[nodiscard]] bool tells_others(std::uint32_t segment) const noexcept {
+    return std::ranges::any_of(
+        devices, [&](const auto& device) { return device->health.on() && device->tombstones.told_by(segment) > 0; });
+  }
   // Some device may hold what nobody knows of.
   [[nodiscard]] bool something_unknown() const noexcept {
     return std::ranges::any_of(devices, [](const auto& device) { return device->unknown; });

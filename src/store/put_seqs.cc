@@ -22,12 +22,12 @@ void PutSeqs::note(std::uint32_t segment, std::span<const Descriptor> descriptor
   if (!has_footer) kept_[segment] = table_of(descriptors);
 }
 
-bool PutSeqs::newer(std::uint64_t put_seq, std::uint32_t segment, std::uint32_t offset, bool unknown) {
+std::optional<bool> PutSeqs::newer(std::uint64_t put_seq, std::uint32_t segment, std::uint32_t offset) {
   const Range& range = ranges_[segment];
   if (put_seq > range.highest) return true;
   if (put_seq <= range.lowest) return false;
   const auto other = at(segment, offset);
-  return other ? put_seq > *other : unknown;
+  return other ? std::optional(put_seq > *other) : std::nullopt;
 }
 
 std::optional<std::uint64_t> PutSeqs::at(std::uint32_t segment, std::uint32_t offset) {

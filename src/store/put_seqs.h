@@ -31,8 +31,8 @@ class PutSeqs {
 
   // What a segment holds. `has_footer`: it can be read again; otherwise it is kept whole.
   void note(std::uint32_t segment, std::span<const Descriptor> descriptors, bool has_footer);
-  // Whether `put_seq` is higher than that of the record at this place; `unknown` where that cannot be read any more.
-  [[nodiscard]] bool newer(std::uint64_t put_seq, std::uint32_t segment, std::uint32_t offset, bool unknown);
+  // Whether `put_seq` is higher than that of the record at this place; nothing where that cannot be read any more.
+  [[nodiscard]] std::optional<bool> newer(std::uint64_t put_seq, std::uint32_t segment, std::uint32_t offset);
   // put_seq of the record at this place; nothing where that cannot be read any more.
   [[nodiscard]] std::optional<std::uint64_t> at(std::uint32_t segment, std::uint32_t offset);
 

@@ -39,29 +39,29 @@ class PutSeqsTest : public ::testing::Test {
 
 TEST_F(PutSeqsTest, RangeOfASegmentTellsWithoutReading) {
   add(3, {record(1, 20), tombstone(2), record(9, 10), tombstone(99)});
-  EXPECT_TRUE(seqs.newer(21, 3, 1, false));
-  EXPECT_FALSE(seqs.newer(10, 3, 9, true));
-  EXPECT_FALSE(seqs.newer(5, 3, 1, true));
+  EXPECT_EQ(seqs.newer(21, 3, 1), true);
+  EXPECT_EQ(seqs.newer(10, 3, 9), false);
+  EXPECT_EQ(seqs.newer(5, 3, 1), false);
   EXPECT_TRUE(reads.empty()) << "tombstones keep old numbers and count for nothing";
 }
 
 TEST_F(PutSeqsTest, FooterIsReadWhereTheRangeDoesNotTell) {
   add(3, {record(9, 10), record(1, 20)});
-  EXPECT_TRUE(seqs.newer(15, 3, 9, false));
-  EXPECT_FALSE(seqs.newer(15, 3, 1, true));
-  EXPECT_FALSE(seqs.newer(20, 3, 1, true)) << "equal is not newer";
+  EXPECT_EQ(seqs.newer(15, 3, 9), true);
+  EXPECT_EQ(seqs.newer(15, 3, 1), false);
+  EXPECT_EQ(seqs.newer(20, 3, 1), false) << "equal is not newer";
   EXPECT_EQ(reads, std::vector<std::uint32_t>{3}) << "read once";
 }
 
 TEST_F(PutSeqsTest, FootersAreKeptUpToABoundOnTheirRecords) {
   for (std::uint32_t segment = 0; segment < 3; ++segment) add(segment, {record(1, 10 + segment), record(2, 30)});
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(seqs.newer(20, 0, 1, false));
-    EXPECT_TRUE(seqs.newer(20, 1, 1, false));
+    EXPECT_EQ(seqs.newer(20, 0, 1), true);
+    EXPECT_EQ(seqs.newer(20, 1, 1), true);
   }
   EXPECT_EQ(reads, (std::vector<std::uint32_t>{0, 1}));
-  EXPECT_FALSE(seqs.newer(20, 2, 2, true));
-  EXPECT_FALSE(seqs.newer(11, 0, 2, true));
+  EXPECT_EQ(seqs.newer(20, 2, 2), false);
+  EXPECT_EQ(seqs.newer(11, 0, 2), false);
   EXPECT_EQ(reads, (std::vector<std::uint32_t>{0, 1, 2, 0}));
 }
 
@@ -76,16 +76,15 @@ TEST_F(PutSeqsTest, TheNumberItselfIsRead) {
 
 TEST_F(PutSeqsTest, WhatHasNoFooterIsKeptWhole) {
   add(3, {record(9, 10), record(1, 20)}, false);
-  EXPECT_TRUE(seqs.newer(15, 3, 9, false));
-  EXPECT_FALSE(seqs.newer(15, 3, 1, true));
+  EXPECT_EQ(seqs.newer(15, 3, 9), true);
+  EXPECT_EQ(seqs.newer(15, 3, 1), false);
   EXPECT_TRUE(reads.empty());
 }
 
-TEST_F(PutSeqsTest, WhereNothingCanBeReadTheCallerSays) {
+TEST_F(PutSeqsTest, WhereNothingCanBeReadItCannotBeTold) {
   add(3, {record(9, 10), record(1, 20)});
   footers.clear();
-  EXPECT_TRUE(seqs.newer(15, 3, 9, true));
-  EXPECT_FALSE(seqs.newer(15, 3, 9, false));
+  EXPECT_EQ(seqs.newer(15, 3, 9), std::nullopt);
 }
 
 }  // namespace

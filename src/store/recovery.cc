@@ -23,7 +23,9 @@ constexpr std::uint32_t kHeadersAtOnce = 256;  // as many operations as a disk t
 constexpr std::size_t kEnteredAtOnce = 32;     // records whose reads of the index overlap
 constexpr std::size_t kTurnRecords = 4096;     // entered in a turn of the loop: a millisecond or less
 constexpr std::size_t kTurnTombstones = 2048;  // applied in one: each is looked up and sorted twice
-constexpr std::size_t kParts = 1024;           // of all tombstones: a few hundred in each where a store keeps the most
+// Parts of all tombstones: a few hundred in each where a store keeps the most; a small store has fewer.
+constexpr std::size_t kTombstonePartsMax = 1024;
+constexpr std::size_t kTombstonePartRecords = 256;  // that the index has room for, to a part
 
 // Reads the first page of some segments of a device, many at once: when one is there it is looked at, and the next one
 // is started.
@@ -101,7 +103,7 @@ void sort_alike(std::vector<Tombstone>& tombstones, const std::vector<std::uint3
 Recovery::Recovery(Flash& flash, Meanwhile meanwhile)
     : flash_(flash),
       meanwhile_(std::move(meanwhile)),
-      tombstones_(kParts),
+      tombstones_(std::clamp<std::size_t>(flash.index.records_max() / kTombstonePartRecords, 1, kTombstonePartsMax)),
       seqs_(flash.segments.count(),
             [this](std::uint32_t segment) {
               return read_footer({segment, flash_.segments.at(segment).generation, false});
@@ -440,21 +442,43 @@ bool Recovery::enter(const Use& use, std::vector<Entering>& entering) {
 // segment later is newer: records are appended in the order of their puts.
 bool Recovery::insert(const Use& use, const Descriptor& d, const RecordKey& key) {
   const std::uint64_t hash = key.hash;
+  if (untold_.contains(hash)) return set_aside(hash, {use.segment, use.generation}), true;
   const auto other = flash_.index.find(hash);
   if (other && other->segment != use.segment) {
-    const std::uint64_t generation = flash_.segments.at(other->segment).generation;
-    // Where it cannot be told any more, the one in the segment that was begun later stays.
-    if (!seqs_.newer(d.put_seq, other->segment, other->offset, false)) {
+    const Segment& segment = flash_.segments.at(other->segment);
+    auto newer = seqs_.newer(d.put_seq, other->segment, other->offset);
+    // What was opened before the other one's segment has nothing newer.
+    if (!newer &&
+        (segment.unopened > use.generation || &flash_.device_of(other->segment) == &flash_.device_of(use.segment)))
+      newer = false;
+    if (!newer) {
+      flash_.leave(key, other->segment, other->offset);
+      set_aside(hash, {other->segment, segment.generation});
+      return set_aside(hash, {use.segment, use.generation}), true;
+    }
+    if (!*newer) {
       const auto seq = seqs_.at(other->segment, other->offset);
       if (seq && *seq > d.put_seq)
-        part_of(key).push_back({key, *seq, use.segment, use.generation, other->segment, generation});
+        part_of(key).push_back({key, *seq, use.segment, use.generation, other->segment, segment.generation});
+      if (!seq) note_stray(hash, {use.segment, use.generation});
       return true;
     }
-    part_of(key).push_back({key, d.put_seq, other->segment, generation, use.segment, use.generation});
+    part_of(key).push_back({key, d.put_seq, other->segment, segment.generation, use.segment, use.generation});
   } else if (!other && flash_.index.size() >= flash_.index.records_max()) {
     return false;
   }
   return flash_.enter(key, {use.segment, d.offset, d.length / 4096, 0, static_cast<std::uint32_t>(d.checksum)});
+}
+
+// A copy that no index has.
+void Recovery::note_stray(std::uint64_t hash, const ReplacedPlace& place) {
+  if (flash_.device_of(place.segment).strays.add(hash, place)) return;
+  if (std::ranges::find(flash_.partly_read, place) == flash_.partly_read.end()) flash_.partly_read.push_back(place);
+}
+
+void Recovery::set_aside(std::uint64_t hash, const ReplacedPlace& place) {
+  note_stray(hash, place);
+  untold_[hash].push_back(place);
 }
 
 // ---- Tombstones, when all segments are known ----
@@ -488,12 +512,20 @@ bool Recovery::apply_tombstones() {
 void Recovery::apply(Part& part) {
   for (std::size_t i = 0, end = part.size(); i < end; ++i) {
     const Tombstone t = part[i];
+    // What it ends in another segment than the one that it names may outlive that one.
+    const auto ends = [&](const ReplacedPlace& copy) {
+      if (copy.segment != t.segment)
+        part.push_back({t.key, t.put_seq, copy.segment, copy.generation, t.holder, t.holder_generation});
+    };
+    if (const auto untold = untold_.find(t.key.hash); untold != untold_.end())
+      for (const ReplacedPlace& copy : untold->second) ends(copy);
     const auto entry = flash_.index.find(t.key.hash);
-    if (!entry || !seqs_.newer(t.put_seq, entry->segment, entry->offset, true)) continue;
-    // What it hides in another segment than the one that it names may outlive that one.
-    if (entry->segment != t.segment)
-      part.push_back({t.key, t.put_seq, entry->segment, flash_.segments.at(entry->segment).generation, t.holder,
-                      t.holder_generation});
+    if (!entry) continue;
+    const auto newer = seqs_.newer(t.put_seq, entry->segment, entry->offset);
+    if (newer && !*newer) continue;
+    const ReplacedPlace copy{entry->segment, flash_.segments.at(entry->segment).generation};
+    ends(copy);
+    if (!newer) note_stray(t.key.hash, copy);  // it may be newer than that
     flash_.leave(t.key, entry->segment, entry->offset);
   }
 }
@@ -536,7 +568,11 @@ void Recovery::restore(Part& part, const std::vector<std::uint32_t>& last) {
     Tombstones& own = flash_.device_of(tombstone.segment).tombstones;
     if (!is_elsewhere(tombstone, flash_.segments)) own.restore(tombstone);
     if (is_elsewhere(tombstone, flash_.segments))
-      own.add({tombstone.key, tombstone.put_seq, tombstone.segment, tombstone.generation});
+      own.add({.key = tombstone.key,
+               .put_seq = tombstone.put_seq,
+               .segment = tombstone.segment,
+               .generation = tombstone.generation,
+               .told_by = tombstone.holder});
   }
   part = {};
 }

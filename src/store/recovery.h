@@ -20,6 +20,10 @@
 // store never writes a second one while a segment holds the first; but a segment whose header could not be read counts
 // as free, and may be readable again at a later opening. Records of the other schema are dropped, and their segment is
 // given up as soon as the store writes.
+//
+// Which of two copies is the newer one cannot be told where a footer that was read cannot be read again. On one device
+// the one in the segment that was begun later is served. On two it need not be newer: none is served then. What may
+// have to be ended later, and is in no index, is a stray, so that removals and replacements name it.
 #pragma once
 
 #include <cstdint>
@@ -113,6 +117,8 @@ class Recovery {
   bool absorb(const Use& use, const Footer& footer);
   bool enter(const Use& use, std::vector<Entering>& entering);
   bool insert(const Use& use, const Descriptor& d, const RecordKey& key);
+  void note_stray(std::uint64_t hash, const ReplacedPlace& place);
+  void set_aside(std::uint64_t hash, const ReplacedPlace& place);
   // Tombstones of one record are together in a part.
   using Part = std::vector<Tombstone>;
   [[nodiscard]] Part& part_of(const RecordKey& key) { return tombstones_[key.hash % tombstones_.size()]; }
@@ -132,6 +138,7 @@ class Recovery {
   AlignedBuffer image_;                      // of a scanned record
   std::vector<Part> tombstones_;             // so that each turn of the loop has a few
   PutSeqs seqs_;
+  std::unordered_map<std::uint64_t, std::vector<ReplacedPlace>> untold_;  // copies of which nobody can tell the newest
   std::vector<std::uint32_t> surplus_;
   // From the newest header of a device: segments as the store numbers them.
   struct Recent {

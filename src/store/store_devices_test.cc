@@ -2,10 +2,13 @@
 // copies on two of them.
 #include <algorithm>
 #include <array>
+#include <deque>
+#include <functional>
 #include <optional>
 
 #include <gtest/gtest.h>
 
+#include "store/format.h"
 #include "store/testing/store_kit.h"
 
 namespace kvd::store {
@@ -48,13 +51,20 @@ class StoreDevicesTest : public ::testing::Test {
     kit_.drive(device).release();
     kit_.loop.run_for(seconds(5));
   }
+  std::optional<Code> await(std::uint64_t number, AckLevel level) {
+    std::optional<Code>& code = codes_.emplace_back();
+    kit_.store->await(kit_.ns, id_of(number), level, [&code](Status s) { code = s ? Code::kOk : s.error().code; });
+    kit_.loop.run_until([&] { return code.has_value(); }, seconds(1));
+    return code;
+  }
   std::optional<Code> await_removals() {
-    std::optional<Code> code;
-    kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
+    std::optional<Code>& code = codes_.emplace_back();
+    kit_.store->await_removals([&code](Status status) { code = status ? Code::kOk : status.error().code; });
     kit_.loop.run_until([&] { return code.has_value(); }, seconds(1));
     return code;
   }
 
+  std::deque<std::optional<Code>> codes_;  // answers, which may come later than they are waited for
   StoreKit kit_;
 };
 
@@ -178,6 +188,21 @@ TEST_F(StoreDevicesTest, WhatADeviceThatIsOffHasIsMissedAndTheOtherGoesOn) {
   for (std::uint64_t n = 0; n < 24; ++n) EXPECT_EQ(kit_.get(n), 1u) << n << ": it is back";
 }
 
+TEST_F(StoreDevicesTest, ADrainDoesNotWaitForADeviceThatIsOff) {
+  open();
+  put(0, 8);
+  turn_off(0);  // within a frame
+  put(100, 104, AckLevel::kPooled);
+  bool drained = false;
+  kit_.store->drain(after(kit_.loop.now(), seconds(60)), [&] { drained = true; });
+  kit_.loop.run_for(seconds(2));
+  EXPECT_TRUE(drained);
+  kit_.kill();
+  kit_.drive(0).release();
+  open();
+  for (std::uint64_t n = 100; n < 104; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
 TEST_F(StoreDevicesTest, FramesOfADeviceThatHangsAreWrittenToTheOther) {
   open();
   put(0, 8);
@@ -192,29 +217,62 @@ TEST_F(StoreDevicesTest, FramesOfADeviceThatHangsAreWrittenToTheOther) {
   for (std::uint64_t n = 0; n < codes.size(); ++n) EXPECT_EQ(kit_.get(100 + n), 1u) << n;
 }
 
+// Opens the store with one device only: the others are gone for good.
+void open_alone(StoreKit& kit, std::size_t device) {
+  kit.kill();
+  kit.options.forget_missing = true;
+  device == 0 ? kit.options.devices.clear() : void(kit.options.flash_bytes = 0);
+  ASSERT_TRUE(kit.open()) << kit.why;
+}
+
+// Record 1 is put while this device hangs with its frame, until that is written to the other one.
+void put_late(StoreKit& kit, std::size_t hangs) {
+  kit.add_device();
+  ASSERT_TRUE(kit.open()) << kit.why;
+  for (std::size_t first = 0; first < hangs; ++first) ASSERT_TRUE(kit.put(2, 1, AckLevel::kWritten));
+  const std::uint64_t before = kit.drive(hangs).counters().writes;
+  kit.drive(hangs).stall(UINT64_MAX, Duration::max());
+  std::optional<Code> code;
+  kit.start_put(1, code, AckLevel::kWritten);
+  kit.loop.run_for(seconds(12));
+  EXPECT_EQ(code, Code::kOk);
+  EXPECT_GT(kit.drive(hangs).counters().writes, before);
+}
+
 // The frame that hung lands in the end, and its record has been removed from where it was written instead.
-TEST_F(StoreDevicesTest, AFrameThatLandsLateIsEndedWithItsRecord) {
-  for (const bool remove : {false, true}) {
+TEST(LateFrame, IsEndedWithItsRecord) {
+  for (const std::size_t hangs : {0u, 1u}) {
+    for (const bool remove : {false, true}) {
+      StoreKit kit(3);
+      put_late(kit, hangs);
+      EXPECT_TRUE(remove ? kit.remove(1) : kit.replace(1, 2, AckLevel::kPooled).has_value());
+      kit.loop.run_for(seconds(1));
+      kit.drive(hangs).release();
+      kit.loop.run_for(seconds(10));
+      kit.kill();
+      ASSERT_TRUE(kit.open()) << kit.why;
+      EXPECT_EQ(kit.get(1), remove ? 0u : 2u);
+      EXPECT_EQ(kit.stats().recovered_records.value(), (remove ? 0u : 1u) + hangs);
+      open_alone(kit, hangs);
+      EXPECT_EQ(kit.get(1), 0u);
+    }
+  }
+}
+
+// The next start finds both, and a removal names both.
+TEST(LateFrame, IsKnownBehindAStart) {
+  for (const std::size_t hangs : {0u, 1u}) {
     StoreKit kit(3);
-    kit.add_device();
-    ASSERT_TRUE(kit.open()) << kit.why;
-    kit.drive(0).stall(UINT64_MAX, Duration::max());
-    kit.drive(1).stall(UINT64_MAX, Duration::max());
-    std::optional<Code> code;
-    kit.start_put(1, code, AckLevel::kWritten);
-    kit.loop.run_for(Millis(1));
-    const std::size_t hangs = kit.drive(0).counters().writes > kit.drive(1).counters().writes ? 0 : 1;
-    kit.drive(1 - hangs).release();
-    kit.loop.run_for(seconds(12));
-    EXPECT_EQ(code, Code::kOk);
-    EXPECT_TRUE(remove ? kit.remove(1) : kit.replace(1, 2, AckLevel::kPooled).has_value());
-    kit.loop.run_for(seconds(1));
+    put_late(kit, hangs);
     kit.drive(hangs).release();
-    kit.loop.run_for(seconds(10));
+    kit.loop.run_for(Millis(1));
     kit.kill();
     ASSERT_TRUE(kit.open()) << kit.why;
-    EXPECT_EQ(kit.get(1), remove ? 0u : 2u);
-    EXPECT_EQ(kit.stats().recovered_records.value(), remove ? 0u : 1u);
+    EXPECT_EQ(kit.get(1), 1u);
+    EXPECT_TRUE(kit.remove(1));
+    kit.loop.run_for(seconds(1));
+    open_alone(kit, hangs);
+    EXPECT_EQ(kit.get(1), 0u);
   }
 }
 
@@ -234,11 +292,37 @@ TEST_F(StoreDevicesTest, ARemovalThatADeviceHasToHearOfSaysSoAndIsWrittenWhenItI
   EXPECT_EQ(kit_.get(number), 0u);
 }
 
+// Nobody knows what it has: the next start may find older copies of anything.
+TEST_F(StoreDevicesTest, WhatADeviceHasThatWentOffWhileItWasReadMayComeBack) {
+  kit_.options.devices.clear();
+  kit_.add_device(24);  // of which more segments fail than the breaker bears
+  open();
+  put(0, 180, AckLevel::kWritten);
+  kit_.kill();
+  const std::uint64_t bytes = kit_.options.segment_bytes;
+  for (std::uint64_t s = 1; s < 24; ++s)
+    kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kHeadBytes + s * bytes, kPageBytes);
+  open();
+  EXPECT_EQ(kit_.stats().tier_outages.value(), 1u);
+  EXPECT_EQ(kit_.stats().tier_off.value(), 0u);
+  EXPECT_TRUE(kit_.put(500, 1, AckLevel::kSynced));
+  const Status replaced = kit_.replace(501, 2, AckLevel::kWritten);
+  EXPECT_TRUE(!replaced && replaced.error().code == Code::kIo);
+  kit_.remove(502);
+  EXPECT_EQ(await_removals(), Code::kIo);
+}
+
 // ---- Copies on two devices ----
 
 // What lies on one device alone, as if the other had never been.
 class TwoCopiesTest : public StoreDevicesTest {
  protected:
+  // On which nothing is given up.
+  void take_large_devices() {
+    kit_.options.flash_bytes = kHeadBytes + 40 * kit_.options.segment_bytes;
+    kit_.options.devices.clear();
+    kit_.add_device(40);
+  }
   // A record on a device that goes off then and is put as another version, which goes to the other.
   void put_on_both(bool replaces, AckLevel level = AckLevel::kPooled, Code expected = Code::kOk) {
     open();
@@ -257,6 +341,21 @@ class TwoCopiesTest : public StoreDevicesTest {
     kit_.kill();
     kit_.drive(0).release();
     open();
+  }
+
+  // A synced record on the second device is put as version 2, whose frame has completed on the first one; `then` is
+  // called before the flush behind that.
+  void replace_across(const std::function<void()>& then) {
+    for (std::uint64_t before = 0; before == 0 || kit_.drive(1).counters().bytes_written < before + 30'000; ++number_) {
+      before = kit_.drive(1).counters().bytes_written;
+      put(number_, number_ + 1);
+    }
+    --number_;  // the next one goes to the first device
+    ASSERT_TRUE(kit_.replace(number_, 2));
+    kit_.store->await(kit_.ns, id_of(number_), AckLevel::kWritten, [](Status) {});
+    kit_.loop.settle();
+    then();
+    kit_.loop.run_for(Millis(1));
   }
 
   // And neither of the two is there behind the next start.
@@ -307,6 +406,191 @@ TEST_F(TwoCopiesTest, ARemovalEndsBothWhileOneIsOff) {
 
 TEST_F(TwoCopiesTest, WhoPutsInThePlaceOfWhatADeviceThatIsOffHasIsToldThatItMayComeBack) {
   put_on_both(true, AckLevel::kWritten, Code::kIo);
+}
+
+// Of the image that was put the store knows what it replaced; it has left the pool.
+TEST_F(TwoCopiesTest, WhoAsksForWhatReplacedItWaitsToo) {
+  take_large_devices();
+  put_on_both(true);
+  for (const bool loaded : {false, true}) {
+    empty_pool(12'000 + 100 * loaded);
+    ASSERT_EQ(kit_.lookup(number_), Tier::kFlash);
+    if (loaded) {
+      EXPECT_EQ(kit_.get(number_), 2u);
+    }
+    for (const AckLevel level : {AckLevel::kWritten, AckLevel::kSynced}) EXPECT_EQ(await(number_, level), Code::kIo);
+    EXPECT_EQ(await(11'039, AckLevel::kSynced), Code::kOk) << "another one";
+  }
+  turn_on(0);
+  EXPECT_EQ(await(number_, AckLevel::kSynced), Code::kOk);
+  kit_.lose_power(1, 0);
+  open();
+  EXPECT_EQ(kit_.get(number_), 2u);
+}
+
+// As long as the older copy is to be ended: before the flush of the newer, and while its tombstone is on its way.
+TEST_F(TwoCopiesTest, WhoAsksMeanwhileWaitsForTheTombstoneOfTheOlder) {
+  open();
+  put(100, 140);
+  replace_across([this] { kit_.drive(0).stall(1, seconds(5)); });
+  for (std::uint64_t n = 100; n < 140; ++n) EXPECT_EQ(kit_.get(n), 1u);
+  ASSERT_EQ(kit_.lookup(number_), Tier::kFlash);
+  kit_.drive(1).hold_back(kHeadBytes, UINT32_MAX, seconds(3));  // the frame with the tombstone
+  std::array<std::optional<Code>, 2> codes;
+  for (auto& code : codes) {
+    kit_.store->await(kit_.ns, id_of(number_), AckLevel::kWritten,
+                      [&code](Status s) { code = s ? Code::kOk : s.error().code; });
+    kit_.loop.run_for(seconds(1));
+    EXPECT_EQ(code, std::nullopt);
+    kit_.loop.run_for(Millis(3'500));
+  }
+  kit_.loop.run_for(seconds(5));
+  for (const auto& code : codes) EXPECT_EQ(code, Code::kOk);
+}
+
+TEST_F(TwoCopiesTest, TheOlderDoesNotEndBeforeTheNewerIsDurable) {
+  open();
+  replace_across([this] { kit_.drive(0).stall(1, seconds(5)); });
+  kit_.loop.run_for(seconds(1));
+  kit_.lose_power(1, 0);
+  open();
+  EXPECT_EQ(kit_.get(number_), 1u);
+}
+
+// All other segments of its device are given up meanwhile.
+TEST_F(TwoCopiesTest, TheNewersSegmentIsNotGivenUpBeforeTheOlderHasEnded) {
+  kit_.options.demote_idle = Millis(1);
+  open();
+  replace_across([this] { kit_.drive(1).hold_back(kHeadBytes, UINT32_MAX, seconds(5)); });  // the tombstone's frame
+  const std::uint64_t given_up = kit_.stats().segments_evicted.value();
+  for (std::uint64_t n = 1'000; n < 1'150; ++n, kit_.loop.run_for(Millis(20))) static_cast<void>(kit_.put(n));
+  EXPECT_GT(kit_.stats().segments_evicted.value(), given_up + 8);
+  kit_.lose_power(1, 0);
+  kit_.drive(1).hold_back(kHeadBytes, UINT32_MAX, Duration::zero());
+  open();
+  EXPECT_NE(kit_.get(number_), 1u);
+}
+
+// Nobody knows whether the newer is there.
+TEST_F(TwoCopiesTest, WhatWasReplacedEndsBehindAFailedFlushToo) {
+  open();
+  replace_across([this] { kit_.drive(0).inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kForget); });
+  kit_.loop.run_for(seconds(1));
+  kit_.lose_power(1, 0);
+  open();
+  EXPECT_NE(kit_.get(number_), 1u);
+}
+
+TEST_F(TwoCopiesTest, WhatWasOnlyOutdatedStaysBehindAFailedFlush) {
+  take_large_devices();
+  open();
+  put(0, 12);
+  empty_pool();
+  while (device_of(number_) != 0u) ++number_;
+  empty_pool(11'000);
+  turn_off(0);
+  kit_.loop.run_for(seconds(1));
+  kit_.drive(1).inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kForget);
+  ASSERT_TRUE(kit_.put(number_, 2));
+  kit_.store->await(kit_.ns, id_of(number_), AckLevel::kWritten, [](Status) {});
+  kit_.loop.run_for(seconds(1));
+  turn_on(0);
+  kit_.lose_power(1, 0);
+  open();
+  EXPECT_NE(kit_.get(number_), 0u) << "version 1 was synced";
+}
+
+// A device that is right alone: the other one is gone for good.
+TEST_F(TwoCopiesTest, TheOlderIsEndedOnItsOwnDevice) {
+  for (const bool by_recovery : {false, true}) {
+    struct TwoCopies final : TwoCopiesTest {
+      void TestBody() override {}
+      using TwoCopiesTest::kit_, TwoCopiesTest::number_, TwoCopiesTest::open, TwoCopiesTest::put_on_both,
+          TwoCopiesTest::take_large_devices, TwoCopiesTest::start_again, TwoCopiesTest::turn_on,
+          TwoCopiesTest::await_removals;
+    } one;
+    one.take_large_devices();
+    one.put_on_both(true);
+    by_recovery ? one.start_again() : one.turn_on(0);
+    EXPECT_EQ(one.await_removals(), Code::kOk);
+    one.kit_.kill();
+    one.kit_.options.devices.clear();
+    one.kit_.options.forget_missing = true;
+    one.open();
+    EXPECT_EQ(one.kit_.get(one.number_), 0u) << by_recovery;
+  }
+}
+
+TEST_F(TwoCopiesTest, WhatHasEndedOnItsOwnDeviceIsNotWrittenAgainAtEachStart) {
+  take_large_devices();
+  put_on_both(true);
+  start_again();
+  EXPECT_EQ(await_removals(), Code::kOk);
+  kit_.loop.run_for(seconds(1));
+  EXPECT_GT(kit_.stats().tombstones.value(), 0u);
+  kit_.kill();
+  open();
+  kit_.loop.run_for(seconds(1));
+  EXPECT_EQ(kit_.stats().tombstones.value(), 0u);
+}
+
+// From when recovery has written a segment's footer it cannot be read again.
+class FootersFail final : public io::SimObserver {
+ public:
+  explicit FootersFail(io::SimDrive& drive) : drive_(drive) { drive_.observe(this); }
+  ~FootersFail() override { drive_.observe(nullptr); }
+  void submitted(std::uint64_t id, io::DiskOp::Kind kind, std::uint64_t offset, Bytes) override {
+    if (kind == io::DiskOp::Kind::kWrite && offset >= kHeadBytes && id_ == 0) id_ = id, at_ = offset;
+  }
+  void completed(std::uint64_t id, io::DiskOp::Kind, bool) override {
+    if (id_ == 0 || id != id_) return;
+    drive_.wear_out(io::DiskOp::Kind::kRead, at_, kPageBytes);
+  }
+
+ private:
+  io::SimDrive& drive_;
+  std::uint64_t id_ = 0, at_ = 0;
+};
+
+// The older one lies in the segment that was begun later.
+TEST_F(TwoCopiesTest, WhereTheNewerCannotBeToldNeitherIsFoundAndBothAreKnown) {
+  for (const bool readable : {true, false}) {
+    StoreKit kit;
+    kit.add_device();
+    ASSERT_TRUE(kit.open()) << kit.why;
+    const auto writes_to = [&kit](std::uint64_t n, std::size_t device) {
+      const std::uint64_t before = kit.drive(device).counters().bytes_written;
+      EXPECT_TRUE(kit.put(n, 1, AckLevel::kWritten));
+      return kit.drive(device).counters().bytes_written > before + 30'000;
+    };
+    std::uint64_t n = 0;
+    while (!writes_to(n, 1)) ++n;
+    const std::uint64_t number = n;
+    EXPECT_TRUE(kit.replace(number, 2));
+    kit.store->await(kit.ns, id_of(number), AckLevel::kWritten, [](Status) {});
+    kit.loop.settle();  // to the first device; this one to the second
+    std::optional<Code> code;
+    kit.start_put(n + 1, code);
+    kit.loop.run_for(std::chrono::microseconds(400));
+    EXPECT_EQ(code, Code::kOk);
+    kit.kill();
+    {
+      std::optional<FootersFail> faults;
+      if (!readable) faults.emplace(kit.drive(1));
+      ASSERT_TRUE(kit.open()) << kit.why;
+    }
+    kit.drive(1).mend();
+    EXPECT_EQ(kit.get(number), readable ? 2u : 0u);
+    EXPECT_EQ(kit.get(n + 1), 1u);
+    kit.remove(number);
+    std::optional<Status> removed;
+    kit.store->await_removals([&](Status status) { removed = status; });
+    kit.loop.run_for(seconds(1));
+    EXPECT_TRUE(removed && *removed);
+    kit.kill();
+    ASSERT_TRUE(kit.open()) << kit.why;
+    EXPECT_EQ(kit.get(number), 0u);
+  }
 }
 
 // As much is written to the newer one's device as lets it go, with the older one's back or not.

@@ -407,10 +407,7 @@ void StoreImpl::await(NamespaceHandle ns, const block::RecordId& id, AckLevel le
   if (level == AckLevel::kPooled) return on_ack({});
   if (tier_ == nullptr) return on_ack(fail(Code::kIo, "there is no flash tier"));
   if (record != nullptr) return tier_->demoter.acknowledge(*record, level, std::move(on_ack));
-  if (level == AckLevel::kWritten) return on_ack({});
-  if (tier_->flash.segments.at(found->place.segment).unflushed)
-    return on_ack(fail(Code::kIo, "a flush of the record's segment failed"));
-  tier_->log_of(found->place.segment).syncs.request(std::move(on_ack));
+  tier_->demoter.acknowledge(key, found->place, level, std::move(on_ack));
 }
 
 // ---- Damage ----

@@ -122,6 +122,22 @@ TEST_F(OutageTest, NothingIsSubmittedWhileItIsOff) {
   EXPECT_EQ(counters().syncs, before.syncs);
 }
 
+// What is to be written is looked at in the very moment in which the breaker opens, before anybody is told.
+TEST_F(OutageTest, WhatIsDueWhenItGoesOffIsNotTakenForBeyondTheWriteBudget) {
+  kit_.options.demote_idle = FlashHealth::kStallMax;
+  open();
+  kit_.drive().stall(UINT64_MAX, Duration::max());
+  std::optional<Code> written, waits;
+  kit_.start_put(1'100, written);
+  kit_.loop.settle();  // in a frame, which hangs
+  kit_.start_put(1'101, waits);
+  kit_.loop.run_for(FlashHealth::kStallMax);
+  EXPECT_EQ(kit_.stats().tier_off.value(), 1U);
+  EXPECT_EQ(written, Code::kIo);
+  EXPECT_EQ(waits, Code::kIo);
+  EXPECT_EQ(kit_.stats().writes_dropped.value(), 0U);
+}
+
 // ---- Removals ----
 
 TEST_F(OutageTest, ARemovalMeanwhileStaysAndIsWrittenAtOnceAfterwards) {

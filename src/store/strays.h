@@ -25,6 +25,7 @@ class Strays {
   [[nodiscard]] std::vector<ReplacedPlace> take(std::uint64_t hash);
   // Whether one may lie there. It is forgotten.
   [[nodiscard]] bool take(std::uint64_t hash, const ReplacedPlace& place);
+  [[nodiscard]] bool contains(std::uint64_t hash) const { return places_.contains(hash); }
   // The segment was given up, and nothing of it can be found any more.
   void forget(std::uint32_t segment);
 

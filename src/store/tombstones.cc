@@ -18,6 +18,25 @@ void Tombstones::add(const Tombstone& tombstone) {
   pending_.push_back(tombstone);
   pending_.back().awaited = true;
   unwritten_.insert(tombstone.put_seq);
+  if (tombstone.told_by != UINT32_MAX) ++told_[tombstone.told_by];
+}
+
+std::uint32_t Tombstones::told_by(std::uint32_t segment) const {
+  const auto at = told_.find(segment);
+  return at == told_.end() ? 0 : at->second;
+}
+
+// What is in a frame or waits for a flush is on its way.
+void Tombstones::hurry(std::uint32_t segment) {
+  if (!told_.contains(segment)) return;
+  std::erase_if(pending_, [&](const Tombstone& t) {
+    if (t.told_by != segment) return false;
+    carried_pending_.push_back(t);
+    carried_pending_.back().from = segment;
+    ++carried_of(segment);
+    ++carry_pending_;
+    return true;
+  });
 }
 
 void Tombstones::imply(const Tombstone& tombstone, std::uint32_t holder, std::uint64_t holder_generation) {
@@ -36,6 +55,11 @@ void Tombstones::restore(const Tombstone& tombstone) {
   live_.push_back(tombstone);
 }
 
+bool Tombstones::may_wait(std::uint64_t hash) const {
+  const auto is = [hash](const Tombstone& t) { return t.awaited && t.key.hash == hash; };
+  return !ends_.empty() || std::ranges::any_of(pending_, is) || std::ranges::any_of(carried_pending_, is);
+}
+
 void Tombstones::take_pending() { queue_of(next_pending()).pop_front(); }
 
 // It is on flash, or has nothing to name any more.
@@ -46,7 +70,16 @@ void Tombstones::written_or_gone(Tombstone& tombstone) {
   --carry_pending_;
 }
 
+void Tombstones::done_telling(Tombstone& tombstone) {
+  if (tombstone.told_by == UINT32_MAX) return;
+  const auto at = told_.find(std::exchange(tombstone.told_by, UINT32_MAX));
+  KVD_CHECK(at != told_.end());
+  if (--at->second == 0) told_.erase(at);
+}
+
+// It is durable, or has nothing to name any more.
 void Tombstones::done_carrying(Tombstone& tombstone) {
+  done_telling(tombstone);
   if (tombstone.from == UINT32_MAX) return;
   KVD_CHECK(carried_of(tombstone.from) > 0);
   --carried_of(tombstone.from);
@@ -96,6 +129,7 @@ bool Tombstones::kept(const Tombstone& tombstone, const Keep& keep) {
   if (!tombstone.outdates || tombstone.from != UINT32_MAX || obsolete(tombstone) || !keep(tombstone)) return false;
   Tombstone gone = tombstone;
   written_or_gone(gone);
+  done_telling(gone);
   --segments_.at(gone.segment).removed;
   return true;
 }
@@ -113,6 +147,7 @@ bool Tombstones::holds_for_others(std::uint32_t segment) const {
 
 void Tombstones::carry_from(std::uint32_t segment) {
   const auto carry = [&](Tombstone tombstone) {
+    if (tombstone.from != UINT32_MAX) tombstone.told_by = UINT32_MAX;  // the one that stays counts
     tombstone.holder_generation = 0;
     tombstone.from = segment;
     ++carried_of(segment);

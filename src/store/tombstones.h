@@ -15,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "store/device_segments.h"
@@ -33,6 +34,8 @@ struct Tombstone {
   std::uint32_t from = UINT32_MAX;      // segment being given up that it is carried away from
   bool outdates = false;                // implied by a newer copy of the record, which was neither removed nor replaced
   bool awaited = false;                 // counts in Tombstones::written_before()
+  // Not durable yet, and a record in this segment of another device says the same: Tombstones::told_by().
+  std::uint32_t told_by = UINT32_MAX;
 };
 
 class Tombstones {
@@ -42,8 +45,7 @@ class Tombstones {
   static constexpr std::size_t kWaitingMax = 65'536;  // 6 MB: that wait for a device that is off
 
   // Of those segments of a store that one device has: all that a tombstone names, and those that hold it.
-  Tombstones(Segments& segments, const DeviceSegments& own)
-      : segments_(segments), own_(own), carried_(own.count(), 0) {}
+  Tombstones(Segments& segments, const DeviceSegments& own) : segments_(segments), own_(own), carried_(own.end(), 0) {}
 
   // A record of a live (or just being given up) segment was removed. Written with the next frame.
   void add(const Tombstone& tombstone);
@@ -68,6 +70,9 @@ class Tombstones {
   [[nodiscard]] bool written_before(std::uint64_t put_seq) const {
     return unwritten_.empty() || *unwritten_.begin() >= put_seq;
   }
+  // Whether one of a record with this hash waits that is nowhere on flash yet, or removals wait for the end of a
+  // segment that may be of any.
+  [[nodiscard]] bool may_wait(std::uint64_t hash) const;
   // What became of a taken one.
   void written(Tombstone tombstone, std::uint32_t holder, std::uint64_t holder_generation);
   void failed(const Tombstone& tombstone);
@@ -88,8 +93,14 @@ class Tombstones {
   void carry_from(std::uint32_t segment);
   // Whether it holds any that would have to be carried. Looks at all of them.
   [[nodiscard]] bool holds_for_others(std::uint32_t segment) const;
-  [[nodiscard]] std::uint32_t carried(std::uint32_t segment) const { return carried_[segment - own_.first()]; }
+  [[nodiscard]] std::uint32_t carried(std::uint32_t segment) const {
+    return segment < carried_.size() ? carried_[segment] : 0;
+  }
   [[nodiscard]] bool carrying() const noexcept { return carry_pending_ > 0; }
+  // How many are not durable yet of which only records in `segment`, of another device, tell: it must not be
+  // overwritten before they are. hurry(): it is being given up, and they are written like those that are carried.
+  [[nodiscard]] std::uint32_t told_by(std::uint32_t segment) const;
+  void hurry(std::uint32_t segment);
   // `segment` holds nothing any more: tombstones that name it have done their work.
   void forget(std::uint32_t segment);
 
@@ -104,11 +115,15 @@ class Tombstones {
   [[nodiscard]] bool carries(const Tombstone& tombstone, std::uint32_t segment) const;
   void written_or_gone(Tombstone& tombstone);
   void done_carrying(Tombstone& tombstone);
+  void done_telling(Tombstone& tombstone);
   [[nodiscard]] std::deque<Tombstone>& queue_of(const Tombstone& tombstone) {
     return tombstone.from == UINT32_MAX ? pending_ : carried_pending_;
   }
 
-  [[nodiscard]] std::uint32_t& carried_of(std::uint32_t segment) { return carried_[segment - own_.first()]; }
+  [[nodiscard]] std::uint32_t& carried_of(std::uint32_t segment) {
+    if (segment >= carried_.size()) carried_.resize(segments_.count());
+    return carried_[segment];
+  }
 
   Segments& segments_;
   const DeviceSegments& own_;
@@ -123,8 +138,9 @@ class Tombstones {
   // put_seq of those that are nowhere on flash yet, and of ends_. Several have one where a record outdates several.
   std::multiset<std::uint64_t> unwritten_;
   std::map<std::uint32_t, std::uint64_t> ends_;  // put_seq of the first removal that waits for the end of a segment
-  std::vector<std::uint32_t> carried_;           // by segment of the device
-  std::uint64_t carry_pending_ = 0;              // pending or in a frame, and carried
+  std::vector<std::uint32_t> carried_;           // by segment of the store
+  std::unordered_map<std::uint32_t, std::uint32_t> told_;  // told_by() where it is not 0
+  std::uint64_t carry_pending_ = 0;                        // pending or in a frame, and carried
   std::uint64_t order_next_ = 0;
   std::uint64_t flushing_ = 0;  // the flush that runs covers lower orders
 };

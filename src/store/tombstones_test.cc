@@ -62,5 +62,38 @@ TEST_F(TombstonesTest, OneThatNobodyWaitsForAnswersForNoOther) {
   EXPECT_FALSE(tombstones_.pending());
 }
 
+// A record in a segment of another device implies it until it is durable, however often it is written.
+TEST_F(TombstonesTest, WhatAnotherDeviceTellsCountsUntilItIsDurable) {
+  segments_.add_device(2, policy::make_eviction(policy::Eviction::kLru, 2));
+  constexpr std::uint32_t kElsewhere = 4;
+  const auto told = [&](std::uint32_t segment, std::uint64_t put_seq) {
+    Tombstone tombstone = naming(segment, put_seq);
+    tombstone.told_by = kElsewhere;
+    return tombstone;
+  };
+  tombstones_.add(told(0, 7));
+  tombstones_.add(naming(1, 8));
+  tombstones_.add(told(1, 9));
+  tombstones_.hurry(kElsewhere);
+  EXPECT_EQ(tombstones_.next_pending().put_seq, 7u);
+  write_one(2);
+  EXPECT_EQ(tombstones_.next_pending().put_seq, 9u) << "before what nobody waits for";
+  write_one(2);
+  EXPECT_FALSE(tombstones_.carrying());
+  tombstones_.flush_begins();
+  tombstones_.flush_failed();
+  write_one(2);
+  tombstones_.flush_begins();
+  write_one(2);
+  tombstones_.flushed();
+  EXPECT_EQ(tombstones_.told_by(kElsewhere), 1u) << "the other one was written behind the flush";
+  tombstones_.carry_from(2);
+  tombstones_.forget(0);
+  tombstones_.forget(1);
+  EXPECT_EQ(tombstones_.told_by(kElsewhere), 0u);
+  EXPECT_EQ(tombstones_.carried(kElsewhere), 0u);
+  EXPECT_FALSE(tombstones_.carrying());
+}
+
 }  // namespace
 }  // namespace kvd::store

@@ -2,6 +2,7 @@
 #include "store/use_table.h"
 
 #include <array>
+#include <cerrno>
 #include <functional>
 #include <optional>
 #include <string>
@@ -82,6 +83,19 @@ class UseTableTest : public ::testing::Test {
     const std::uint64_t before = kit_.drive().counters().reads;
     EXPECT_TRUE(kit_.open()) << kit_.why;
     return kit_.drive().counters().reads - before;
+  }
+
+  // Eight segments, which are used again and again.
+  void open_small() {
+    kit_.options.flash_bytes = kHeadBytes + 8 * kSegmentBytes;
+    kit_.options.index_records_max = 1'024;
+    open();
+  }
+  // Puts records for as long, some forty a second, from `first` on. Returns the next one.
+  std::uint64_t write_for(Duration duration, std::uint64_t first = 0) {
+    const Time end = after(kit_.loop.now(), duration);
+    for (; kit_.loop.now() < end; kit_.loop.run_for(Millis(25))) EXPECT_TRUE(kit_.put(first++, 1, AckLevel::kWritten));
+    return first;
   }
 
   struct NewestHeader {
@@ -178,6 +192,174 @@ TEST_F(UseTableTest, WhereMapOrTableCannotBeWrittenTheStoreWorksWithoutThem) {
     EXPECT_TRUE(at == kUseTableAt || reads >= kSegments);  // a write that failed may have reached the medium
     for (std::uint64_t n = 0; n < 40; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
     kit_.kill();
+    kit_.drive().mend();
+  }
+}
+
+// Of the maps that count from the second table on: the flush behind the first one fails, though a later one makes it
+// durable; that behind the second loses it; others come late. So nobody knows which map the medium has.
+class MapsFail final : public io::SimObserver {
+ public:
+  explicit MapsFail(io::SimDrive& drive) : drive_(drive) { drive_.observe(this); }
+  ~MapsFail() override {
+    drive_.observe(nullptr);
+    drive_.hold_back(kChangeMapAt, kPageBytes, Duration::zero());
+  }
+  void submitted(std::uint64_t id, io::DiskOp::Kind kind, std::uint64_t offset, Bytes bytes) override {
+    if (kind != io::DiskOp::Kind::kWrite || offset != kChangeMapAt || load<std::uint64_t>(bytes.data() + 24) < 2)
+      return;
+    map_ = id;
+    ++maps_;
+  }
+  void completed(std::uint64_t id, io::DiskOp::Kind, bool) override {
+    if (id != map_) return;
+    if (maps_ == 1) drive_.inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kError, EIO);
+    if (maps_ == 2) {
+      drive_.inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kForget, EIO);
+      drive_.hold_back(kChangeMapAt, kPageBytes, std::chrono::seconds(5));
+    }
+  }
+  [[nodiscard]] bool both_failed() const noexcept { return maps_ >= 2; }
+
+ private:
+  io::SimDrive& drive_;
+  std::uint64_t map_ = UINT64_MAX;  // the operation that writes the last one
+  int maps_ = 0;
+};
+
+// Five segments: when a new table is due the map on flash names them all, and the next one the last one only. What the
+// next start would believe is compared with the headers.
+TEST_F(UseTableTest, AMapThatFailedVouchesForNoMoreThanTheOneBefore) {
+  constexpr std::uint32_t kFew = 5;
+  kit_.options.flash_bytes = kHeadBytes + kFew * kSegmentBytes;
+  kit_.options.index_records_max = 1'024;
+  open();
+  {
+    MapsFail faults(kit_.drive());
+    std::array<std::optional<Code>, 100> codes;
+    for (std::uint64_t n = 0; !faults.both_failed() && n < codes.size(); ++n) {
+      kit_.start_put(n, codes[n], AckLevel::kSynced);  // its flush makes the first map durable
+      kit_.loop.run_for(Millis(20));
+    }
+    ASSERT_TRUE(faults.both_failed());
+    kit_.loop.run_for(std::chrono::seconds(3));  // the header is tried again, and the next map has not arrived
+    kit_.lose_power(1, 0);
+  }
+  const auto read = [this](std::uint64_t at, std::size_t bytes) {
+    std::vector<std::byte> area(bytes);
+    kit_.drive().peek(at, area);
+    return area;
+  };
+  const std::uint64_t epoch = parse_superblock(read(0, kPageBytes), 0)->boot_epoch;
+  const auto table = parse_use_table(read(kUseTableAt, use_table_bytes(kFew)), seeds(), epoch, kFew);
+  const auto map = parse_change_map(read(kChangeMapAt, change_map_bytes(kFew)), seeds(), epoch, kFew);
+  ASSERT_TRUE(table && map && table->serial == 2 && map->serial == 2);
+  for (std::uint32_t s = 0; s < kFew; ++s) {
+    if (has_bit(map->changed, s)) continue;
+    const auto header = parse_segment_header(read(kHeadBytes + s * kSegmentBytes, kPageBytes), seeds(), s);
+    EXPECT_EQ(header ? header->generation : 0, table->uses[s].generation) << "segment " << s;
+  }
+}
+
+// ---- A place of the medium that is worn out ----
+
+TEST_F(UseTableTest, ATableThatCannotBeWrittenIsTriedAgainLaterAndLater) {
+  open_small();
+  const auto serial = [this] {
+    std::array<std::byte, 8> bytes{};
+    kit_.drive().peek(kUseTableAt + 24, bytes);
+    return load<std::uint64_t>(bytes.data());
+  };
+  const std::uint64_t before = serial();
+  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kUseTableAt, kPageBytes);
+  const std::uint64_t last = write_for(std::chrono::minutes(10));
+  EXPECT_EQ(kit_.stats().tier_outages.value(), 0u);
+  EXPECT_EQ(kit_.drive().faults(), 4u) << "at once, and after 1, 3 and 7 minutes";
+  kit_.drive().mend();
+  write_for(std::chrono::minutes(10), last);
+  EXPECT_GT(serial(), before + 10) << "there are some again";
+}
+
+TEST_F(UseTableTest, AMapThatCannotBeWrittenIsDoneWithout) {
+  open_small();
+  write_for(std::chrono::seconds(10));
+  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kChangeMapAt, kPageBytes);
+  const std::uint64_t last = write_for(std::chrono::seconds(30), 10'000);
+  EXPECT_EQ(kit_.stats().tier_outages.value(), 0u);
+  EXPECT_EQ(kit_.drive().faults(), 1u);
+  EXPECT_EQ(kit_.log.count("the map of changes cannot be written"), 1u);
+  kit_.kill();
+  open();
+  for (std::uint64_t n = last - 8; n < last; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
+}
+
+// Counts the writes that begin at one place.
+class WritesAt final : public io::SimObserver {
+ public:
+  WritesAt(io::SimDrive& drive, std::uint64_t offset, std::function<void()> on_done = {})
+      : drive_(drive), offset_(offset), on_done_(std::move(on_done)) {
+    drive_.observe(this);
+  }
+  ~WritesAt() override { drive_.observe(nullptr); }
+  void submitted(std::uint64_t id, io::DiskOp::Kind kind, std::uint64_t offset, Bytes) override {
+    if (kind != io::DiskOp::Kind::kWrite || offset != offset_) return;
+    ++count_;
+    last_ = id;
+  }
+  void completed(std::uint64_t id, io::DiskOp::Kind, bool) override {
+    if (id == last_ && on_done_) on_done_();
+  }
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+
+ private:
+  io::SimDrive& drive_;
+  const std::uint64_t offset_;
+  const std::function<void()> on_done_;
+  std::uint64_t count_ = 0, last_ = UINT64_MAX;
+};
+
+TEST_F(UseTableTest, ATableCountsAsVoidBehindAFlush) {
+  open_small();
+  write_for(std::chrono::seconds(10));
+  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kChangeMapAt, kPageBytes);
+  const WritesAt tables(kit_.drive(), kUseTableAt, [this] {
+    if (kit_.drive().faults() == 1) kit_.drive().inject(io::DiskOp::Kind::kSync, 1, io::SimFault::kForget, EIO);
+  });
+  write_for(std::chrono::seconds(10), 10'000);
+  EXPECT_EQ(kit_.drive().faults(), 3u) << "the map, the flush, the map again";
+  EXPECT_EQ(kit_.log.count("the map of changes cannot be written"), 1u);
+  EXPECT_EQ(kit_.stats().tier_outages.value(), 0u);
+}
+
+// The table on flash tells of old uses: it has to be void before a header is written that no map tells of, also one
+// that is being written meanwhile.
+TEST_F(UseTableTest, NoHeaderIsWrittenWithoutAMapBeforeTheTableIsVoid) {
+  for (const bool table_runs : {false, true}) {
+    kit_.options.demote_idle = Millis(5);
+    open_small();
+    std::uint64_t n = write_for(std::chrono::seconds(10));
+    const auto generation = [this] { return newest_header().header.generation; };
+    const auto put_until = [&](const std::function<bool()>& there) {
+      for (const std::uint64_t end = n + 100; !there() && n < end; kit_.loop.run_for(Millis(20)))
+        EXPECT_TRUE(kit_.put(n++));
+      EXPECT_TRUE(there());
+    };
+    const std::uint64_t faults = kit_.drive().faults();
+    kit_.drive().hold_back(kUseTableAt, kPageBytes, std::chrono::seconds(4));
+    const WritesAt tables(kit_.drive(), kUseTableAt);
+    put_until([&] { return !table_runs || tables.count() > 0; });
+    kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kChangeMapAt, kPageBytes);
+    put_until([&] { return kit_.drive().faults() > faults; });
+    const std::uint64_t failed_at = generation();
+    for (int i = 0; i < 10; ++i, kit_.loop.run_for(Millis(100))) EXPECT_TRUE(kit_.put(n++));
+    EXPECT_EQ(generation(), failed_at);
+    kit_.loop.run_for(std::chrono::seconds(8));
+    EXPECT_GT(generation(), failed_at);
+    std::array<std::byte, 8> magic{};
+    kit_.drive().peek(kUseTableAt, magic);
+    EXPECT_EQ(load<std::uint64_t>(magic.data()), 0u);
+    kit_.kill();
+    kit_.drive().hold_back(kUseTableAt, kPageBytes, Duration::zero());
     kit_.drive().mend();
   }
 }

@@ -21,6 +21,7 @@
 #include "crash/command_line.h"
 #include "crash/machine.h"
 #include "crash/variants.h"
+#include "store/device_table.h"
 #include "store/format.h"
 #include "store/testing/store_kit.h"
 
@@ -37,14 +38,15 @@ enum class Class : std::uint8_t {
   kPadding,  // behind a slab's bytes, to the end of its page
   kFooter,
   kUnused,
+  kDeviceList,  // one copy, of a store of two devices
 };
 constexpr std::array kClassNames = {"superblock", "header",  "frame (sealed)", "frame (open)", "table",
-                                    "payload",    "padding", "footer",         "unused"};
+                                    "payload",    "padding", "footer",         "unused",       "device list"};
 constexpr std::size_t kClasses = kClassNames.size();
 using RecordSet = std::uint32_t;  // a bit each
 static_assert(kRecords <= 32);
 
-// A stretch of the drive's bytes of one class, and what damage to it may cost.
+// A stretch of a drive's bytes of one class, and what damage to it may cost.
 struct Region {
   std::uint64_t offset = 0, bytes = 0;
   RecordSet lost = 0;       // records that may be missing then
@@ -57,17 +59,17 @@ struct Map {
   void add(Class c, const Region& region) { regions[static_cast<std::size_t>(c)].push_back(region); }
 };
 
-// Reads a drive's image as the format page tells.
+// Reads the image of a device's drive as the format page tells.
 class Surveyor {
  public:
-  Surveyor(const Image& image, Map& map) : image_(image), map_(map) {}
+  Surveyor(const Image& image, std::size_t drive, Map& map) : image_(image), drive_(drive), map_(map) {}
 
   void survey() {
     const auto superblock = store::parse_superblock(read(0, kPageBytes), 0);
     KVD_CHECK(superblock.has_value());
     seeds_.emplace(superblock->uuid);
     for (std::uint64_t copy = 0; copy < store::kSuperblockCopies; ++copy)
-      map_.add(Class::kSuperblock, {copy * store::kSuperblockStride, kPageBytes});
+      add(Class::kSuperblock, {copy * store::kSuperblockStride, kPageBytes});
     for (std::uint32_t segment = 0; segment < kSegments; ++segment) survey(segment);
   }
 
@@ -79,14 +81,18 @@ class Surveyor {
 
   Bytes read(std::uint64_t offset, std::size_t bytes) {
     buffer_.resize(bytes);
-    image_.bytes().read(offset, buffer_);
+    image_.bytes(drive_).read(offset, buffer_);
     return buffer_;
+  }
+  void add(Class c, Region region) {
+    region.offset += drive_ * kDriveSpan;
+    map_.add(c, region);
   }
 
   void survey(std::uint32_t segment) {
     const std::uint64_t begin = store::kHeadBytes + segment * kSegmentBytes;
     const auto header = store::parse_segment_header(read(begin, kPageBytes), *seeds_, segment);
-    if (!header) return map_.add(Class::kUnused, {begin, kSegmentBytes});
+    if (!header) return add(Class::kUnused, {begin, kSegmentBytes});
     std::uint64_t end = begin + kSegmentBytes;
     const auto trailer = store::peek_footer(read(begin, kSegmentBytes), segment, header->generation, kSegmentBytes);
     if (trailer) end -= trailer->footer_bytes;
@@ -110,17 +116,17 @@ class Surveyor {
       }
       at += head->descriptor_bytes + std::uint64_t{head->payload_pages} * kPageBytes;
     }
-    map_.add(Class::kHeader, {begin, kPageBytes, all, tombstones, all});
+    add(Class::kHeader, {begin, kPageBytes, all, tombstones, all});
     // With a footer nobody reads the frames' heads; without one a scan ends at the first that is damaged.
     // A record may lie in several frames: put, removed and put again.
     for (std::size_t i = frames.size(); i-- > 1;) frames[i - 1].records |= frames[i].records;
     for (const Frame& frame : frames) {
       const RecordSet rest = trailer ? 0 : frame.records;
-      map_.add(trailer ? Class::kFrameSealed : Class::kFrameOpen,
-               {frame.offset, frame.bytes, rest, !trailer && tombstones, rest});
+      add(trailer ? Class::kFrameSealed : Class::kFrameOpen,
+          {frame.offset, frame.bytes, rest, !trailer && tombstones, rest});
     }
-    if (trailer) map_.add(Class::kFooter, {end, trailer->footer_bytes});
-    if (at < end) map_.add(Class::kUnused, {at, end - at});
+    if (trailer) add(Class::kFooter, {end, trailer->footer_bytes});
+    if (at < end) add(Class::kUnused, {at, end - at});
   }
 
   // One record's image. A record that has been written elsewhere since may not be missing for damage here, but who can
@@ -134,18 +140,19 @@ class Surveyor {
     std::uint64_t at = segment_begin + std::uint64_t{d.offset} * kPageBytes;
     const std::uint64_t end = at + d.length;
     if (*record >= kSmall) {
-      map_.add(Class::kTable, {at, kPageBytes, self, false, older});
+      add(Class::kTable, {at, kPageBytes, self, false, older});
       at += kPageBytes;
     }
     for (; at < end; at += kPageBytes) {
       const std::uint64_t used = slab_bytes_of(*record);
-      map_.add(Class::kPayload, {at, used, self, false, older});
-      map_.add(Class::kPadding, {at + used, kPageBytes - used});
+      add(Class::kPayload, {at, used, self, false, older});
+      add(Class::kPadding, {at + used, kPageBytes - used});
     }
     return self;
   }
 
   const Image& image_;
+  const std::size_t drive_;
   Map& map_;
   std::vector<std::byte> buffer_;
   std::optional<store::FormatSeeds> seeds_;
@@ -160,14 +167,17 @@ struct Specimen {
 
 Specimen make_specimen(Machine& machine, std::uint64_t seed) {
   Specimen specimen;
-  Start start = formatted();
+  Start start = formatted(seed % 2 == 0 ? 2 : 1);
   Journal journal(start);
   KVD_CHECK(machine.work(start, journal, seed, 60).empty());
   Walk walk(start, journal);
   while (walk.next()) {
   }
   specimen.start = stop(journal, walk.moment(), journal.oracle(), Crash::kPowerLoss, 0).start;  // all is kept
-  Surveyor(specimen.start.durable, specimen.map).survey();
+  for (std::size_t device = 0; device < start.oracle.devices(); ++device)
+    Surveyor(specimen.start.durable, device, specimen.map).survey();
+  for (std::uint64_t copy = 0; start.oracle.devices() > 1 && copy < store::kSuperblockCopies; ++copy)
+    specimen.map.add(Class::kDeviceList, {kListDrive * kDriveSpan + copy * store::kDeviceTableStride, kPageBytes});
   Journal quiet(specimen.start);
   const Found found = machine.recover(specimen.start, quiet);
   KVD_CHECK(found.wrong.empty());
@@ -223,7 +233,7 @@ class Flipper {
     Start damaged = specimen_.start;
     const std::uint64_t at = region.offset + random.below(region.bytes);
     std::byte byte{};
-    damaged.durable.bytes().read(at, {&byte, 1});
+    damaged.durable.bytes(drive_of(at)).read(at % kDriveSpan, {&byte, 1});
     byte ^= std::byte{1} << random.below(8);
     damaged.durable.write(at, {&byte, 1});
     return machine.recover(damaged, journal);

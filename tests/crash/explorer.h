@@ -75,7 +75,8 @@ struct Limits {
 
 class Explorer {
  public:
-  static constexpr std::uint32_t kPhases = 4;  // a workload runs, is stopped, and goes on, so many times
+  static constexpr std::uint32_t kPhases = 4;       // a workload runs, is stopped, and goes on, so many times
+  static constexpr std::uint32_t kPhasesOfTwo = 2;  // ... of two devices
 
   Explorer(std::string dir, Tally& tally, StateSet& seen, const Limits& limits, std::size_t worker)
       : machine_(std::move(dir)), tally_(tally), seen_(seen), limits_(limits), worker_(worker) {}
@@ -89,7 +90,8 @@ class Explorer {
 
  private:
   void tell(const Path& path);
-  void sweep(const Start& start, const Journal& journal, Path& path, const Found* parent);
+  // `opening`: also before the writes by which the opening marks itself.
+  void sweep(const Start& start, const Journal& journal, Path& path, const Found* parent, bool opening);
   void visit(const Stopped& stopped, const Path& path, const Found* parent);
   // What is wrong with what was found.
   std::vector<std::string> judge(const Found& found, const Oracle& after);

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,13 +65,18 @@ io::SimFaultRates rates_of(std::uint64_t seed) {
 
 struct Totals {
   std::uint64_t gets = 0, hits = 0, timeouts = 0, puts = 0, faults = 0, crashes = 0, tiers_off = 0, corrupt = 0;
-  std::uint64_t writes_dropped = 0, outages = 0, returns = 0;
+  std::uint64_t writes_dropped = 0, outages = 0, returns = 0, of_two = 0;
 };
 
 class FaultRun {
  public:
   FaultRun(std::uint64_t seed, Totals& totals)
-      : random_(seed), rates_(rates_of(seed)), kit_(seed, {.discards = seed % 5 < 2}), totals_(totals) {
+      : random_(seed),
+        rates_{rates_of(seed), rates_of(seed + 1)},
+        kit_(seed, {.discards = seed % 5 < 2}),
+        totals_(totals) {
+    if (seed / 4 % 2 == 1) kit_.add_device(6);  // which fails in another way
+    totals_.of_two += devices() - 1;
     kit_.name_space = store::namespace_of(kLayers, kSlabBytes);
     kit_.options.demote_idle = Millis(5);
     kit_.options.demote_after = Millis(50);
@@ -113,6 +119,14 @@ class FaultRun {
 
   void fail(std::string line) { wrong_.push_back(std::move(line)); }
   [[nodiscard]] io::SimLoop& loop() { return kit_.loop; }
+  [[nodiscard]] std::size_t devices() const { return 1 + kit_.options.devices.size(); }
+  void each_drive(const std::function<void(io::SimDrive&)>& work) {
+    for (std::size_t i = 0; i < devices(); ++i) work(kit_.drive(i));
+  }
+  // How many devices are off.
+  [[nodiscard]] std::uint64_t off() const {
+    return kit_.stats().tier_outages.value() - (kit_.log.count("is on again") - returned_before_);
+  }
 
   void step() {
     const std::size_t n = random_.below(kRecords);
@@ -185,8 +199,7 @@ class FaultRun {
       store::fill_slab(put->slab(layer), n, version, layer);
       checksums.push_back(block::slab_checksum(put->seed(), layer, put->slab(layer)));
     }
-    const bool off = kit_.stats().tier_off.value() != 0;
-    const bool others = !replaces && off && (record.other_too || !record.known || record.current != 0);
+    const bool others = !replaces && off() > 0 && (record.other_too || !record.known || record.current != 0);
     record = {version, version, true, others, replaces ? record.versions : record.ended};
     kit_.store->complete_put(std::move(*put), checksums, level, on_ack);
   }
@@ -274,16 +287,20 @@ class FaultRun {
 
   // The device stops answering or gives errors only, for a while or until the next crash.
   void hang() {
-    if (random_.chance(1, 4)) return kit_.drive().fail_all(EIO);
-    kit_.drive().stall(1 + random_.below(40), random_.chance(1, 2) ? Duration::max() : std::chrono::seconds(12));
+    if (off() == 0) hung_ = random_.below(devices());
+    io::SimDrive& drive = kit_.drive(hung_);
+    if (random_.chance(1, 4)) return drive.fail_all(EIO);
+    drive.stall(1 + random_.below(40), random_.chance(1, 2) ? Duration::max() : std::chrono::seconds(12));
   }
 
   // It works again. Where it has not answered, or is off, it may have been reset: then what was not flushed is lost.
   void mend() {
-    if (kit_.stats().tier_off.value() != 0 && random_.chance(1, 2))
-      kit_.drive().reset({.seed = random_.next(), .keep_percent = static_cast<std::uint32_t>(random_.below(101))});
-    kit_.drive().release();
-    kit_.drive().fail_all(0);
+    if (off() > 0 && random_.chance(1, 2))
+      kit_.drive(hung_).reset({.seed = random_.next(), .keep_percent = static_cast<std::uint32_t>(random_.below(101))});
+    each_drive([](io::SimDrive& drive) {
+      drive.release();
+      drive.fail_all(0);
+    });
     loop().run_for(std::chrono::seconds(random_.below(20)));
   }
 
@@ -301,23 +318,30 @@ class FaultRun {
   void note_end() {
     totals_.tiers_off += kit_.stats().tier_off.value();
     totals_.outages += kit_.stats().tier_outages.value();
-    totals_.returns += kit_.stats().tier_outages.value() - kit_.stats().tier_off.value();
+    totals_.returns += kit_.stats().tier_outages.value() - off();
     totals_.corrupt += kit_.stats().corrupt.value();
     totals_.writes_dropped += kit_.stats().writes_dropped.value();
   }
 
   // Opening waits for the device, so it must answer; it may give errors, three times.
   void open() {
-    kit_.drive().stall(0, {});
-    kit_.drive().fail_all(0);
-    io::SimFaultRates opening = rates_;
-    opening.delay = 0;
+    each_drive([](io::SimDrive& drive) {
+      drive.stall(0, {});
+      drive.fail_all(0);
+    });
+    returned_before_ = kit_.log.count("is on again");
     for (int attempt = 0; attempt < 5; ++attempt) {
-      kit_.drive().set_fault_rates(attempt < 3 ? opening : io::SimFaultRates{});
+      for (std::size_t i = 0; i < devices(); ++i) {
+        io::SimFaultRates opening = rates_[i];
+        opening.delay = 0;
+        kit_.drive(i).set_fault_rates(attempt < 3 ? opening : io::SimFaultRates{});
+      }
       const Status opened = kit_.open();
-      kit_.drive().set_fault_rates(rates_);
+      for (std::size_t i = 0; i < devices(); ++i) kit_.drive(i).set_fault_rates(rates_[i]);
       if (opened) return;
-      if (attempt >= 3 || opened.error().code != Code::kIo) return fail("the store refuses to open: " + kit_.why);
+      // A device of several that cannot be read is missing.
+      const bool excused = opened.error().code == Code::kIo || (devices() > 1 && opened.error().code == Code::kInvalid);
+      if (attempt >= 3 || !excused) return fail("the store refuses to open: " + kit_.why);
     }
   }
 
@@ -334,18 +358,20 @@ class FaultRun {
     loop().run_until([&] { return drained; }, kAnswerMax);
     if (!drained || loop().now() > after(end, Millis(5))) fail("a drain ends late");
     note_end();
-    totals_.faults += kit_.drive().faults();
+    each_drive([this](const io::SimDrive& drive) { totals_.faults += drive.faults(); });
     kit_.disks.kill({.seed = 1});  // a device that hangs would keep the store from ending
     kit_.store.reset();
   }
 
   Random random_;
-  const io::SimFaultRates rates_;
+  const std::array<io::SimFaultRates, 2> rates_;  // by device
   std::array<Record, kRecords> records_{};
   std::vector<std::unique_ptr<PendingGet>> gets_;
   std::vector<std::unique_ptr<PendingPut>> puts_;
   std::vector<std::string> wrong_;
   store::StoreKit kit_;
+  std::size_t hung_ = 0;  // the device that hangs, or did last
+  std::uint64_t returned_before_ = 0;
   Totals& totals_;
 };
 
@@ -368,12 +394,12 @@ int run(int argc, char** argv) {
     fmt::print("  again: kvd_fault_runs --first {} --seeds 1 --steps {}\n", seed, steps);
   }
   fmt::print(
-      "{} seeds: {} gets ({} hits, {} ended by their deadline), {} puts, {} faults, {} crashes,\n"
-      "{} times the tier went off, {} times it came back, {} times it was off at an end, {} records dropped as "
+      "{} seeds, {} of two devices: {} gets ({} hits, {} ended by their deadline), {} puts, {} faults, {} crashes,\n"
+      "{} times a device went off, {} times one came back, {} times all were off at an end, {} records dropped as "
       "corrupt, {} writes beyond the "
       "budget, {} seeds wrong\n",
-      seeds, t.gets, t.hits, t.timeouts, t.puts, t.faults, t.crashes, t.outages, t.returns, t.tiers_off, t.corrupt,
-      t.writes_dropped, failures);
+      seeds, t.of_two, t.gets, t.hits, t.timeouts, t.puts, t.faults, t.crashes, t.outages, t.returns, t.tiers_off,
+      t.corrupt, t.writes_dropped, failures);
   return failures > 0 ? 1 : 0;
 }
 

@@ -1,6 +1,7 @@
 #include "crash/machine.h"
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include "base/log.h"
 #include "block/checksum.h"
 #include "io/sim/sim_loop.h"
+#include "store/device_table.h"
 #include "store/format.h"
 #include "store/index.h"
 #include "store/namespaces.h"
@@ -17,7 +19,6 @@
 namespace kvd::crash {
 namespace {
 
-constexpr Duration kAskEvery = std::chrono::microseconds(20);
 constexpr Duration kAnswerMax = std::chrono::seconds(20);  // a device that works answers within milliseconds
 constexpr store::NamespaceHandle kNotOpen = store::StoreKit::kNotOpen;
 constexpr std::uint64_t kIndexRecords = 64;  // at which the twins meet
@@ -41,12 +42,12 @@ std::vector<std::byte> foreign_of(std::size_t record) {
   return record < kSmall ? std::vector<std::byte>{} : store::foreign_of(number_of(record));
 }
 
-// A store on a simulated drive, with a virtual clock.
+// A store on simulated drives, with a virtual clock.
 class Session {
  public:
   Session(const std::string& dir, bool verify, bool discards, bool lists_uses, const Start& start, Journal& journal)
       : disks_(1, {.discards = discards, .poison_reads = false}) {
-    options_.dir = dir;
+    options_.dir = dir + "/store";
     options_.pool_bytes = 48 * kPageBytes;
     options_.flash_bytes = kDriveBytes;
     options_.segment_bytes = kSegmentBytes;
@@ -57,9 +58,19 @@ class Session {
     options_.list_uses = lists_uses;
     options_.verify = verify;
     options_.small_sizes = true;
-    io::SimDrive& drive = disks_.drive(dir + "/flash.kvd");
-    drive.start_from(kDriveBytes, start.durable.bytes(), start.unflushed);
-    drive.observe(&journal);
+    const std::array paths = {dir + "/store/flash.kvd", dir + "/device/flash.kvd", dir + "/store/devices.kvd"};
+    if (start.oracle.devices() > 1) options_.devices = {{dir + "/device", kDriveBytes, false}};
+    for (std::size_t i = 0; i < kDrives; ++i) {
+      if (i > 0 && start.oracle.devices() == 1) continue;
+      std::vector<io::SimWrite> unflushed;
+      for (const io::SimWrite& write : start.unflushed)
+        if (drive_of(write.offset) == i)
+          unflushed.push_back({.offset = write.offset % kDriveSpan, .bytes = write.bytes});
+      io::SimDrive& drive = disks_.drive(paths[i]);
+      drive.start_from(i == kListDrive ? store::kDeviceTableFileBytes : kDriveBytes, start.durable.bytes(i),
+                       std::move(unflushed));
+      drive.observe(&taps_.emplace_back(journal, i, on_completion_));
+    }
   }
   ~Session() {
     disks_.kill({});
@@ -68,8 +79,8 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // `meanwhile`: what to do all the time while the store recovers, which it does before open() of the store returns
-  // when there is nothing to do.
+  // `meanwhile`: what to do after each operation that completes while the store recovers, which it does before open()
+  // of the store returns when there is nothing to do.
   bool open(std::vector<std::string>& wrong, const std::function<void()>& meanwhile = {}) {
     std::string why;
     options_.recover_later = static_cast<bool>(meanwhile);
@@ -82,10 +93,11 @@ class Session {
     io::Timer ask(loop, [&] {
       static_cast<void>(name());  // not before flash has told of both groups
       meanwhile();
-      ask.arm_in(kAskEvery);
     });
-    if (meanwhile) ask.arm(loop.now());
-    if (!opened->recover(&why)) {
+    if (meanwhile) on_completion_ = [&] { ask.arm(loop.now()); };
+    const auto recovered = opened->recover(&why);
+    on_completion_ = nullptr;
+    if (!recovered) {
       wrong.push_back("the store does not recover: " + why);
       return false;
     }
@@ -176,6 +188,8 @@ class Session {
 
  private:
   NullLog log_;
+  std::function<void()> on_completion_;
+  std::deque<DriveTap> taps_;
   io::SimDisks disks_;
   store::StoreOptions options_;
 };
@@ -363,17 +377,51 @@ std::uint8_t version_of(std::size_t record, Bytes image) {
   return 0;
 }
 
-Start formatted() {
-  Start start;
-  store::Superblock block;
-  for (std::size_t i = 0; i < block.uuid.size(); ++i) block.uuid[i] = static_cast<std::byte>(i + 1);
+namespace {
+
+store::Uuid uuid_of(std::uint8_t first) {
+  store::Uuid uuid{};
+  for (std::size_t i = 0; i < uuid.size(); ++i) uuid[i] = static_cast<std::byte>(first + i);
+  return uuid;
+}
+
+void format_superblocks(Start& start, std::size_t drive, store::Superblock block) {
   block.generation = 1;
   block.segment_bytes = kSegmentBytes;
   block.segments = kSegments;
   std::array<std::byte, kPageBytes> page{};
   for (; block.copy < store::kSuperblockCopies; ++block.copy) {
     store::encode_superblock(page, block);
-    start.durable.write(block.copy * store::kSuperblockStride, page);
+    start.durable.write(drive * kDriveSpan + block.copy * store::kSuperblockStride, page);
+  }
+}
+
+}  // namespace
+
+Start formatted(std::uint8_t devices) {
+  Start start{.durable = {}, .unflushed = {}, .oracle = Oracle(devices)};
+  store::Superblock block;
+  if (devices == 1) {
+    block.uuid = uuid_of(1);
+    format_superblocks(start, 0, block);
+    return start;
+  }
+  store::DeviceTable list;
+  list.store = uuid_of(100);
+  list.generation = list.boot_epoch = 1;
+  list.segment_bytes = kSegmentBytes;
+  block.features_incompatible = store::kFeatureMember;
+  block.store = list.store;
+  block.boot_epoch = list.boot_epoch;
+  for (std::uint8_t drive = 0; drive < devices; ++drive) {
+    block.uuid = uuid_of(static_cast<std::uint8_t>(1 + 20 * drive));
+    format_superblocks(start, drive, block);
+    list.devices.push_back({.uuid = block.uuid, .segments = kSegments, .confirmed = list.boot_epoch, .path = {}});
+  }
+  std::array<std::byte, kPageBytes> page{};
+  for (std::uint32_t copy = 0; copy < store::kSuperblockCopies; ++copy) {
+    store::encode_device_table(page, list, copy);
+    start.durable.write(kListDrive * kDriveSpan + copy * store::kDeviceTableStride, page);
   }
   return start;
 }
@@ -390,8 +438,8 @@ Found Machine::recover(const Start& start, Journal& journal) {
   Session session(dir_, verify_, discards_, lists_uses_, start, journal);
   EarlyReader early(session, journal, found);
   if (!session.open(found.wrong, [&] { early.ask(); })) return found;
-  // Segments are given up and made ready; each may wait for the discards of those before it.
-  session.loop.run_for(Millis(discards_ ? 200 : 10));
+  // Segments are given up and made ready; each may wait for the discards of those before it, or for another device.
+  session.loop.run_for(Millis(discards_ ? 200 : start.oracle.devices() > 1 ? 30 : 10));
   journal.freeze();
   found.before = journal.oracle();
   found.versions = session.find_all(found.wrong);
@@ -401,7 +449,7 @@ Found Machine::recover(const Start& start, Journal& journal) {
   session.look_for_the_ghost(found.wrong);
   const std::uint64_t pool_used = session.opened->stats().pool_bytes_used.value();
   if (pool_used > 48 * kPageBytes) found.wrong.push_back("the pool is larger than it may be");
-  if (session.opened->stats().tier_off.value() != 0) found.wrong.push_back("the flash tier is off");
+  if (session.opened->stats().tier_outages.value() != 0) found.wrong.push_back("a device of the flash tier went off");
   return found;
 }
 

@@ -1,7 +1,7 @@
-// Machine: runs the production store on a simulated drive, from a given state of it: recovery alone, or recovery and a
+// Machine: runs the production store on simulated drives, from a given state of it: recovery alone, or recovery and a
 // workload. Everything that happens follows from the state and a seed.
 //
-// One thread each; has a directory of its own for the store's lock file.
+// One thread each; has directories of its own for the store's lock files.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@
 
 namespace kvd::crash {
 
-// An empty store of a fixed identity, never opened.
-Start formatted();
+// An empty store of a fixed identity, never opened; of two devices one that was opened once.
+Start formatted(std::uint8_t devices = 1);
 
 // Record 0 and the ghost, which is never put, have keys that the flash index cannot tell apart: only the key in the
 // seed of the checksums keeps the one's bytes from being given out as the other's.

@@ -38,7 +38,7 @@ std::size_t Oracle::removed(std::size_t record) {
     r.versions[v].acknowledged = {};
     r.versions[v].taken_out = true;
   }
-  removals_.push_back({record, r.count, false, 0});
+  removals_.push_back({.record = record, .versions = r.count});
   return removals_.size();
 }
 
@@ -84,9 +84,12 @@ void Oracle::reused(std::uint8_t segment) {
     for (Version& v : record.versions) v.copies &= ~(std::uint32_t{1} << segment);
 }
 
-void Oracle::flushed(std::uint64_t submitted) {
-  for (const Removal& removal : removals_) {
+void Oracle::flushed(std::size_t drive, std::uint64_t submitted) {
+  const std::uint32_t all = (std::uint32_t{1} << devices_) - 1;
+  for (Removal& removal : removals_) {
     if (!removal.acknowledged || removal.at >= submitted) continue;
+    removal.flushed |= std::uint32_t{1} << drive;
+    if ((removal.flushed & all) != all) continue;
     for (std::uint8_t v = 1; v <= removal.versions; ++v)
       records_[removal.record].versions[v].removed[at(Crash::kPowerLoss)] = true;
   }

@@ -9,8 +9,8 @@
 //             the reuse of its segment has not begun.
 // A promised version must be found, or an allowed newer one. Where none is promised either an allowed version or
 // nothing must be found.
-// A removal is durable against kills when await_removals() was answered, against power loss when a flush that was
-// submitted after that has completed. A value; one thread each.
+// A removal is durable against kills when await_removals() was answered, against power loss when a flush of each device
+// that was submitted after that has completed. A value; one thread each.
 #pragma once
 
 #include <array>
@@ -31,6 +31,10 @@ enum class Crash : std::uint8_t { kKill, kPowerLoss };
 
 class Oracle {
  public:
+  // Segments of the store are numbered through all devices, at most 32 of them.
+  explicit Oracle(std::uint8_t devices = 1) : devices_(devices) {}
+  [[nodiscard]] std::uint8_t devices() const noexcept { return devices_; }
+
   // A new version of a record is put; 0 when it has had kVersionsMax.
   std::uint8_t put(std::size_t record);
   void acknowledged(std::size_t record, std::uint8_t version, AckLevel level);
@@ -46,8 +50,8 @@ class Oracle {
   void given_up(std::uint8_t segment);
   // The first write after that header: what it held must not be readable any more.
   void reused(std::uint8_t segment);
-  // A flush that was submitted at `submitted` has completed.
-  void flushed(std::uint64_t submitted);
+  // A flush of a drive that was submitted at `submitted` has completed.
+  void flushed(std::size_t drive, std::uint64_t submitted);
   // The machine stopped: what only the other kind of crash would have spared is not promised any more.
   void crashed(Crash how);
 
@@ -81,9 +85,11 @@ class Oracle {
     std::size_t record = 0;
     std::uint8_t versions = 0;  // that it removes: up to this one
     bool acknowledged = false;
-    std::uint64_t at = 0;  // when it was
+    std::uint64_t at = 0;       // when it was
+    std::uint32_t flushed = 0;  // drives that were since, a bit each
   };
 
+  std::uint8_t devices_;
   std::array<Record, kRecords> records_{};
   std::vector<Removal> removals_;
 };

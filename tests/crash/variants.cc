@@ -81,8 +81,8 @@ bool Walk::next() {
       moment_.pending.push_back(now.index);
       break;
     case Journal::Step::kFlush:
-      for (; durable_writes_ < now.index; ++durable_writes_) {
-        const std::uint32_t write = journal_.done()[durable_writes_];
+      for (std::uint32_t& durable = durable_writes_[now.drive]; durable < now.index; ++durable) {
+        const std::uint32_t write = journal_.done(now.drive)[durable];
         moment_.durable.write(journal_.writes()[write].offset, journal_.writes()[write].bytes);
         std::erase(moment_.pending, write);
       }

@@ -6,6 +6,7 @@
 // in every run. Not all of them are tried: the first are systematic, the rest are drawn.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -38,7 +39,7 @@ class Walk {
   const Journal& journal_;
   Moment moment_;
   std::uint32_t position_ = 0;
-  std::uint32_t durable_writes_ = 0;  // of those in order of completion
+  std::array<std::uint32_t, kDrives> durable_writes_{};  // of those to a drive in order of completion
   std::shared_ptr<const Oracle> before_;
 };
 

@@ -50,13 +50,13 @@ MUTATIONS = [
     ("no flush between the two pairs of superblock copies", "src/store/copies_writer.cc",
      "kWrite, kWrite, kFlush, kWrite, kWrite, kFlush}", "kWrite, kWrite, kWrite, kWrite, kFlush}"),
     ("a new header does not wait for the tombstones that its segment holds", "src/store/evictor.cc",
-     "  if (device_.tombstones.carried(task.segment) > 0) return;", ""),
+     "  if (device_.tombstones.carried(task.segment) > 0 || flash_.tells_others(task.segment)) return;",
+     "  if (flash_.tells_others(task.segment)) return;"),
     ("`synced` is acknowledged without a flush", "src/store/demoter_acks.cc",
      "      log_of(record.place).syncs.request(std::move(ack.on_ack));",
      "      due_.emplace_back(std::move(ack.on_ack), Status{});"),
     ("recovery does not apply tombstones", "src/store/recovery.cc",
-     "    if (!entry || !seqs_.newer(t.put_seq, entry->segment, entry->offset, true)) continue;",
-     "    if (!entry || seqs_.newer(t.put_seq, entry->segment, entry->offset, true)) continue;"),
+     "    if (newer && !*newer) continue;", "    if (newer && *newer) continue;"),
     ("recovery does not see that a record replaces another", "src/store/recovery.cc",
      "      if (seq && *seq > d.put_seq)", "      if (seq && *seq < d.put_seq)"),
     ("what a tombstone may mean is given out while the store recovers", "src/store/recovery.cc",
@@ -75,6 +75,12 @@ MUTATIONS = [
     ("what a replaced record held is removed before the new one is written", "src/store/store_impl.cc",
      "  if (old != nullptr) pool_->detach(*old);\n}",
      "  if (old != nullptr) pool_->detach(*old);\n  if (tier_ != nullptr) tier_->flash.bury_replaced(record);\n}"),
+    ("an older copy on another device ends before the newer is durable", "src/store/demoter.cc",
+     "    const bool noted = flash_.device_of(copy.segment).note_stray(copy);", "    const bool noted = false;"),
+    ("the first list of an opening says that all devices have it behind them", "src/store/store_devices.cc",
+     "  list.boot_epoch = std::max(list.boot_epoch, epoch_max_) + 1;",
+     "  list.boot_epoch = std::max(list.boot_epoch, epoch_max_) + 1;\n"
+     "  for (ListedDevice& device : list.devices) device.confirmed = list.boot_epoch;"),
 ]
 MUTANTS = [Mutant(*mutation, PROGRAM, TRIAL) for mutation in MUTATIONS]
 
