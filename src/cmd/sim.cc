@@ -115,6 +115,12 @@ void add_replay(CLI::App& replay, SimReplayFlags& flags) {
   replay.add_option("--interleave", flags.interleave, "Requests written at once, in the lines that say so [64]")
       ->type_name("N")
       ->check(CLI::Range(1U, 1U << 16));
+  replay.add_flag("--two-open", flags.two_open,
+                  "Also with two open segments: the first blocks of a prompt apart from the rest, what was there "
+                  "before, and, which nobody knows "
+                  "beforehand, what is used again apart from the rest");
+  replay.add_option("--head-blocks", flags.head_blocks, "First blocks of a prompt that --two-open keeps apart [4]")
+      ->check(CLI::Range(1, 1'000'000));
   replay.add_option("--block-tokens", flags.block_tokens, "Tokens of one of the trace's blocks [512]")
       ->type_name("N")
       ->check(CLI::Range(1U, 1U << 20));

@@ -35,6 +35,20 @@ std::vector<ReplayArm> arms_of(const SimReplayFlags& flags) {
     arms.push_back({fmt::format("segments of {}, LRU, {} requests interleaved", blocks, flags.interleave),
                     {Eviction::kLru, 0, blocks, flags.interleave}});
   }
+  if (!flags.two_open) return arms;
+  const std::pair<sim::Grouping, std::string> groupings[] = {
+      {sim::Grouping::kDepth, fmt::format("first {} blocks of a prompt apart", flags.head_blocks)},
+      {sim::Grouping::kAgain, "what was there before apart"},
+      {sim::Grouping::kKnown, "what is used again apart"}};
+  for (const auto& [grouping, what] : groupings) {
+    for (const std::uint32_t interleave : {1U, flags.interleave}) {
+      for (const std::uint32_t blocks : flags.segments) {
+        const std::string turns = interleave == 1 ? "" : fmt::format(", {} requests interleaved", interleave);
+        arms.push_back({fmt::format("segments of {}, LRU, {}{}", blocks, what, turns),
+                        {Eviction::kLru, 0, blocks, interleave, grouping, flags.head_blocks}});
+      }
+    }
+  }
   return arms;
 }
 
@@ -58,7 +72,7 @@ nlohmann::ordered_json replay_json(const trace::Trace& trace, const SimReplayFla
     const ReplayArm& arm = arms[i / flags.capacities.size()];
     sim::ReplayCache cache = arm.cache;
     cache.capacity_blocks = static_cast<std::uint64_t>(flags.capacities[c] / 100 * trace.distinct_blocks);
-    if (sim::replay_segments(cache) < 2) return;
+    if (sim::replay_segments(cache) < sim::replay_segments_min(cache)) return;
     rates[i / flags.capacities.size()][c] =
         arm.s3_fifo ? sim::replay_s3_fifo_hit_rate(trace, cache.capacity_blocks) : sim::replay_hit_rate(trace, cache);
   };

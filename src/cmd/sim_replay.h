@@ -16,6 +16,8 @@ struct SimReplayFlags {
   std::vector<double> capacities = {2, 5, 10, 20, 40};    // percent of the trace's distinct blocks
   std::vector<std::uint32_t> segments = {4, 8, 32, 128};  // blocks of one
   std::uint32_t interleave = 64;                          // requests written at once, in the lines that say so
+  bool two_open = false;                                  // also with what may stay and what goes in segments apart
+  std::uint32_t head_blocks = 4;                          // of a prompt, which are taken for what stays
   std::uint32_t block_tokens = 512;
   std::string out;  // a file; empty = stdout
   bool json = false;

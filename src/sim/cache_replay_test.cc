@@ -69,6 +69,39 @@ TEST(CacheReplay, AllHaveEverythingWhereThereIsRoom) {
   EXPECT_DOUBLE_EQ(replay_s3_fifo_hit_rate(trace, room), all);
 }
 
+TEST(CacheReplay, GroupsTakeSegmentsApart) {
+  // Four segments of two blocks under LRU. Of each prompt only the first block comes again.
+  const trace::Trace trace = trace_of({{0, 1}, {2, 3}, {4, 5}, {0}, {2}, {4}, {6, 7}, {8, 9}, {0}, {2}, {4}});
+  const auto hits = [&](Grouping grouping) {
+    return replay_hit_rate(trace, {Eviction::kLru, 8, 2, 1, grouping, 1}) * 16;
+  };
+  EXPECT_DOUBLE_EQ(hits(Grouping::kNone), 4);   // {0 1} and {2 3} go for {8 9} and for 0
+  EXPECT_DOUBLE_EQ(hits(Grouping::kKnown), 6);  // {0 2} {1 3} {4 .}: what is used stays
+  EXPECT_DOUBLE_EQ(hits(Grouping::kDepth), 6);  // the same blocks, but {4 6}
+}
+
+TEST(CacheReplay, WhatWasGivenUpOnceIsApart) {
+  // Three segments of two blocks under FIFO: 0 is stored again behind {4 5}, apart, and outlives two more.
+  const std::vector<std::vector<std::uint32_t>> requests = {{0, 1}, {2, 3}, {4, 5}, {6, 7}, {0}, {8, 9}, {0}};
+  const trace::Trace trace = trace_of(requests);
+  EXPECT_DOUBLE_EQ(replay_hit_rate(trace, {Eviction::kFifo, 6, 2, 1, Grouping::kAgain}) * 12, 1);
+}
+
+TEST(CacheReplay, OfOneGroupTwoOpenSegmentsAreOne) {
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    const trace::Trace trace = conversations(seed);
+    for (const std::uint32_t interleaved : {1U, 8U}) {
+      const ReplayCache one{Eviction::kLru, 200, 8, interleaved};
+      const ReplayCache all_heads{Eviction::kLru, 200, 8, interleaved, Grouping::kDepth, 1'000'000};
+      const ReplayCache no_heads{Eviction::kLru, 200, 8, interleaved, Grouping::kDepth, 0};
+      EXPECT_DOUBLE_EQ(replay_hit_rate(trace, one), replay_hit_rate(trace, all_heads));
+      EXPECT_DOUBLE_EQ(replay_hit_rate(trace, one), replay_hit_rate(trace, no_heads));
+      const ReplayCache some{Eviction::kLru, 200, 8, interleaved, Grouping::kDepth, 2};
+      EXPECT_NE(replay_hit_rate(trace, one), replay_hit_rate(trace, some));
+    }
+  }
+}
+
 TEST(CacheReplay, AUseSavesTheWholeSegmentUnderLruAndNotUnderFifo) {
   // Two segments of two blocks: {0 1} {2 3}; 0 is used, then 4 needs room.
   const trace::Trace trace = trace_of({{0, 1}, {2, 3}, {0}, {4}, {1}, {2}});
