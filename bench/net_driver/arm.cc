@@ -102,12 +102,15 @@ Figures pump(Arm& arm, Records& records, What what, const Load& load) {
   return figures;
 }
 
-Figures lookups(Arm& arm, std::uint32_t keys, double seconds) {
+Figures lookups(Arm& arm, std::uint32_t keys, double seconds, std::uint32_t step, std::uint32_t records) {
   Figures figures;
+  std::uint32_t first = 0;
   do {
     const auto at = Clock::now();
-    arm.match(keys);
+    arm.match(first, keys);
     figures.add(0, since(at));
+    first += step;
+    if (std::uint64_t{first} + keys > records) first = 0;
   } while (figures.elapsed() < seconds);
   figures.stop();
   return figures;
@@ -128,8 +131,10 @@ class Session {
     if (verb == "match") {
       std::uint32_t keys = 0;
       double seconds = 0;
-      if (!(words >> keys >> seconds)) throw Error("match KEYS SECONDS");
-      return lookups(arm_, keys, seconds).print();
+      if (!(words >> keys >> seconds)) throw Error("match KEYS SECONDS [STEP]");
+      std::uint32_t step = 0;
+      if (!(words >> step)) step = 0;
+      return lookups(arm_, keys, seconds, step, records_->count()).print();
     }
     move(verb == "put" ? What::kPut : What::kGet, words);
   }

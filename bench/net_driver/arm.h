@@ -5,7 +5,9 @@
 //   records BYTES COUNT               records of so many bytes, with new content
 //   put BATCH DEPTH SECONDS           all records at least once; BATCH records a request, DEPTH requests at once
 //   get BATCH DEPTH SECONDS [RATE]    the same; RATE: bytes a second at the most, evenly
-//   match KEYS SECONDS                lookups of KEYS keys, one after the other (the depot's arm only)
+//   match KEYS SECONDS [STEP]         lookups of KEYS keys, one after the other (the depot's arm only), the same ones
+//   each
+//                                     time, or each time STEP records further on
 //
 // A process that meets an error prints {"error": "..."} and ends with status 1. Errors are exceptions here: a benchmark
 // has nothing to do after one. Source and destination together are larger than the caches, so both are cold. One thread
@@ -82,8 +84,9 @@ class Arm {
   virtual void send(What what, const Request& request) = 0;
   // Blocks until the oldest request is answered. Throws when a record is missing or wrong.
   virtual void finish(What what, const Request& request) = 0;
-  // One lookup of the first `keys` records, all of which must be there.
-  virtual void match(std::uint32_t keys) {
+  // One lookup of `keys` records from number `first` on, all of which must be there.
+  virtual void match(std::uint32_t first, std::uint32_t keys) {
+    static_cast<void>(first);
     static_cast<void>(keys);
     throw Error("this client has no lookups");
   }

@@ -70,9 +70,10 @@ class DepotArm : public Arm {
     collect(op);
   }
 
-  void match(std::uint32_t count) override {
-    if (count > keys_.size()) throw Error("more keys than records");
-    const KeyList keys{.bytes = std::as_bytes(std::span(keys_).first(count)), .key_bytes = sizeof(Key), .native = true};
+  void match(std::uint32_t first, std::uint32_t count) override {
+    if (std::uint64_t{first} + count > keys_.size()) throw Error("more keys than records");
+    const KeyList keys{
+        .bytes = std::as_bytes(std::span(keys_).subspan(first, count)), .key_bytes = sizeof(Key), .native = true};
     const OpId op = must(client_->match_prefix(
         {.ns = ns_, .shards = {&kZero, 1}, .groups = {&kZero, 1}, .keys = keys, .deadline = kDeadline}));
     if (collect(op).prefix_blocks != count) throw Error("a lookup did not find all records");

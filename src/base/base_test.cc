@@ -59,6 +59,33 @@ TEST(LatencyHistogram, QuantileIsAnUpperBoundWithinAFactorOfTwo) {
   EXPECT_GE(h.quantile_us(1.0), 1'000'000u);
 }
 
+TEST(LatencyHistogram, AFineOneTellsAnEighthOfAPowerApart) {
+  for (const std::uint64_t us : {0U, 1U, 7U, 8U, 9U, 100U, 287U, 288U, 300U, 4095U, 16777215U}) {
+    SCOPED_TRACE(us);
+    FineLatencyHistogram h;
+    h.record_us(us);
+    const std::uint64_t bound = h.quantile_us(0.99);
+    EXPECT_GT(bound, us);
+    EXPECT_LE(bound, us + us / 8 + 1);
+  }
+}
+
+// Every value has one bucket: the bound of the one before is not above it.
+TEST(LatencyHistogram, BoundsAreWhereTheBucketsEnd) {
+  const auto check = []<std::size_t kParts>(const PowerHistogram<kParts>&) {
+    for (std::size_t i = 0; i + 2 < PowerHistogram<kParts>::kBuckets; ++i) {
+      PowerHistogram<kParts> h;
+      h.record_us(h.bound_us(i));
+      EXPECT_EQ(h.quantile_us(1.0), h.bound_us(i + 1));
+    }
+  };
+  check(LatencyHistogram());
+  check(FineLatencyHistogram());
+  FineLatencyHistogram beyond;
+  beyond.record_us(std::uint64_t{1} << 40);
+  EXPECT_EQ(beyond.snapshot().back(), 1U);
+}
+
 TEST(RateLimited, SaysHowManyItHeldBack) {
   RecordingLog log;
   RateLimited limited(std::chrono::seconds(1));

@@ -87,7 +87,7 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   add("dwpd", "N", "Drive writes a day: write no more than 0.8 of N times the flash size a day; 0 = unbounded [0]");
   add("demote-after", "TIME", "Longest time that a record is in memory only [30s]");
   add("shared-memory", "on|off", "Let clients of this host and user read the pool instead of sending them bytes [on]");
-  add("spin", "TIME", "How long the depot looks for more from clients of this host before it sleeps; 0 = not [50us]");
+  add("spin", "TIME", "How long the depot looks for more behind a lookup before it sleeps; 0 = not [50us]");
   add("connections-max", "N", "Client connections; beyond it one that has not said HELLO goes, or none comes [1024]");
   add("shape-read", "SIZE", "Slow reads down to this many bytes per second, for benchmarks; 0 = off [0]");
   add("verify", "on|off", "Verify what is read from flash; off only in tests that prove that it matters [on]");

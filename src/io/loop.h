@@ -112,14 +112,16 @@ class Loop : public Clock {
   // Loop thread only. Added ones are removed before they are destroyed.
   void add(Polled& polled);
   void remove(Polled& polled);
-  // Something is likely to come soon: the loop looks at all Polled for a moment before it sleeps, if it spins at all.
+  // Something is likely to come soon: the loop looks at all Polled, and at descriptors, for a moment before it sleeps,
+  // if it spins at all.
   virtual void expect() {}
-  // Any thread: takes turns in place of the loop's thread, which sleeps: first `work`, when there is some, then what
-  // needs no descriptor, Polled, posted work and timers, until done() is true or nothing has come for `limit` (zero
-  // where the process has one core); without `done` one turn. So who waits for something that comes through memory need
-  // not be woken by another thread. Everything that belongs to the loop may then be touched here, under the loop's
-  // lock. False, and nothing was done: another thread is within a turn, or this loop does not know this. Not to be
-  // called from a callback.
+  // Any thread: takes turns in place of the loop's thread, which sleeps: first `work`, when there is some, then Polled,
+  // posted work and timers, and what descriptors tell of where there is no Polled, until done() is true or nothing has
+  // come for `limit` (zero where the process has one core); without `done` one turn. So who waits for something need
+  // not be woken by another thread. The first call in a second does without descriptors, for which the loop's thread
+  // has to sleep elsewhere. Everything that belongs to the loop may then be touched here, under the loop's lock. False,
+  // and nothing was done: another thread is within a turn, or this loop does not know this. Not to be called from a
+  // callback.
   virtual bool help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done) {
     static_cast<void>(limit), static_cast<void>(work), static_cast<void>(done);
     return false;

@@ -192,6 +192,83 @@ TEST_F(LoopHelpTest, AWatchThatAHelperEndsIsSilent) {
   }
 }
 
+// A socket whose bytes are read by whoever has the loop's turn.
+class LoopHelpSocketTest : public LoopHelpTest {
+ protected:
+  LoopHelpSocketTest() {
+    int fds[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
+    near_ = UniqueFd(fds[0]);
+    far_ = UniqueFd(fds[1]);
+    help(
+        [&] {
+          watch_ = std::make_unique<Watch>(*loop, [&](std::uint32_t) {
+            char byte = 0;
+            if (::read(near_.get(), &byte, 1) != 1) return;
+            reader_ = std::this_thread::get_id();
+            ++got_;
+          });
+          EXPECT_TRUE(watch_->start(near_.get(), Watch::kRead).has_value());
+        },
+        nullptr);
+  }
+  ~LoopHelpSocketTest() override {
+    help([&] { watch_.reset(); }, nullptr);
+  }
+  void write() { EXPECT_EQ(::write(far_.get(), "x", 1), 1); }
+  // Calls `then` once while this thread has the loop's descriptors, and goes on until `done`.
+  void with_descriptors(const std::function<void()>& then, const std::function<bool()>& done) {
+    for (bool called = false; !called;) {
+      loop->post([] {});  // its thread sleeps anew, as it does behind the first helper
+      int asked = 0;
+      help(
+          nullptr,
+          [&] {
+            if (++asked == 2) {
+              called = true;
+              then();
+            }
+            return called && done();
+          },
+          std::chrono::seconds(5));
+    }
+  }
+
+  UniqueFd near_, far_;
+  std::unique_ptr<Watch> watch_;
+  std::thread::id reader_;  // under the loop's lock
+  std::atomic<int> got_{0};
+};
+
+TEST_F(LoopHelpSocketTest, WhatDescriptorsTellOfIsSeenHere) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "nobody spins on one core";
+  for (int i = 1; i <= 20; ++i) {
+    with_descriptors([&] { write(); }, [&] { return got_ == i; });
+    help([&] { EXPECT_EQ(reader_, std::this_thread::get_id()); }, nullptr);
+  }
+}
+
+TEST_F(LoopHelpSocketTest, WhatComesBehindItIsLeftToTheLoop) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "nobody spins on one core";
+  for (int i = 1; i <= 20; ++i) {
+    bool through = false;
+    with_descriptors([&] { through = true; }, [&] { return through; });
+    write();
+    while (got_ < i) std::this_thread::yield();
+    help([&] { EXPECT_NE(reader_, std::this_thread::get_id()); }, nullptr);
+  }
+}
+
+TEST_F(LoopHelpSocketTest, WhatIsPostedMeanwhileAndBehindItRuns) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "nobody spins on one core";
+  std::atomic<int> ran{0};
+  for (int i = 0; i < 20; ++i) {
+    with_descriptors([&] { loop->post([&] { ++ran; }); }, [&] { return ran == 2 * i + 1; });
+    loop->post([&] { ++ran; });
+    while (ran < 2 * i + 2) std::this_thread::yield();
+  }
+}
+
 TEST_F(LoopHelpTest, ManyHelpersTakeTurnsOneAtATime) {
   int turns = 0;  // no atomic: the loop's lock orders them
   std::vector<std::thread> helpers;

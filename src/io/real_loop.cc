@@ -11,6 +11,7 @@
 #include <climits>
 #include <ctime>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -123,12 +124,20 @@ class RealLoop final : public Loop {
 
  private:
   [[nodiscard]] bool spin(Duration max_wait);
+  bool look_on(Time current) noexcept;
   std::size_t run_memory();
+  void help_in_memory(Duration limit, const std::function<bool()>& done);
+  void help_with_descriptors(Duration limit, const std::function<bool()>& done);
   void leave();
   [[nodiscard]] bool may_spin(Time current) const noexcept { return can_spin_ && current >= spin_rests_until_; }
   void note_spin(bool in_vain, Time current) noexcept;
   [[nodiscard]] Duration wait_time(Duration max_wait);
   [[nodiscard]] int wait_events(Duration duration);
+  [[nodiscard]] int wait_outside(Duration duration);
+  [[nodiscard]] int wait_on(const UniqueFd& epoll, std::span<epoll_event> events, Duration duration);
+  bool take_descriptors();
+  void give_descriptors() noexcept;
+  std::size_t run_descriptors();
   void wait(Duration duration, std::unique_lock<std::mutex>& turn);
   std::size_t run_events();
   std::size_t run_posted();
@@ -138,6 +147,9 @@ class RealLoop final : public Loop {
 
   UniqueFd epoll_;
   UniqueFd wake_;
+  // Tells of epoll_: where the loop's thread sleeps while others take turns. Who takes a turn silences it, so that what
+  // comes for him wakes nobody else. Made by the first that wants it, and then kept.
+  UniqueFd outside_;
 
   // Held by the thread that takes a turn, which is the loop's thread or a helper; the loop's thread sleeps without it.
   // Guards all below that mutex_ does not, but for what only its sleep touches: events_ and has_pwait2_.
@@ -161,9 +173,12 @@ class RealLoop final : public Loop {
   bool expects_ = false;           // something, from the next look at the clock on
   Time spin_until_ = Time::min();  // and until then
   Time spun_until_ = Time::min();  // when the last spin ended
+  bool looks_ = false;             // at descriptors, again and again
   int vain_spins_ = 0;             // in a row
   Time spin_rests_until_{};
-  bool asleep_ = false;      // the loop's thread is
+  bool asleep_ = false;  // the loop's thread is
+  bool sleeps_outside_ = false;
+  bool helping_ = false;     // with descriptors: what wakes the loop's thread is left to it
   Time asleep_until_{};      // at most
   bool was_helped_ = false;  // since it fell asleep
   Time helped_at_{};
@@ -187,7 +202,9 @@ bool RealLoop::run_once(Duration max_wait) {
   if (duration > Duration::zero() && has_polled() && !before_sleep()) duration = Duration::zero();
   wait(duration, turn);
   after_sleep();
-  const std::size_t ran = run_events() + run_memory();
+  const std::size_t seen = run_events();
+  if (seen > 0 && std::exchange(looks_, false)) note_spin(false, looked_at_);
+  const std::size_t ran = seen + run_memory();
   running_ = false;
   return ran > 0;
 }
@@ -205,7 +222,17 @@ bool RealLoop::help(Duration limit, const std::function<void()>& work, const std
   Time current = now();
   helped_at_ = current;
   if (!may_spin(current)) limit = Duration::zero();
-  for (Time end = after(current, limit);;) {
+  if (has_polled() || !done) {
+    help_in_memory(limit, done);
+  } else {
+    help_with_descriptors(limit, done);
+  }
+  leave();
+  return true;
+}
+
+void RealLoop::help_in_memory(Duration limit, const std::function<bool()>& done) {
+  for (Time current = now(), end = after(current, limit);;) {
     if (run_memory() > 0) end = after(now(), limit);
     if (!done || done() || !has_polled()) break;
     for (current = now(); current < end && !polled_ready() && !has_posted_.load(std::memory_order_acquire);) {
@@ -219,8 +246,46 @@ bool RealLoop::help(Duration limit, const std::function<void()>& work, const std
       break;
     }
   }
-  leave();
-  return true;
+}
+
+// The same for what descriptors tell of: two system calls, and the loop's thread need not be woken.
+void RealLoop::help_with_descriptors(Duration limit, const std::function<bool()>& done) {
+  run_memory();
+  if (limit == Duration::zero() || done() || !take_descriptors()) return;
+  helping_ = true;
+  Time current = now();
+  for (Time end = after(current, limit); current < end && !done(); current = now()) {
+    if (run_descriptors() + run_memory() > 0) end = after(now(), limit);
+  }
+  helping_ = false;
+  note_spin(!done(), current);
+  give_descriptors();
+}
+
+// From the loop's thread, which sleeps on outside_ only where somebody has asked for it.
+bool RealLoop::take_descriptors() {
+  epoll_event event{};
+  if (sleeps_outside_) return ::epoll_ctl(outside_.get(), EPOLL_CTL_MOD, epoll_.get(), &event) == 0;
+  if (outside_.ok()) return false;
+  UniqueFd outside(::epoll_create1(EPOLL_CLOEXEC));
+  event.events = EPOLLIN;
+  if (outside.ok() && ::epoll_ctl(outside.get(), EPOLL_CTL_ADD, epoll_.get(), &event) == 0)
+    outside_ = std::move(outside);
+  return false;
+}
+
+// Tells at once of what has come meanwhile.
+void RealLoop::give_descriptors() noexcept {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  KVD_CHECK(::epoll_ctl(outside_.get(), EPOLL_CTL_MOD, epoll_.get(), &event) == 0);
+}
+
+std::size_t RealLoop::run_descriptors() {
+  const int count = ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()), 0);
+  events_at_ = 0;
+  events_end_ = count > 0 ? static_cast<std::size_t>(count) : 0;
+  return run_events();
 }
 
 // The loop's thread goes on to sleep, unless there is something that it would sleep over.
@@ -233,10 +298,12 @@ void RealLoop::leave() {
 
 // Looks at what descriptors do not tell of, for a step at most. True: this turn must not sleep.
 bool RealLoop::spin(Duration max_wait) {
-  if (!has_polled() || max_wait <= Duration::zero()) return false;
+  if (max_wait <= Duration::zero()) return false;
+  if (!has_polled() && !expects_ && !looks_) return false;
   Time current = now();
   spun_until_ = current;
   if (std::exchange(expects_, false)) spin_until_ = after(current, spin_);
+  if (!has_polled()) return look_on(current);
   if (polled_ready()) return true;
   if (current >= spin_until_ || !may_spin(current)) return false;
   const Time end = std::min({spin_until_, current + kSpinStep, after(current, max_wait), timers_.next()});
@@ -251,6 +318,13 @@ bool RealLoop::spin(Duration max_wait) {
     note_spin(true, current);
   }
   return true;
+}
+
+// The same for descriptors alone: turns follow each other until one has something.
+bool RealLoop::look_on(Time current) noexcept {
+  const bool looked = std::exchange(looks_, current < spin_until_ && may_spin(current));
+  if (looked && !looks_) note_spin(true, current);
+  return looks_;
 }
 
 void RealLoop::note_spin(bool in_vain, Time current) noexcept {
@@ -274,17 +348,25 @@ Duration RealLoop::wait_time(Duration max_wait) {
 }
 
 // Returns what the system call does.
-int RealLoop::wait_events(Duration duration) {
+int RealLoop::wait_events(Duration duration) { return wait_on(epoll_, events_, duration); }
+
+// What comes is to be looked at under the loop's lock.
+int RealLoop::wait_outside(Duration duration) {
+  std::array<epoll_event, 1> events{};
+  return wait_on(outside_, events, duration);
+}
+
+int RealLoop::wait_on(const UniqueFd& epoll, std::span<epoll_event> events, Duration duration) {
   const bool forever = duration == Duration::max();
   if (has_pwait2_) {
     const timespec timeout = to_timespec(duration);
-    const int count = ::epoll_pwait2(epoll_.get(), events_.data(), static_cast<int>(events_.size()),
+    const int count = ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(events.size()),
                                      forever ? nullptr : &timeout, nullptr);
     // EPERM: seccomp profiles older than the system call.
     if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return count;
     has_pwait2_ = false;
   }
-  return ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()),
+  return ::epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()),
                       forever ? -1 : to_millis_up(duration));
 }
 
@@ -295,17 +377,19 @@ void RealLoop::wait(Duration duration, std::unique_lock<std::mutex>& turn) {
   asleep_ = sleeps;
   asleep_until_ = after(begun, duration);
   was_helped_ = false;
+  sleeps_outside_ = sleeps && outside_.ok() && begun - helped_at_ < kNapsFor;
+  const bool outside = sleeps_outside_;
   running_ = false;
   if (sleeps) turn.unlock();
-  int count = wait_events(duration);
+  int count = outside ? wait_outside(duration) : wait_events(duration);
   int error = errno;
   if (sleeps) turn.lock();
-  asleep_ = false;
+  asleep_ = sleeps_outside_ = false;
   running_ = true;
   // After a stop (SIGSTOP, a debugger) many timers may be due at once. What has come meanwhile is seen before them, or
   // they would take peers and devices that have answered for silent.
   // The same where others took turns: what they have ended must not be told of any more.
-  if (was_helped_ || (count < 0 && error == EINTR)) {
+  if (outside || was_helped_ || (count < 0 && error == EINTR)) {
     count = wait_events(Duration::zero());
     error = errno;
   }
@@ -327,7 +411,7 @@ std::size_t RealLoop::run_events() {
                  [](const epoll_event& event) { return (event.events & EPOLLOUT) == 0; });
   while (events_at_ < events_end_) {
     const epoll_event& event = events_[events_at_++];
-    if (event.data.ptr == this) drain_wake();
+    if (event.data.ptr == this && !helping_) drain_wake();
     if (event.data.ptr == this || event.data.ptr == nullptr) continue;
     Watch& watch = *static_cast<Watch*>(event.data.ptr);
     if (interest(watch) == Watch::kNone) continue;

@@ -51,9 +51,15 @@ void ByteConnection::on_ready(std::uint32_t ready) {
   flush();
 }
 
+void ByteConnection::on_body_turn() {
+  if (std::exchange(reads_wait_, false) && state_ == State::kOpen && !held_) read_some();
+  flush();
+}
+
 // ---- Receiving ----
 
 void ByteConnection::read_some() {
+  if (options_.turns != nullptr) options_.turns->note(*this);
   const Time turn_end = after(loop_.now(), kByteTurnMax);
   std::size_t budget = kByteTurnBytesMax;
   bool more = true;
@@ -75,8 +81,14 @@ std::size_t ByteConnection::receive() {
   KVD_CHECK(count > 0 && count <= pieces.size());
   std::size_t wanted = 0;
   std::size_t used = 0;
-  while (used < count && wanted < kByteReceiveMax) {
-    pieces[used].iov_len = std::min(pieces[used].iov_len, kByteReceiveMax - wanted);
+  std::size_t bytes_max = kByteReceiveMax;
+  if (options_.turns != nullptr && pieces[0].iov_len > BodyTurns::kSmallBytes) {
+    bytes_max = std::min(bytes_max, options_.turns->ask(*this));
+    reads_wait_ = bytes_max == 0;
+    if (reads_wait_) return 0;
+  }
+  while (used < count && wanted < bytes_max) {
+    pieces[used].iov_len = std::min(pieces[used].iov_len, bytes_max - wanted);
     wanted += pieces[used++].iov_len;
   }
   const Result<std::size_t> received = stream_->receive(std::span(pieces).first(used), nullptr);
@@ -87,6 +99,7 @@ std::size_t ByteConnection::receive() {
     return 0;
   }
   const std::size_t got = *received;
+  if (options_.turns != nullptr) options_.turns->spend(*this, got);
   counters_.bytes_in.add(got);
   received_bytes_ += got;
   last_received_ = loop_.now();
@@ -148,6 +161,12 @@ void ByteConnection::flush() {
   }
 }
 
+// Of bodies, in one call; 0: others move theirs now.
+std::size_t ByteConnection::body_slice() {
+  if (options_.turns == nullptr || queued_bytes_ <= owned_bytes_ + BodyTurns::kSmallBytes) return kByteSendMax;
+  return std::min(options_.turns->ask(*this), kByteSendMax);
+}
+
 // One system call. Returns whether another one makes sense now.
 bool ByteConnection::send_some(std::size_t& budget) {
   if (state_ == State::kClosed || queue_.empty() || full_) return false;
@@ -155,11 +174,13 @@ bool ByteConnection::send_some(std::size_t& budget) {
     full_ = true;  // as good as: the loop comes back at once
     return false;
   }
+  const std::size_t slice = body_slice();
+  if (slice == 0) return false;
   std::array<iovec, kBytePiecesMax> pieces;
   std::size_t count = 0, wanted = 0;
   // An encrypted stream keeps what its peer does not read.
   const std::size_t bytes_max =
-      std::min(budget, stream_->is_secure() && is_crowded() ? kByteOwnedCrowded : kByteSendMax);
+      std::min({budget, slice, stream_->is_secure() && is_crowded() ? kByteOwnedCrowded : kByteSendMax});
   for (auto queued = queue_.begin(); queued != queue_.end() && count < pieces.size() && wanted < bytes_max; ++queued) {
     for (std::size_t i = queued->piece; i < queued->pieces() && count < pieces.size() && wanted < bytes_max; ++i) {
       Bytes piece = queued->at(i);
@@ -178,6 +199,7 @@ bool ByteConnection::send_some(std::size_t& budget) {
     return false;
   }
   const std::size_t bytes = *sent;
+  if (options_.turns != nullptr) options_.turns->spend(*this, bytes);
   budget -= std::min(budget, bytes);
   counters_.bytes_out.add(bytes);
   sent_bytes_ += bytes;
@@ -227,6 +249,7 @@ void ByteConnection::close(const Error& why) {
   why_closed_ = why;
   stall_timer_.disarm();
   resume_timer_.disarm();
+  if (options_.turns != nullptr) options_.turns->leave(*this);
   stream_->close();
   count_unsent();
   if (!told_closed_) closed_timer_.arm(loop_.now());

@@ -41,7 +41,7 @@ class ByteHandler {
   virtual void on_closed(const Error& why) = 0;
 };
 
-class ByteConnection {
+class ByteConnection final : private BodyTurns::User {
  public:
   struct Options {
     std::size_t queue_bytes_high = std::size_t{8} << 20;
@@ -50,11 +50,12 @@ class ByteConnection {
     Duration stall_limit = std::chrono::seconds(30);  // Duration::max() = never
     // What moves in a stall limit while the peer is within something, or while the queue is not empty.
     std::uint64_t progress_bytes_min = 1;
+    BodyTurns* turns = nullptr;  // as of a Connection
   };
 
   ByteConnection(io::Loop& loop, ByteHandler& handler, NetCounters& counters, std::unique_ptr<io::Stream> stream,
                  const Options& options);
-  ~ByteConnection();
+  ~ByteConnection() override;
   ByteConnection(const ByteConnection&) = delete;
   ByteConnection& operator=(const ByteConnection&) = delete;
 
@@ -95,6 +96,8 @@ class ByteConnection {
   };
 
   void on_ready(std::uint32_t ready);
+  void on_body_turn() override;
+  [[nodiscard]] std::size_t body_slice();
   void read_some();
   std::size_t receive();
   bool send_some(std::size_t& budget);
@@ -128,6 +131,7 @@ class ByteConnection {
   bool flushing_ = false;
   bool full_ = false;
   bool was_congested_ = false;
+  bool reads_wait_ = false;  // for a turn of bodies
   std::deque<Queued> queue_;
   std::size_t queued_bytes_ = 0;
   std::size_t owned_bytes_ = 0;  // of these, in heads

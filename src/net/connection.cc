@@ -48,6 +48,11 @@ void Connection::on_ready(std::uint32_t ready) {
   flush();
 }
 
+void Connection::on_body_turn() {
+  if (std::exchange(reads_wait_, false) && state_ == State::kOpen) read_some();
+  flush();
+}
+
 void Connection::close(const Error& why) {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
@@ -55,6 +60,7 @@ void Connection::close(const Error& why) {
   stall_timer_.disarm();
   resume_timer_.disarm();
   if (options_.shaper != nullptr) options_.shaper->leave(*this);
+  if (options_.turns != nullptr) options_.turns->leave(*this);
   stream_->close();
   count_unsent();
   drop_queue();

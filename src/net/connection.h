@@ -25,7 +25,8 @@
 // once.
 //
 // Turns: a connection leaves the loop to others after a millisecond of receiving or of sending, at the next message or
-// system call, and goes on in the next turn.
+// system call, and goes on in the next turn. Bodies of connections that share options.turns go in much shorter ones,
+// unless one connection is alone (body_turns.h).
 //
 // Holding: after hold() no message is taken, as if the peer were silent, until resume(): for a handler that works on
 // what a message has announced and wants what follows to wait, as it would behind payload.
@@ -50,6 +51,7 @@
 #include "io/loop.h"
 #include "io/private_fd.h"
 #include "io/stream.h"
+#include "net/body_turns.h"
 #include "net/counters.h"
 #include "net/progress.h"
 #include "net/shaper.h"
@@ -102,6 +104,7 @@ struct ConnectionOptions {
   // as good as stalled. Waiting for the shaper does not count.
   std::uint64_t progress_bytes_min = 1;
   Shaper* shaper = nullptr;        // borrowed: bounds the rate of bodies sent; may be null
+  BodyTurns* turns = nullptr;      // borrowed: whose bodies move now, unless a shaper says so; null = all of them
   bool takes_descriptors = false;  // see take_descriptor()
 };
 
@@ -115,7 +118,7 @@ struct Outgoing {
 
 using SendId = std::uint64_t;  // names a queued message; never 0, never reused on a connection
 
-class Connection final : private ShaperUser {
+class Connection final : private ShaperUser, private BodyTurns::User {
  public:
   // start() begins to read.
   Connection(io::Loop& loop, MessageHandler& handler, NetCounters& counters, std::unique_ptr<io::Stream> stream,
@@ -199,11 +202,13 @@ class Connection final : private ShaperUser {
 
   void on_ready(std::uint32_t ready);
   void on_tokens(std::size_t bytes) override;
+  void on_body_turn() override;
 
   // connection_read.cc
   void read_some();
   void wait_for_step(bool flows);
   std::size_t receive();
+  [[nodiscard]] bool awaits_turn();
   std::size_t gather_places(std::span<iovec> out, std::size_t& wanted);
   void landed(std::size_t bytes);
   Status consume(Time now);
@@ -215,6 +220,7 @@ class Connection final : private ShaperUser {
 
   // connection_send.cc
   bool flush_some(std::size_t& budget);
+  [[nodiscard]] std::size_t body_slice();
   Batch gather_queue(std::span<iovec> out, std::size_t bytes_max, std::size_t body_max) const;
   void advance_queue(const Batch& batch, std::size_t bytes);
   std::size_t advance_front(std::size_t bytes);
@@ -272,6 +278,8 @@ class Connection final : private ShaperUser {
   bool paused_ = false;  // nothing is received or taken until replies have gone out
   Time turn_end_{};      // when others have their turn
   bool yielded_ = false;
+  bool reads_wait_ = false;                        // for a turn of bodies
+  std::size_t receive_max_ = BodyTurns::kNoLimit;  // of a payload, in one call
 
   // Sending.
   std::deque<Queued> queue_;

@@ -46,6 +46,7 @@ void Connection::read_some() {
   paused_ = yielded_ = false;
   resume_timer_.disarm();
   if (held_) return update_interest();
+  if (options_.turns != nullptr) options_.turns->note(*this);
   Time now = loop_.now();
   turn_end_ = after(now, kReadTurnMax);
   for (bool more = true; more && state_ == State::kOpen; now = last_received_) {
@@ -53,7 +54,7 @@ void Connection::read_some() {
       violate(consumed.error());
       break;
     }
-    if (state_ != State::kOpen || paused_ || yielded_ || held_ || budget == 0) break;
+    if (state_ != State::kOpen || paused_ || yielded_ || held_ || budget == 0 || awaits_turn()) break;
     const std::size_t got = receive();
     more = got > 0;
     budget -= std::min(budget, got);
@@ -62,10 +63,20 @@ void Connection::read_some() {
   }
   if (state_ == State::kOpen) {
     if (yielded_) resume_timer_.arm(loop_.now());  // no readiness tells of the read-ahead
-    if (!yielded_ && !paused_ && !held_) wait_for_step(counters_.bytes_in.value() != before);
+    if (!yielded_ && !paused_ && !held_ && !reads_wait_) wait_for_step(counters_.bytes_in.value() != before);
   }
   rest();
   update_interest();
+}
+
+// Whether others move their bodies now. Sets how much of a payload is received in one call.
+bool Connection::awaits_turn() {
+  receive_max_ = kReceiveBytesMax;
+  if (options_.turns == nullptr || part_ != Part::kPayload || payload_left_ <= BodyTurns::kSmallBytes) return false;
+  const std::size_t slice = options_.turns->ask(*this);
+  reads_wait_ = slice == 0;
+  if (!reads_wait_) receive_max_ = std::min(receive_max_, slice);
+  return reads_wait_;
 }
 
 // In the middle of a payload that flows the stream counts as readable from a step's bytes on, or when the payload's end
@@ -114,6 +125,7 @@ std::size_t Connection::receive() {
   const std::size_t in_place = std::min(got, direct);
   ahead_end_ += got - in_place;
   if (part_ == Part::kMeta) meta_have_ += in_place;
+  if (part_ == Part::kPayload && options_.turns != nullptr) options_.turns->spend(*this, in_place);
   if (part_ == Part::kPayload) landed(in_place);
   if (got == wanted) return got;
   // Less than asked for: the stream is empty. What came is consumed now, the loop calls again when there is more.
@@ -123,7 +135,7 @@ std::size_t Connection::receive() {
 
 // Asks the handler where the payload goes; at most one call's worth. `wanted` = bytes of the pieces.
 std::size_t Connection::gather_places(std::span<iovec> out, std::size_t& wanted) {
-  const std::size_t bytes_max = static_cast<std::size_t>(std::min<std::uint64_t>(payload_left_, kReceiveBytesMax));
+  const std::size_t bytes_max = static_cast<std::size_t>(std::min<std::uint64_t>(payload_left_, receive_max_));
   ++in_callback_;
   const std::size_t count = handler_.payload_places(out);
   --in_callback_;

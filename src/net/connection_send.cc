@@ -70,6 +70,12 @@ void Connection::flush() {
   update_interest();
 }
 
+// Of bodies, in one call; 0: others move theirs now.
+std::size_t Connection::body_slice() {
+  if (options_.turns == nullptr || queued_bytes_ <= owned_bytes_ + BodyTurns::kSmallBytes) return kSendBytesMax;
+  return std::min(options_.turns->ask(*this), kSendBytesMax);
+}
+
 // One call of the stream. Returns whether another one makes sense now.
 bool Connection::flush_some(std::size_t& budget) {
   if (state_ == State::kClosed || queue_.empty() || full_) return false;
@@ -78,6 +84,8 @@ bool Connection::flush_some(std::size_t& budget) {
     if (tokens_ == 0) tokens_ = options_.shaper->ask(*this);
     if (tokens_ == 0) sending_.stop();  // the peer is not what is waited for
     body_max = tokens_;
+  } else {
+    body_max = body_slice();
   }
   std::array<iovec, kSendPiecesMax> pieces;
   // An encrypted stream keeps what its peer does not read.
@@ -109,6 +117,9 @@ bool Connection::flush_some(std::size_t& budget) {
 Connection::Batch Connection::gather_queue(std::span<iovec> out, std::size_t bytes_max, std::size_t body_max) const {
   Batch batch;
   for (const Queued& queued : queue_) {
+    // A head goes with the first of its body, unless a shaper counts the latter.
+    const bool waits = body_max == 0 && options_.shaper == nullptr;
+    if (waits && !queued.started() && !queued.message.body.empty()) return batch;
     if (queued.message.descriptor >= 0 && batch.pieces > 0) return batch;  // it goes with the first byte of a call
     for (std::size_t i = queued.piece; i < queued.pieces(); ++i) {
       Bytes piece = queued.at(i);
@@ -147,6 +158,7 @@ void Connection::advance_queue(const Batch& batch, std::size_t bytes) {
     queue_.pop_front();
   }
   KVD_CHECK(body_bytes <= batch.body_bytes);
+  if (options_.turns != nullptr) options_.turns->spend(*this, body_bytes);
   if (options_.shaper != nullptr) {
     options_.shaper->spend(body_bytes);
     tokens_ -= std::min(tokens_, body_bytes);

@@ -28,7 +28,8 @@ struct NodeContext {
   NodeCounters& counters;
   Gate& gate;
   net::NetCounters& net;
-  net::Shaper* shaper;  // null = reads are not slowed down
+  net::Shaper* shaper;    // null = reads are not slowed down
+  net::BodyTurns* turns;  // of all connections of the loop; null = bodies go as they come
   Leases& leases;
   Checker& checker;
   SliceLine& slices;

@@ -33,7 +33,7 @@ struct NodeCounters {
   Gauge kept_keys;                            // of these GETs
   Gauge leavers;                              // clients without a connection that still keep some
   LatencyHistogram match_us, get_us, put_us;  // from the request's arrival to its last byte in the socket
-  LatencyHistogram match_residence_us;  // of MATCHes, from when they could have been read; see Loop::ready_since()
+  FineLatencyHistogram match_residence_us;  // of MATCHes, from when they could have been read; see Loop::ready_since()
 };
 
 }  // namespace kvd::node

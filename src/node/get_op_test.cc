@@ -129,6 +129,7 @@ struct Lender {
             .gate = gate,
             .net = net,
             .shaper = nullptr,
+            .turns = nullptr,
             .leases = leases,
             .checker = checker,
             .slices = slices,

@@ -121,10 +121,10 @@ constexpr std::array kNodeGauges{
     Field{"leavers", &NodeCounters::leavers, "Clients without a connection that still keep views."}};
 constexpr std::array kNodeHistograms{
     Field{"match", &NodeCounters::match_us, "Time of a MATCH inside the depot."},
-    Field{"match_residence", &NodeCounters::match_residence_us,
-          "Time from when a MATCH could be read, at the earliest, to its answer in the socket."},
     Field{"get", &NodeCounters::get_us, "Time of a GET from its arrival to its last byte in the socket."},
     Field{"put", &NodeCounters::put_us, "Time of a PUT from its arrival to its acknowledgement."}};
+constexpr Field kMatchResidence{"match_residence", &NodeCounters::match_residence_us,
+                                "Time from when a MATCH could be read, at the earliest, to its answer in the socket."};
 using net::NetCounters;
 constexpr std::array kNetCounters{
     Field{"messages_in", &NetCounters::messages_in, "Messages received."},
@@ -173,8 +173,11 @@ void add_gauges(Families& families, const Owner& owner, const std::string& prefi
   }
 }
 
-void add_histogram(Families& families, const std::string& name, const char* help, const LatencyHistogram& histogram) {
-  auto& family = add_family(families, name, help, prometheus::MetricType::Histogram);
+template <class Histogram>
+void add_histogram(Families& families, const NodeCounters& counters, const Field<NodeCounters, Histogram>& field) {
+  const Histogram& histogram = counters.*field.field;
+  auto& family = add_family(families, std::string("kvdepot_") + field.name + "_seconds", field.help,
+                            prometheus::MetricType::Histogram);
   auto& out = family.metric[0].histogram;
   std::uint64_t sum = 0;
   const auto buckets = histogram.snapshot();
@@ -182,11 +185,17 @@ void add_histogram(Families& families, const std::string& name, const char* help
     sum += buckets[i];
     const bool last = i + 1 == buckets.size();
     const double bound =
-        last ? std::numeric_limits<double>::infinity() : static_cast<double>(std::uint64_t{1} << i) / 1e6;
+        last ? std::numeric_limits<double>::infinity() : static_cast<double>(Histogram::bound_us(i)) / 1e6;
     out.bucket.push_back({.cumulative_count = sum, .upper_bound = bound});
   }
   out.sample_count = sum;
   out.sample_sum = static_cast<double>(histogram.sum_us()) / 1e6;
+}
+
+template <class Histogram>
+void add_quantiles(nlohmann::json& json, const NodeCounters& counters, const Field<NodeCounters, Histogram>& field) {
+  const Histogram& histogram = counters.*field.field;
+  json["latency_us"][field.name] = {{"p50", histogram.quantile_us(0.5)}, {"p99", histogram.quantile_us(0.99)}};
 }
 
 template <class Owner, class Metric, std::size_t N>
@@ -382,9 +391,8 @@ std::string metrics_text(const Figures& figures) {
   add_spaces(families, figures.spaces);
   add_devices(families, figures.devices, kDeviceCounters);
   add_devices(families, figures.devices, kDeviceGauges);
-  for (const auto& f : kNodeHistograms) {
-    add_histogram(families, std::string("kvdepot_") + f.name + "_seconds", f.help, figures.node.*f.field);
-  }
+  for (const auto& f : kNodeHistograms) add_histogram(families, figures.node, f);
+  add_histogram(families, figures.node, kMatchResidence);
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, families);
   return std::move(out).str();
@@ -407,10 +415,8 @@ std::string stats_json(const Figures& figures) {
   json["devices"] = devices_json(figures.devices);
   add_json(json["net"], figures.net, kNetCounters);
   add_json(json["net"], figures.net, kNetGauges);
-  for (const auto& f : kNodeHistograms) {
-    const LatencyHistogram& histogram = figures.node.*f.field;
-    json["latency_us"][f.name] = {{"p50", histogram.quantile_us(0.5)}, {"p99", histogram.quantile_us(0.99)}};
-  }
+  for (const auto& f : kNodeHistograms) add_quantiles(json, figures.node, f);
+  add_quantiles(json, figures.node, kMatchResidence);
   return json.dump();
 }
 

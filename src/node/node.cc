@@ -132,6 +132,7 @@ class NodeImpl final : public Node {
   std::unique_ptr<Leases> leases_;
   std::unique_ptr<Checker> checker_;
   SliceLine slices_;
+  net::BodyTurns turns_{loop_};
   std::unique_ptr<NodeContext> context_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Session>> sessions_;
   std::deque<std::uint64_t> newcomers_;  // by age; those that have said HELLO leave it with the ones before them
@@ -308,6 +309,7 @@ void NodeImpl::make_context() {
                                  .gate = gate_,
                                  .net = net_,
                                  .shaper = shaper_.get(),
+                                 .turns = &turns_,
                                  .leases = *leases_,
                                  .checker = *checker_,
                                  .slices = slices_,

@@ -153,6 +153,7 @@ void Session::answer_match(const RunningMatch& match) {
                        const auto us = std::chrono::duration_cast<std::chrono::microseconds>(took).count();
                        context_.counters.match_residence_us.record_us(static_cast<std::uint64_t>(us));
                      }});
+  context_.loop.expect();  // who looks up asks for what was found, or goes on looking
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(context_.loop.now() - match.arrived);
   counters.match_us.record_us(static_cast<std::uint64_t>(us.count()));
 }

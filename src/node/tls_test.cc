@@ -51,7 +51,7 @@ class NodeTls : public testing::Test {
       client = rig->connect();
     }
     const std::uint32_t ns = client->open(records.ns());
-    client->send(Records::get(client->new_id(), ns, 0, 1));
+    client->send(Records::get(client->new_id(), ns, 0, encrypted ? 1 : 3));
     client->peer().connection->hold();
     return client;
   }
@@ -195,13 +195,13 @@ TEST_F(NodeTls, WhoDoesNotReadIsCutAsWithoutEncryption) {
   NodeOptions options = test_options();
   options.limits.stall_limit = Millis(150);
   start("", false, options);
-  const Records records(small_namespace(3, 80 << 10));  // with one call all of it is encrypted
-  ASSERT_TRUE(rig->put_all(records, 0, 1));
+  const Records records(small_namespace(3, 40 << 10));  // with one call all of it is encrypted
+  ASSERT_TRUE(rig->put_all(records, 0, 3));
   for (const bool encrypted : {false, true}) {
     const std::uint64_t stalled = rig->stat("net", "stalled");
     const auto client = deaf(records, encrypted);
     if (encrypted) {
-      EXPECT_TRUE(rig->until([&] { return rig->stat("net", "owned_bytes") > 200'000; })) << "counted as what waits";
+      EXPECT_TRUE(rig->until([&] { return rig->stat("net", "owned_bytes") > 100'000; })) << "counted as what waits";
       EXPECT_EQ(rig->stat("node", "pinned_bytes"), 0U);
     }
     EXPECT_TRUE(rig->until([&] { return rig->stat("net", "stalled") > stalled; })) << encrypted;
@@ -215,10 +215,10 @@ TEST_F(NodeTls, WhoReadsLateIsNotCut) {
   options.limits.stall_limit = Millis(400);
   options.limits.progress_bytes_min = 1;
   start("", false, options);
-  const Records records(small_namespace(3, 80 << 10));
+  const Records records(small_namespace(3, 40 << 10));
   ASSERT_TRUE(rig->put_all(records, 0, 1));
   const auto client = deaf(records);
-  EXPECT_TRUE(rig->until([&] { return rig->stat("net", "owned_bytes") > 200'000; }));
+  EXPECT_TRUE(rig->until([&] { return rig->stat("net", "owned_bytes") > 100'000; }));
   client->peer().connection->resume();
   std::size_t got = 0;
   for (bool last = false; !last;) {
@@ -226,7 +226,7 @@ TEST_F(NodeTls, WhoReadsLateIsNotCut) {
     got += part.payload.size();
     last = part.header.last() || part.payload.empty();
   }
-  EXPECT_EQ(got, 240U << 10);
+  EXPECT_EQ(got, 120U << 10);
   run_for(Millis(900));
   EXPECT_EQ(rig->stat("node", "connections"), 1U);
   EXPECT_EQ(rig->stat("net", "owned_bytes"), 0U);
@@ -236,7 +236,7 @@ TEST_F(NodeTls, ARedisClientThatDoesNotReadIsCutToo) {
   NodeOptions options = test_options();
   options.limits.stall_limit = Millis(150);
   start("", false, options);
-  ASSERT_EQ(RespClient(*rig).call({"SET", "k", resp_text(240'000, 1)}, "+OK\r\n"), "+OK\r\n");
+  ASSERT_EQ(RespClient(*rig).call({"SET", "k", resp_text(120'000, 1)}, "+OK\r\n"), "+OK\r\n");
   const auto bytes_of = [](const std::string& text) {
     const Bytes bytes = as_bytes(text);
     return std::vector<std::byte>(bytes.begin(), bytes.end());
@@ -246,13 +246,13 @@ TEST_F(NodeTls, ARedisClientThatDoesNotReadIsCutToo) {
   ASSERT_TRUE(rig->until([&] { return client.got.size() == 7; }));
   client.send(bytes_of(resp_command({"GET", "k"})));
   ASSERT_TRUE(client.stream().want(io::Watch::kNone).has_value());
-  EXPECT_TRUE(rig->until([&] { return rig->stat("net", "owned_bytes") > 200'000; }));
+  EXPECT_TRUE(rig->until([&] { return rig->stat("net", "owned_bytes") > 100'000; }));
   EXPECT_TRUE(rig->until([&] { return rig->stat("net", "stalled") == 1; }));
   EXPECT_TRUE(rig->until([&] { return rig->stat("node", "resp_connections") == 0; }));
   EXPECT_EQ(rig->stat("net", "owned_bytes"), 0U);
 }
 
-// 24 connections that keep 240 KiB each would be 5.6 MiB.
+// 24 connections that keep a slice of 128 KiB each would be 3 MiB.
 TEST_F(NodeTls, WhatIsEncryptedForThoseWhoDoNotReadIsBounded) {
   NodeOptions options = test_options();
   options.limits.reply_bytes_all_max = 128 << 10;

@@ -102,6 +102,8 @@ class PoolRecord {
   };
 
   RecordKey key;
+  PoolRecord* hash_next = nullptr;  // these three are all that a lookup reads
+  Load* load = nullptr;             // the pool's
   const block::RecordShape* shape = nullptr;
   std::uint64_t seed = 0;  // block::record_seed
   std::byte* image = nullptr;
@@ -125,7 +127,6 @@ class PoolRecord {
   std::span<const std::uint64_t> checksums;  // of all layers; into the table page, or `own_checksum`
   std::uint64_t own_checksum = 0;
   Bytes foreign;              // the foreign key, in the table page; empty for a native key
-  Load* load = nullptr;       // the pool's
   Ack* acks_first = nullptr;  // who waits for it to be on flash, in the order of asking
   Ack* acks_last = nullptr;
   // Of a record that replaces others and is not on flash yet: where those are. They must not come back instead of it.
@@ -135,8 +136,7 @@ class PoolRecord {
   }
 
   Pool* pool = nullptr;
-  TenantSpace* tenant = nullptr;  // null: of no namespace
-  PoolRecord* hash_next = nullptr;
+  TenantSpace* tenant = nullptr;     // null: of no namespace
   ListLink<PoolRecord> link;         // of the clean list or of a dirty queue
   ListLink<PoolRecord> load_link;    // of the loader's queues
   ListLink<PoolRecord> tenant_link;  // of its tenant's clean list, or of what waits to be written

@@ -98,7 +98,7 @@ Tier StoreImpl::tier_of(const PoolRecord& record) const noexcept {
   return record.load == nullptr ? Tier::kPool : Tier::kFlash;
 }
 
-// What one lookup reads of the index is fetched while those before it are computed.
+// What one lookup reads of the tables is fetched while those before it are computed, and then what it reads of records.
 void StoreImpl::lookup_all(NamespaceHandle ns, std::span<const block::RecordId> ids, std::span<Tier> tiers) const {
   KVD_CHECK(tiers.size() == ids.size());
   std::array<RecordKey, kLookupsAtOnce> keys;
@@ -118,6 +118,7 @@ void StoreImpl::lookup_all(NamespaceHandle ns, std::span<const block::RecordId> 
       pool_->prefetch(keys[i].hash);
       if (tier_ != nullptr) places[i] = tier_->flash.index.prefetch(keys[i].hash);
     }
+    for (std::size_t i = 0; i < count; ++i) pool_->prefetch_record(keys[i].hash);
     for (std::size_t i = 0; i < count; ++i) {
       const PoolRecord* record = pool_->find(keys[i]);
       const bool on_flash =

@@ -1,0 +1,74 @@
+// BodyTurns: whose bodies move now, of all connections of one loop, so that what is small waits for none of them for
+// long. Owned by the node, which outlives its connections; belongs to its loop.
+//
+// A body moves in slices. Connections that have more than 64 KiB of bodies to send or to receive stand in one line, and
+// once in a turn of the loop, behind everything that has come and its small answers, those in front get a slice each
+// until the turn's time or bytes are used up; then the loop looks for what has come. Who has more goes to the end of
+// the line. Each slice is 128 KiB at most, a turn 50 us or 256 KiB of them and the end
+// of the last slice: what comes meanwhile waits for that.
+//
+// Where only one connection has moved anything for a second there is nobody who could wait: it has no line, and moves
+// as much in a turn as it likes (connection.h, Turns).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <list>
+
+#include "io/loop.h"
+
+namespace kvd::net {
+
+class BodyTurns {
+ public:
+  static constexpr std::size_t kSmallBytes = std::size_t{64} << 10;  // no body: moves at once
+  static constexpr std::size_t kSliceBytes = std::size_t{128} << 10;
+  static constexpr std::size_t kTurnBytes = 2 * kSliceBytes;
+  static constexpr Duration kTurnTime = std::chrono::microseconds(50);
+  static constexpr Duration kQuiet = std::chrono::seconds(1);
+  static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+
+  // A connection. Leaves the line when it closes.
+  class User {
+   public:
+    virtual ~User() = default;
+
+   private:
+    friend class BodyTurns;
+    // It may move a slice now: ask() says how much. Must not destroy the user.
+    virtual void on_body_turn() = 0;
+    std::list<User*>::iterator place_;
+    bool waits_ = false;
+  };
+
+  explicit BodyTurns(io::Loop& loop) : loop_(loop), timer_(loop, [this] { serve(); }) {}
+  BodyTurns(const BodyTurns&) = delete;
+  BodyTurns& operator=(const BodyTurns&) = delete;
+
+  // Something has come from this connection.
+  void note(const User& user);
+  // How many bytes of bodies it may move now. 0: it stands in line, and on_body_turn() will come. kNoLimit: it is
+  // alone. Never calls back.
+  std::size_t ask(User& user);
+  // It has moved so many.
+  void spend(const User& user, std::size_t bytes) noexcept;
+  void leave(User& user) noexcept;
+
+ private:
+  [[nodiscard]] bool is_alone() const { return loop_.now() >= alone_from_; }
+  void enter(User& user);
+  void serve();
+
+  io::Loop& loop_;
+  io::Timer timer_;
+  std::list<User*> line_;
+  const User* last_ = nullptr;     // who was active last; maybe gone
+  Time alone_from_ = Time::min();  // unless another one becomes active
+  const User* serving_ = nullptr;
+  std::size_t slice_left_ = 0;  // of who is served
+  std::size_t turn_left_ = 0;
+  Time turn_end_{};
+};
+
+}  // namespace kvd::net

@@ -1,0 +1,111 @@
+// Whose bodies a node moves while others ask for little (net/body_turns.h).
+#include <algorithm>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "io/sim/sim_loop.h"
+#include "net/testing/roomy_stream.h"
+#include "node/testing/rig.h"
+
+namespace kvd::node {
+namespace {
+
+constexpr std::size_t kRecord = std::size_t{4} << 20;
+constexpr std::size_t kReadAhead = std::size_t{32} << 10;
+
+class TurnsTest : public testing::Test {
+ protected:
+  TurnsTest() {
+    NodeOptions options = test_options();
+    options.store.flash_bytes = 0;
+    std::string why;
+    auto started = Node::start(loop_, log_, options, &why);
+    EXPECT_TRUE(started.has_value()) << why;
+    node_ = std::move(*started);
+  }
+  net::RoomyStream* connect(char who) {
+    auto stream = std::make_unique<net::RoomyStream>(who, record_);
+    net::RoomyStream* const roomy = stream.get();
+    EXPECT_TRUE(node_->adopt(std::move(stream)).has_value());
+    roomy->feed(wire::frame({}, wire::Hello{.name = "test"}));
+    roomy->feed(wire::frame({.request_id = 1}, wire::Open{records_.ns()}));
+    loop_.settle();
+    return roomy;
+  }
+  net::RoomyStream* connect_resp(char who) {
+    auto stream = std::make_unique<net::RoomyStream>(who, record_);
+    net::RoomyStream* const roomy = stream.get();
+    EXPECT_TRUE(node_->adopt_resp(std::move(stream)).has_value());
+    return roomy;
+  }
+  static wire::Buffer match() {
+    const auto keys = Records::keys(1, 1);
+    return wire::frame({.request_id = 2},
+                       wire::Match{.ns = 0, .blocks = 1, .shards = {0}, .groups = {0}, .keys = {keys, 16, true}});
+  }
+  static Bytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+  void turn() { loop_.run_once(Duration::zero()); }
+  [[nodiscard]] std::size_t moved(char who, bool out) const {
+    std::size_t bytes = 0;
+    for (const net::Move& move : record_.moves) bytes += move.who == who && move.out == out ? move.bytes : 0;
+    return bytes;
+  }
+  // Turns in which `who` moves bodies and `asks` is answered: first, in each of them.
+  void expect_answers(net::RoomyStream& looker, char who, bool out) {
+    for (int i = 0; i < 4; ++i) {
+      record_.moves.clear();
+      looker.feed(match());
+      turn();
+      const auto answer = std::ranges::find_if(record_.moves, [](const auto& m) { return m.who == 'l' && m.out; });
+      ASSERT_NE(answer, record_.moves.end()) << "in the turn in which it came";
+      const auto body = [&](const net::Move& m) { return m.who == who && m.bytes > net::BodyTurns::kSmallBytes; };
+      EXPECT_TRUE(std::none_of(record_.moves.begin(), answer, body));
+      EXPECT_TRUE(std::any_of(answer, record_.moves.end(), body)) << "it goes on";
+      EXPECT_LE(moved(who, out), net::BodyTurns::kTurnBytes + kReadAhead);
+    }
+  }
+
+  io::SimClock clock_;
+  io::SimLoop loop_{clock_};
+  RecordingLog log_;
+  net::RoomyStream::Record record_{.clock = clock_, .moves = {}, .call = {}};
+  Records records_{small_namespace(8, kRecord / 8)};
+  std::unique_ptr<Node> node_;
+};
+
+TEST_F(TurnsTest, ALookupIsAnsweredBeforeBodiesOfOthersGoOn) {
+  net::RoomyStream* const puller = connect('p');
+  net::RoomyStream* const looker = connect('l');
+  puller->feed(records_.put(5, 0, 1, 1));
+  puller->feed(records_.put_head(5, 1, 1, 0, 8));
+  puller->feed(records_.put_body(1, 1, 0, 8));
+  expect_answers(*looker, 'p', false);
+  loop_.run_for(Millis(1));
+  puller->feed(Records::get(6, 0, 1, 1));
+  turn();
+  turn();
+  expect_answers(*looker, 'p', true);
+  loop_.settle();
+  EXPECT_GT(puller->taken().size(), kRecord);
+}
+
+TEST_F(TurnsTest, ALookupIsAnsweredBeforeValuesOfRedisClientsGoOn) {
+  net::RoomyStream* const redis = connect_resp('r');
+  net::RoomyStream* const looker = connect('l');
+  redis->feed(bytes_of("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$" + std::to_string(kRecord) + "\r\n"));
+  turn();
+  redis->feed(net::make_bytes(kRecord, 1));
+  redis->feed(bytes_of("\r\n"));
+  expect_answers(*looker, 'r', false);
+  loop_.run_for(Millis(1));
+  redis->feed(bytes_of("*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"));
+  turn();
+  turn();
+  expect_answers(*looker, 'r', true);
+  loop_.settle();
+  EXPECT_GT(redis->taken().size(), kRecord);
+}
+
+}  // namespace
+}  // namespace kvd::node
