@@ -371,6 +371,7 @@ Status StoreImpl::shrink(DeviceLog& of, std::string& why) {
   if (drain_ != nullptr) return fail(Code::kCancelled, "shrinking was stopped");
   tier_->demoter.flush_always(false);
   const auto shrunk = device.health.on() ? device.volume.shrink(loop_, log_) : tier_is_off();
+  tier_->flash.update_gauges();
   if (shrunk) return {};
   why = fmt::format("{}: cannot be made smaller: {}: check the drive, or ask for the size that it has", device.dir,
                     error_text(shrunk.error()));
