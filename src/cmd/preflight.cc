@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 // until it is cut after 30 seconds.
 constexpr std::uint64_t kMemoryBesidePool = std::uint64_t{256} << 20;
 constexpr std::uint64_t kFilesBesideConnections = 64;
+constexpr std::uint64_t kFilesPerDevice = 4;
 constexpr std::uint64_t kFlashBytesPerIndexRecord = 64 << 10;  // the store's default
 constexpr std::uint64_t kIndexBytesPerRecord = 18;
 constexpr std::uint64_t kNoCgroupLimit = std::uint64_t{1} << 62;  // v1 writes "none" as the largest multiple of a page
@@ -72,6 +73,11 @@ std::uint64_t flash_bytes(const Needs& needs) {
   return bytes;
 }
 
+std::uint64_t logs(const Needs& needs) {
+  return static_cast<std::uint64_t>(
+      std::ranges::count_if(needs.disks, [](const NeedsDisk& disk) { return disk.flash_bytes > 0; }));
+}
+
 // The smallest limit in files `name` from `root`/`path` up to `root`; 0 = none. A container may see another root than
 // its path is counted from: folders that are not there have no limit.
 std::uint64_t smallest_limit(const std::string& root, std::string_view path, const char* name) {
@@ -113,17 +119,18 @@ Finding judge_memlock(const Needs& needs, const Offers& offers) {
   std::string follows = "where io_uring takes it the pool is registered and stays in memory";
   if (needs.disks.empty()) {
     follows = "without flash the pool is not registered with io_uring and can be swapped out";
-  } else if (offers.memlock_bytes != 0 && offers.memlock_bytes < needs.pool_bytes * needs.disks.size()) {
+  } else if (offers.memlock_bytes != 0 && offers.memlock_bytes < needs.pool_bytes * logs(needs)) {
     follows = fmt::format("less than the pool{}, which may stay unregistered with io_uring and be swapped out",
-                          needs.disks.size() > 1 ? fmt::format(" for each of {} devices", needs.disks.size()) : "");
+                          logs(needs) > 1 ? fmt::format(" for each of {} devices", logs(needs)) : "");
   }
   return {Level::kInfo, fmt::format("locked memory: {}; {}", limit, follows)};
 }
 
 // A client of this host has two connections, and a descriptor more for each: of its rings, and of its keeper
-// (docs/formats/wire.md).
+// (docs/formats/wire.md). A device has its file, its lock and what its disk engine takes.
 Finding judge_files(const Needs& needs, const Offers& offers) {
-  const auto wanted = 2 * std::uint64_t{needs.connections_max} + kFilesBesideConnections;
+  const auto wanted =
+      2 * std::uint64_t{needs.connections_max} + kFilesBesideConnections + kFilesPerDevice * logs(needs);
   if (offers.open_files != 0 && offers.open_files < wanted)
     return {Level::kWarn,
             fmt::format("open files: limit {}, but the {} connections configured may need {}; what is beyond it is "
@@ -132,7 +139,7 @@ Finding judge_files(const Needs& needs, const Offers& offers) {
   return {Level::kInfo, fmt::format("open files: limit {}", offers.open_files)};
 }
 
-// Of the directories on one file system, which share what is free.
+// Of the directories on one file system, which share what is free. No line where there is no log.
 Finding judge_file_system(const Needs& needs, const Offers& offers, std::uint64_t file_system) {
   std::uint64_t wanted = 0, there = 0;
   std::string dirs;
@@ -145,6 +152,7 @@ Finding judge_file_system(const Needs& needs, const Offers& offers, std::uint64_
     wanted += needs.disks[i].flash_bytes;
     dirs += (dirs.empty() ? "" : " and ") + needs.disks[i].dir;
   }
+  if (wanted == 0) return {};
   if (there < wanted)
     return {Level::kWarn,
             fmt::format("disk: flash of {} but only {} are free for {}: the store will not open; ask for less by "
@@ -163,7 +171,8 @@ void judge_disks(const Needs& needs, const Offers& offers, std::vector<Finding>&
   for (const OffersDisk& disk : offers.disks) {
     if (std::ranges::find(seen, disk.file_system) != seen.end()) continue;
     seen.push_back(disk.file_system);
-    findings.push_back(judge_file_system(needs, offers, disk.file_system));
+    if (Finding finding = judge_file_system(needs, offers, disk.file_system); !finding.line.empty())
+      findings.push_back(std::move(finding));
   }
 }
 

@@ -15,10 +15,10 @@
 
 namespace kvd::cmd {
 
-// A directory that is to hold a log.
+// A directory that is to hold a log, or the list of those that do.
 struct NeedsDisk {
   std::string dir;
-  std::uint64_t flash_bytes = 0;
+  std::uint64_t flash_bytes = 0;  // of the log; 0: the list alone
 };
 
 // What the configuration asks for.

@@ -98,9 +98,34 @@ TEST(Preflight, JudgesEachFileSystemOnce) {
       << findings[4].line;
 }
 
+TEST(Preflight, ANewDriveThatIsNotMountedLiesBesideTheList) {
+  Needs needs{{{"/var/kv", 0}, {"/mnt/b", 100 * kGiB}}, 8 * kGiB, 1024};
+  auto offers = plenty();
+  offers.disks = {{1, 500 * kGiB, 0}, {1, 500 * kGiB, 0}};
+  auto findings = judge(needs, offers);
+  ASSERT_EQ(findings.size(), 4u);
+  EXPECT_EQ(findings[3].level, Level::kWarn);
+  EXPECT_EQ(findings[3].line,
+            "disk: flash 100GiB of 500GiB free for /var/kv and /mnt/b, which are on one file system: is a drive not "
+            "mounted?");
+  offers.disks[1].file_system = 2;
+  findings = judge(needs, offers);
+  ASSERT_EQ(findings.size(), 4u) << "the list needs no line";
+  EXPECT_EQ(findings[3].line, "disk: flash 100GiB of 500GiB free for /mnt/b");
+  EXPECT_EQ(findings[3].level, Level::kInfo);
+  offers.memlock_bytes = needs.pool_bytes;
+  EXPECT_NE(judge(needs, offers)[1].line.find("limit 8GiB; where io_uring takes it"), std::string::npos);
+  needs.disks.push_back({"/mnt/c", kGiB});
+  offers.disks.push_back({3, kGiB, 0});
+  offers.open_files = 2 * needs.connections_max + 64 + 2 * 4;
+  EXPECT_EQ(judge(needs, offers)[2].level, Level::kInfo);
+  --offers.open_files;
+  EXPECT_EQ(judge(needs, offers)[2].level, Level::kWarn);
+}
+
 TEST(Preflight, CountsADescriptorMoreForEachConnectionOfThisHost) {
   auto offers = plenty();
-  offers.open_files = 2 * usual().connections_max + 64;
+  offers.open_files = 2 * usual().connections_max + 64 + 4;
   EXPECT_EQ(judge(usual(), offers)[2].level, Level::kInfo);
   --offers.open_files;
   EXPECT_EQ(judge(usual(), offers)[2].level, Level::kWarn);

@@ -71,13 +71,12 @@ int report(const Error& error, const std::string& why) { return report_failure(w
 using Devices = std::vector<store::DeviceOptions>;
 
 // One that cannot be read is missing behind --forget-missing.
-const char* state_of(const store::Store& store, const std::string& dir) {
+const store::DeviceStats* stats_of(const store::Store& store, const std::string& dir) {
   for (const store::DeviceFigures& device : store.device_figures()) {
     std::error_code ignored;
-    if (device.dir == dir || std::filesystem::equivalent(device.dir, dir, ignored))
-      return device.stats->off.value() > 0 ? "off" : "on";
+    if (device.dir == dir || std::filesystem::equivalent(device.dir, dir, ignored)) return device.stats;
   }
-  return "missing";
+  return nullptr;
 }
 
 void announce(node::Node& node, const ServeOptions& options, const Devices& devices, bool json) {
@@ -85,9 +84,11 @@ void announce(node::Node& node, const ServeOptions& options, const Devices& devi
     nlohmann::json each = nlohmann::json::array();
     std::uint64_t flash_bytes = 0;
     for (const store::DeviceOptions& device : devices) {
-      each.push_back(
-          {{"dir", device.dir}, {"flash_bytes", device.flash_bytes}, {"state", state_of(node.store(), device.dir)}});
-      flash_bytes += device.flash_bytes;
+      const store::DeviceStats* stats = stats_of(node.store(), device.dir);
+      const std::uint64_t bytes = stats == nullptr ? 0 : stats->bytes.value();
+      const char* state = stats == nullptr ? "missing" : stats->off.value() > 0 ? "off" : "on";
+      each.push_back({{"dir", device.dir}, {"flash_bytes", bytes}, {"state", state}});
+      flash_bytes += bytes;
     }
     nlohmann::json out{{"event", "ready"},
                        {"listening", node.addresses()},
@@ -122,6 +123,8 @@ std::string unreadable_address(const node::NodeOptions& options) {
 std::string preflight(Log& log, const ServeOptions& options, const Devices& devices) {
   Needs needs{
       .disks = {}, .pool_bytes = options.node.store.pool_bytes, .connections_max = options.node.limits.connections_max};
+  const store::StoreOptions& store = options.node.store;
+  if (store.flash_bytes == 0 && !devices.empty()) needs.disks.push_back({store.dir, 0});
   for (const store::DeviceOptions& device : devices) needs.disks.push_back({device.dir, device.flash_bytes});
   for (const Finding& finding : judge(needs, read_offers(needs))) {
     if (finding.level == Level::kError) return finding.line;

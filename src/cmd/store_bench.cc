@@ -11,6 +11,7 @@
 #include "block/checksum.h"
 #include "block/verified_copy.h"
 #include "cmd/stopwatch.h"
+#include "store/format.h"
 #include "store/volume.h"
 
 namespace kvd::cmd {
@@ -25,7 +26,8 @@ constexpr Duration kPoolLimit = std::chrono::seconds(20);
 // Gets from the pool go there: more than caches hold.
 constexpr std::uint64_t kDestinationBytes = std::uint64_t{128} << 20;
 constexpr std::size_t kStampBytes = 16;
-constexpr std::uint64_t kSegmentsAhead = 4;  // open, ready twice, and one being given up
+constexpr std::uint64_t kSegmentsAhead = 4;             // open, ready twice, and one being given up
+constexpr std::uint64_t kSegmentExtraBytes = 64 << 10;  // of few records: header and footer
 
 std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58'476D'1CE4'E5B9;
@@ -113,7 +115,12 @@ std::uint64_t StoreBench::records_max() const {
   const std::uint64_t kept = segments > kSegmentsAhead ? segments - kSegmentsAhead : 1;
   // Descriptors, footers and the ends of segments that the next record does not fit into take less than a sixteenth.
   const std::uint64_t bytes = std::min(options_.flash_bytes / 10 * 8, kept * (segment / 16 * 15));
-  return bytes / block::shape_of(schema, false).record_bytes() * drives();
+  const std::uint64_t record = block::shape_of(schema, false).record_bytes();
+  // Of large records the last of a segment may not fit. One drive may be ahead of another by a segment or so.
+  const std::uint64_t real = (options_.flash_bytes - store::kHeadBytes) / segment;
+  const std::uint64_t ahead = kSegmentsAhead + (drives() > 1 ? 2 : 0);
+  const std::uint64_t fit = (segment - kSegmentExtraBytes) / (record + kPageBytes);
+  return std::min(bytes / record, (real > ahead ? real - ahead : 1) * fit) * drives();
 }
 
 bool StoreBench::right(const store::RecordView& view, std::uint64_t number, std::uint32_t first) const {

@@ -1,13 +1,19 @@
 #include "store/open_devices.h"
 
+#include <errno.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/error_text.h"
+#include "base/sizes.h"
 #include "store/copies_writer.h"
 #include "store/store_devices.h"
 
@@ -17,7 +23,9 @@ namespace {
 // As the list has it: whoever starts the depot may be anywhere.
 std::string absolute(const std::string& dir) {
   std::error_code error;
-  const auto path = std::filesystem::absolute(dir, error);
+  auto path = std::filesystem::absolute(dir, error);
+  // "link/.." is where the link leads, not where it lies.
+  if (!error && std::ranges::find(path, "..") != path.end()) path = std::filesystem::weakly_canonical(path, error);
   if (error) return dir;
   std::string normal = path.lexically_normal().string();
   while (normal.size() > 1 && normal.ends_with('/')) normal.pop_back();
@@ -30,6 +38,14 @@ bool same_directory(const std::string& a, const std::string& b) {
   if (std::filesystem::equivalent(a, b, error)) return true;
   const auto there = std::filesystem::weakly_canonical(a, error);
   return there == std::filesystem::weakly_canonical(b, other) && !error && !other;
+}
+
+// Whether both hold one file or drive by links: each would be written over by the other.
+bool same_file(const std::string& a, const std::string& b) {
+  struct stat one{}, other{};
+  if (::stat(flash_path_in(a).c_str(), &one) != 0 || ::stat(flash_path_in(b).c_str(), &other) != 0) return false;
+  if (S_ISBLK(one.st_mode) && S_ISBLK(other.st_mode)) return one.st_rdev == other.st_rdev;
+  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
 class Opening {
@@ -53,6 +69,11 @@ class Opening {
         if (auto locked = lock(dir); !locked) return fail(locked.error());
     // Nobody else changes anything from here on.
     if (auto planned = plan(); !planned) return fail(planned.error());
+    for (const DevicePlace& place : plan_.places)
+      if (const DeviceFound& found = found_[*place.found]; !found.own && !locked(found.dir)) {
+        why_ = fmt::format("{}: has changed while it was looked at: start again", found.dir);
+        return fail(Code::kBusy, "a device has changed while it was looked at");
+      }
     if (auto sized = choose_sizes(); !sized) return fail(sized.error());
     for (const auto& [level, text] : plan_.notes) log_.write(level, text);
     if (auto taken = take(); !taken) return fail(taken.error());
@@ -66,15 +87,23 @@ class Opening {
   }
 
   Status check_wanted() {
+    std::error_code ignored;
     if (wanted_.size() > kDevicesMax)
       return refuse(fmt::format("{} devices are too many: give at most {}", wanted_.size(), kDevicesMax));
     for (std::size_t i = 0; i < wanted_.size(); ++i)
-      for (std::size_t other = 0; other < i; ++other)
+      for (std::size_t other = 0; other < i; ++other) {
         if (same_directory(wanted_[i].dir, wanted_[other].dir))
           return refuse(wanted_[i].dir == wanted_[other].dir
                             ? fmt::format("{} is named twice: leave one of them out", wanted_[i].dir)
                             : fmt::format("{} and {} are the same directory: leave one of them out", wanted_[other].dir,
                                           wanted_[i].dir));
+        if (same_file(wanted_[i].dir, wanted_[other].dir))
+          return refuse(fmt::format("{} and {} are the same file or drive: leave one of them out",
+                                    flash_path_in(wanted_[other].dir), flash_path_in(wanted_[i].dir)));
+      }
+    for (const DeviceOptions& device : options_.devices)
+      if (std::filesystem::exists(list_path_in(device.dir), ignored) && !same_directory(device.dir, options_.dir))
+        return refuse(fmt::format("{}: holds the list of another store: give another directory", device.dir));
     if (options_.flash_bytes > 0) return {};
     for (const DeviceOptions& device : options_.devices)
       if (same_directory(device.dir, options_.dir))
@@ -93,9 +122,11 @@ class Opening {
     return {};
   }
 
+  [[nodiscard]] bool locked(const std::string& dir) const {
+    return std::ranges::find(opened_.directories, dir, &StoreDirectory::path) != opened_.directories.end();
+  }
   Status lock(const std::string& dir) {
-    const auto locked = [&](const StoreDirectory& other) { return other.path() == dir; };
-    if (std::ranges::any_of(opened_.directories, locked)) return {};
+    if (locked(dir)) return {};
     auto directory = StoreDirectory::open(dir, log_, why_);
     if (!directory) return fail(directory.error());
     opened_.directories.push_back(std::move(*directory));
@@ -148,16 +179,41 @@ class Opening {
       list.segment_bytes = default_segment_bytes(smallest);
     }
     std::uint64_t segments = 0;
+    std::map<dev_t, std::uint64_t> taken;
     for (const DevicePlace& place : plan_.places) {
       const auto& file = found_[*place.found].file;
       const auto wanted = Volume::segments_of_member(file, options_of(place), place.anew, why_);
-      if (!wanted) return fail(wanted.error());
-      segments += std::max<std::uint64_t>(*wanted, place.anew ? 0 : file.verdict.in_force.segments);
+      if (!wanted) {
+        const std::string& dir = found_[*place.found].dir;
+        if (!why_.starts_with(dir)) why_ = fmt::format("{}: {}", dir, why_);
+        return fail(wanted.error());
+      }
+      const auto own = std::max<std::uint64_t>(*wanted, place.anew ? 0 : file.verdict.in_force.segments);
+      segments += own;
+      if (auto room = check_room(found_[*place.found].dir, kHeadBytes + own * list.segment_bytes, taken); !room)
+        return room;
     }
     if (segments > kSegmentsMax)
       return refuse(
           fmt::format("{} segments are too many: ask for less flash, {} are possible", segments, kSegmentsMax));
     return {};
+  }
+
+  // Nor does the first member become one for a drive without room. `taken`: of each file system, by those before.
+  Status check_room(const std::string& dir, std::uint64_t bytes, std::map<dev_t, std::uint64_t>& taken) {
+    struct statvfs system{};
+    struct stat at{}, file{};
+    if (::statvfs(dir.c_str(), &system) != 0 || ::stat(dir.c_str(), &at) != 0) return {};
+    const bool there = ::stat(flash_path_in(dir).c_str(), &file) == 0;
+    if (there && !S_ISREG(file.st_mode)) return {};
+    const auto allocated = there ? static_cast<std::uint64_t>(file.st_blocks) * 512 : 0;
+    const std::uint64_t wanted = bytes - kHeadHoleBytes;
+    std::uint64_t& sum = taken[at.st_dev];
+    sum += wanted > allocated ? wanted - allocated : 0;
+    if (wanted <= allocated || sum / system.f_frsize <= system.f_bavail) return {};
+    why_ = fmt::format("{}: cannot be made {} large: {}: free space or ask for less flash", flash_path_in(dir),
+                       show_size(bytes), error_text(ENOSPC));
+    return fail(Code::kNoSpace, "there is no room for a device", ENOSPC);
   }
 
   Status take() {
@@ -179,6 +235,7 @@ class Opening {
       auto volume = Volume::open_member(loop_, log_, disks_, found.file, options_of(place),
                                         {list.store, list.boot_epoch, place.anew}, why_);
       if (!volume) return fail(volume.error());
+      if (place.anew) log_.info(fmt::format("device {}: is new, {} segments", found.dir, volume->segments()));
       devices.push_back({volume->superblock().uuid, volume->segments(), list.boot_epoch, found.dir});
       opened_.volumes.push_back(std::move(*volume));
       DeviceOptions wanted = wanted_[*place.found];

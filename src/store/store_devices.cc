@@ -32,6 +32,7 @@ class Planner {
     for (std::size_t i = 0; i < found_.size(); ++i)
       if (!settled_[i])
         if (auto placed = place_unreadable(i); !placed) return fail(placed.error());
+    if (auto current = check_list_age(); !current) return fail(current.error());
     if (auto rest = leave_out_missing(); !rest) return fail(rest.error());
     return finish();
   }
@@ -48,6 +49,7 @@ class Planner {
   Status place_by_identity(std::size_t i);
   void place_by_path(std::size_t i);
   Status place_unreadable(std::size_t i);
+  Status check_list_age();
   Status leave_out_missing();
   DevicePlan finish();
 
@@ -88,8 +90,10 @@ class Planner {
 
   DevicePlan plan_;
   std::vector<Place> places_;
+  std::vector<ListedDevice> forgotten_;
   std::vector<bool> settled_;    // of what was found: whether what becomes of it is known
   Uuid store_{};                 // whose members may be here
+  bool has_members_ = false;     // some are
   bool list_is_old_ = false;     // devices have been opened later
   std::uint64_t epoch_max_ = 0;  // of all that is here
 };
@@ -146,9 +150,17 @@ Status Planner::place_by_identity(std::size_t i) {
   if (block.member() && block.store != store_)
     return refuse(
         fmt::format("{}: holds a device of another store: move its flash.kvd away, or give another directory", dir));
+  // The list is durable before any member is; so a store by itself beside one is from before.
+  if (block.member() && !listed() && !places_.empty())
+    return refuse(
+        fmt::format("{} is from before {} became a device of the store, whose list {} is {}: bring back what is newer, "
+                    "or move the flash.kvd of both away to begin empty",
+                    flash_path_in(places_.front().device.path), dir, list_.path,
+                    list_.verdict.kind == CopiesKind::kLost ? "damaged" : "missing"));
   if (!block.member() && place == nullptr)
     return refuse(fmt::format("{}: holds a store by itself: move its flash.kvd away, or give another directory", dir));
   epoch_max_ = std::max(epoch_max_, block.boot_epoch);
+  has_members_ = has_members_ || block.member();
   list_is_old_ = list_is_old_ || (listed() && block.member() && block.boot_epoch > plan_.list.boot_epoch);
   if (place == nullptr) return {};
   place->found = i;
@@ -181,8 +193,7 @@ void Planner::place_by_path(std::size_t i) {
                                     error_text(found_[i].file.error)));
     default: break;
   }
-  if (place != nullptr && forget_missing_) note(Level::kWarn, fmt::format("{}: forgotten", name(place->device)));
-  if (place == nullptr || forget_missing_) return begin_anew(i, place);
+  if (place == nullptr || forget_missing_) return begin_anew(i, nullptr);
   begin_away(i, *place, dir + " holds no flash.kvd",
              fmt::format("device {}: is empty, and {} is missing: not mounted? The store starts without it; "
                          "for a new drive start once with --forget-missing",
@@ -199,14 +210,33 @@ Status Planner::place_unreadable(std::size_t i) {
   return {};
 }
 
+// No crash leaves an old list, or none that is valid, beside members: it costs all that they hold only where that is
+// asked for.
+Status Planner::check_list_age() {
+  const bool lost = list_.verdict.kind == CopiesKind::kLost && has_members_;
+  if (forget_missing_ || !(list_is_old_ || lost)) return {};
+  return refuse(
+      fmt::format("{}: {}: bring the right one back, or start once with --forget-missing to begin all "
+                  "devices anew, empty",
+                  list_.path, lost ? "is damaged" : "is from before its devices were opened last"));
+}
+
 Status Planner::leave_out_missing() {
   const auto missing = [this](const Place& p) { return p.free() || (p.is_away() && forget_missing_); };
+  const auto forgotten = [&](const Place& p) { return missing(p) && !p.struck(); };
+  const auto there = [](const Place& p) { return p.found && p.device.uuid != Uuid{} && !p.struck(); };
+  if (forget_missing_ && std::ranges::any_of(places_, forgotten) && std::ranges::none_of(places_, there))
+    return refuse(
+        fmt::format("{}: none of its devices is there, --forget-missing would give up all: attach or mount "
+                    "one, or move the list away to begin empty",
+                    list_.path));
   for (const Place& place : places_) {
     if (!missing(place) || place.struck()) continue;
     if (!forget_missing_)
       return refuse(
           fmt::format("{} is not named: add --device DIR, or start once with --forget-missing", name(place.device)));
     note(Level::kWarn, fmt::format("{}: forgotten", name(place.device)));
+    forgotten_.push_back(place.device);
   }
   std::erase_if(places_, missing);
   return {};
@@ -224,6 +254,8 @@ DevicePlan Planner::finish() {
   list.devices.clear();
   for (const DevicePlace& place : plan_.places)
     if (place.device.uuid != Uuid{}) list.devices.push_back(place.device);
+  // Until this start has succeeded, another may have them back.
+  if (!list_is_old_) list.devices.insert(list.devices.end(), forgotten_.begin(), forgotten_.end());
   list.generation = list_.verdict.generation_max + 1;
   list.boot_epoch = std::max(list.boot_epoch, epoch_max_) + 1;
   return std::move(plan_);

@@ -49,7 +49,8 @@ struct DevicePlan {
   std::vector<Note> notes;  // for the log, when the opening goes on
 };
 
-// `found`: one for each option, at most kDevicesMax. `forget_missing`: members that are not there lose their place.
+// `found`: one for each option, at most kDevicesMax. `forget_missing`: members that are not there lose their
+// place when the start succeeds, and an old or lost list is no error: all are begun anew.
 // On error `why` is one line that says what is wrong and what to do: kInvalid: something there is not this store's, or
 // something of this store is not named; kStale: of a newer version; else what could not be read.
 Result<DevicePlan> plan_devices(const FoundFile<DeviceTable>& list, std::span<const DeviceFound> found,

@@ -1,6 +1,7 @@
 // Tests of opening a store of several devices on simulated drives: which are taken, what is refused and left alone, and
 // that an opening may be stopped at each of its writes.
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -146,6 +147,80 @@ TEST_F(DevicesOpenTest, ANewDriveTakesThePlaceOfOneThatIsForgotten) {
   EXPECT_EQ(hits(), kept);
 }
 
+TEST_F(DevicesOpenTest, AFailedStartThatForgetsCostsNothing) {
+  make_store();
+  kit_.disks.vanish(kit_.path_of(1));
+  const auto device = kit_.options.devices.front();
+  kit_.options.devices.clear();
+  kit_.options.forget_missing = true;
+  kit_.drive(0).inject(io::DiskOp::Kind::kWrite, 1, io::SimFault::kError);
+  ASSERT_FALSE(kit_.open()) << "behind the list, with the first superblock";
+  kit_.options.devices.push_back(device);
+  kit_.disks.come_back(kit_.path_of(1));
+  kit_.options.forget_missing = false;
+  open();
+  EXPECT_EQ(hits(), kRecords);
+  EXPECT_EQ(kit_.log.count("begun anew"), 0u);
+}
+
+TEST_F(DevicesOpenTest, ForgettingWhileNothingIsMountedIsRefused) {
+  kit_.options.flash_bytes = 0;
+  kit_.add_device();
+  make_store();
+  kit_.options.forget_missing = true;
+  const auto image = kit_.drive(1).image(), other = kit_.drive(2).image();
+  kit_.disks.put_back(kit_.path_of(1), {});
+  kit_.disks.put_back(kit_.path_of(2), {});
+  refused(Code::kInvalid, "none of its devices is there");
+  kit_.disks.put_back(kit_.path_of(1), image);
+  kit_.disks.put_back(kit_.path_of(2), other);
+  open();
+  EXPECT_EQ(hits(), kRecords);
+}
+
+TEST_F(DevicesOpenTest, WithoutItsListADirectoryFromBeforeIsRefused) {
+  open();
+  for (std::uint64_t n = 0; n < kRecords; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+  kit_.close();
+  const auto before = kit_.drive(0).image();
+  kit_.add_device();
+  open();
+  for (std::uint64_t n = 0; n < kRecords; ++n) EXPECT_TRUE(kit_.remove(n));
+  kit_.close();
+  kit_.disks.put_back(kit_.path_of(0), before);
+  kit_.disks.put_back(list_path(), {});
+  refused(Code::kInvalid, "is from before");
+}
+
+TEST_F(DevicesOpenTest, ANewDeviceIsNamedInTheLog) {
+  make_store();
+  EXPECT_EQ(kit_.log.count("device " + kit_.options.devices[0].dir + ": is new, 8 segments"), 1u);
+}
+
+TEST_F(DevicesOpenTest, ADeviceBegunAnewInAllOfItsFileHasRoomForAllOfItInTheIndex) {
+  kit_.options.flash_bytes = 0;
+  kit_.add_device();
+  DeviceOptions& device = kit_.options.devices.front();
+  std::filesystem::create_directory(device.dir);
+  std::ofstream(kit_.path_of(1)).close();
+  std::filesystem::resize_file(kit_.path_of(1), 1u << 30);
+  device.flash_bytes_given = false;
+  open();
+  EXPECT_EQ(kit_.log.count("in 0 of 4080 segments"), 1u);
+  EXPECT_EQ(kit_.log.count("index of 0.0 MiB"), 0u) << "16,384 records";
+}
+
+TEST_F(DevicesOpenTest, AFirstStartWithoutRoomLeavesTheStoreByItself) {
+  kit_.options.segment_bytes = 64 << 20;
+  kit_.options.flash_bytes = 5 * kit_.options.segment_bytes;
+  open();
+  kit_.close();
+  kit_.options.devices.push_back({kit_.dir.path() + "/device1", std::uint64_t{60} << 40, true});
+  refused(Code::kNoSpace, "device1/flash.kvd: cannot be made");
+  kit_.options.devices.clear();
+  open();
+}
+
 TEST_F(DevicesOpenTest, SwappedPathsAreFoundByIdentityAndKeepTheirSizes) {
   kit_.options.devices.clear();
   kit_.add_device(24);
@@ -180,7 +255,10 @@ TEST_F(DevicesOpenTest, ADirectoryFromBeforeIsNotBelieved) {
   for (std::uint64_t n = 0; n < kRecords; ++n) EXPECT_TRUE(kit_.remove(n));
   kit_.close();
   kit_.disks.put_back(list_path(), before);
+  refused(Code::kInvalid, "devices.kvd: is from before its devices were opened last");
+  kit_.options.forget_missing = true;
   open();
+  kit_.options.forget_missing = false;
   EXPECT_EQ(kit_.log.count("is from before its devices were opened last"), 1u);
   EXPECT_EQ(hits(), 0u);
   ASSERT_TRUE(kit_.put(1, 2, AckLevel::kSynced));
@@ -208,7 +286,7 @@ TEST_F(DevicesOpenTest, ACopyIsRefused) {
 TEST_F(DevicesOpenTest, WhatIsTooSmallOrNamedTwiceIsRefused) {
   make_store();
   kit_.add_device(3);
-  refused(Code::kInvalid, "too small");
+  refused(Code::kInvalid, kit_.options.devices.back().dir + ": a flash size of");
   kit_.options.devices.back() = kit_.options.devices.front();
   refused(Code::kInvalid, "named twice");
 }
@@ -227,6 +305,36 @@ TEST_F(DevicesOpenTest, OneDirectoryByTwoNamesIsRefused) {
   kit_.options.flash_bytes = 0;
   refused(Code::kInvalid, "is the store's own directory");
   std::filesystem::remove(link);
+}
+
+TEST_F(DevicesOpenTest, OneFileInTwoDirectoriesIsRefused) {
+  kit_.add_device();
+  kit_.add_device();
+  for (const DeviceOptions& device : kit_.options.devices) std::filesystem::create_directory(device.dir);
+  std::ofstream(kit_.path_of(1)).close();
+  std::filesystem::create_hard_link(kit_.path_of(1), kit_.path_of(2));
+  refused(Code::kInvalid, "are the same file or drive");
+  std::filesystem::remove(kit_.path_of(2));
+  std::filesystem::create_symlink(kit_.path_of(1), kit_.path_of(2));
+  refused(Code::kInvalid, "are the same file or drive");
+}
+
+TEST_F(DevicesOpenTest, TheDirectoryOfAnotherStoresListIsRefused) {
+  kit_.add_device();
+  std::filesystem::create_directory(kit_.options.devices[0].dir);
+  std::ofstream(kit_.options.devices[0].dir + "/devices.kvd").close();
+  refused(Code::kInvalid, "holds the list of another store");
+}
+
+TEST_F(DevicesOpenTest, BehindALinkDotDotIsWhereTheKernelGoes) {
+  const std::filesystem::path folder = kit_.dir.path();
+  std::filesystem::create_directories(folder / "far/below");
+  std::filesystem::create_directory_symlink(folder / "far/below", folder / "link");
+  kit_.options.dir = folder / "link/../store";
+  kit_.add_device();
+  open();
+  EXPECT_GT(kit_.disks.drive((folder / "far/store/flash.kvd").string()).size(), 0u);
+  EXPECT_TRUE(std::filesystem::exists(folder / "far/store/LOCK"));
 }
 
 TEST_F(DevicesOpenTest, AStoreByItselfIsNotLeftBesideTheList) {

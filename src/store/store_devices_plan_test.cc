@@ -142,7 +142,10 @@ TEST_F(DevicePlanTest, AListFromBeforeItsDevicesIsNotBelieved) {
   member("/1", 1, kOpening + 1);
   member("/2", 2);
   found("/3", CopiesKind::kEmpty);
-  EXPECT_EQ(plan(), "/1=anew:1 /2=anew:2 away:3 | !1 !2 !3") << "and an empty mount is not filled";
+  EXPECT_EQ(plan(), "refused") << "no crash leaves one";
+  EXPECT_TRUE(says("/s/devices.kvd: is from before its devices were opened last")) << why_;
+  EXPECT_TRUE(says("--forget-missing")) << why_;
+  EXPECT_EQ(plan(true), "/1=anew:1 /2=anew:2 /3=new | !1 !2");
   EXPECT_EQ(plan_.list.boot_epoch, kOpening + 2);
   EXPECT_TRUE(notes(Level::kError, "/s/devices.kvd: is from before"));
   found_[0].file.verdict.in_force.uuid = uuid_number(9);
@@ -150,7 +153,7 @@ TEST_F(DevicePlanTest, AListFromBeforeItsDevicesIsNotBelieved) {
   found_.back().dir = "/4";
   found_.back().file.verdict.in_force.uuid = uuid_number(1);
   found_.back().file.verdict.in_force.boot_epoch = kOpening;
-  EXPECT_EQ(plan(), "/4=anew:1 /2=anew:2 away:3 /1=new | !1 !2 !3") << "also one that it does not know";
+  EXPECT_EQ(plan(true), "/4=anew:1 /2=anew:2 /1=new /3=new | !1 !2") << "also one that it does not know";
 }
 
 TEST_F(DevicePlanTest, WhoWasStruckIsBegunAnew) {
@@ -233,7 +236,7 @@ TEST_F(DevicePlanTest, AnEmptyPlaceOfAMemberIsAMemberThatIsAway) {
   entries()[1].confirmed = kStruck;
   EXPECT_EQ(plan(), "/1=1 away:2 | 1 !2") << "also when it was struck";
   entries()[1].confirmed = kOpening;
-  EXPECT_EQ(plan(true), "/1=1 /2=anew:2 | 1 !2") << "a new drive";
+  EXPECT_EQ(plan(true), "/1=1 /2=new | 1 2") << "a new drive; the old one counts until a start has succeeded";
   EXPECT_TRUE(notes(Level::kWarn, "(last at /2): forgotten"));
 }
 
@@ -277,7 +280,8 @@ TEST_F(DevicePlanTest, AMemberThatNoOptionCouldStandForIsNamed) {
   EXPECT_EQ(why_,
             "device 00000000-0000-0000-0000-000000000002 (last at /2) is not named: add --device DIR, or start once "
             "with --forget-missing");
-  EXPECT_EQ(plan(true), "/1=1 | 1");
+  EXPECT_EQ(plan(true), "/1=1 | 1 2") << "it counts until a start has succeeded";
+  EXPECT_EQ(plan_.list.devices[1].confirmed, kOpening);
   EXPECT_TRUE(notes(Level::kWarn, "(last at /2): forgotten"));
   entries()[1].confirmed = kStruck;
   EXPECT_EQ(plan(), "/1=1 | 1") << "one that was struck need not be named";
@@ -287,7 +291,25 @@ TEST_F(DevicePlanTest, ForgettingTakesThePlaceOfOneThatCannotBeRead) {
   list(2);
   member("/1", 1);
   found("/2", CopiesKind::kUnreadable);
-  EXPECT_EQ(plan(true), "/1=1 | 1");
+  EXPECT_EQ(plan(true), "/1=1 | 1 2");
+}
+
+TEST_F(DevicePlanTest, ForgettingAllIsRefused) {
+  list(2);
+  found("/1", CopiesKind::kEmpty);
+  found("/2", CopiesKind::kEmpty);
+  EXPECT_EQ(plan(true), "refused") << "nothing is mounted";
+  EXPECT_TRUE(says("/s/devices.kvd: none of its devices is there")) << why_;
+  found_[0].file.verdict.kind = CopiesKind::kUnreadable;
+  EXPECT_EQ(plan(true), "refused");
+  found_.clear();
+  member("/9", 1);
+  found("/2", CopiesKind::kEmpty);
+  EXPECT_EQ(plan(true), "/9=1 /2=new | 1 2");
+  entries()[0].confirmed = kStruck;
+  EXPECT_EQ(plan(true), "refused") << "one that was given up does not count";
+  entries()[1].confirmed = kStruck;
+  EXPECT_EQ(plan(true), "/9=anew:1 /2=new | !1") << "but where all were there is nothing to lose";
 }
 
 TEST_F(DevicePlanTest, WithoutAListAStoreByItselfIsTheFirstMember) {
@@ -305,6 +327,19 @@ TEST_F(DevicePlanTest, WithoutAListAStoreByItselfIsTheFirstMember) {
   found_[0].own = false;
   EXPECT_EQ(plan(), "refused") << "in a place of its own it is another store";
   EXPECT_TRUE(says("a store by itself")) << why_;
+}
+
+TEST_F(DevicePlanTest, WithoutItsListAStoreByItselfBesideItsMemberIsFromBefore) {
+  alone("/s", 1, 15).segments = 12;
+  found_[0].own = true;
+  member("/2", 2).store = uuid_number(1);
+  for (const CopiesKind kind : {CopiesKind::kEmpty, CopiesKind::kLost})
+    for (const bool forget : {false, true}) {
+      list_.verdict.kind = kind;
+      EXPECT_EQ(plan(forget), "refused");
+      EXPECT_EQ(code_, Code::kInvalid);
+      EXPECT_TRUE(says("/s/flash.kvd is from before /2 became a device of the store")) << why_;
+    }
 }
 
 TEST_F(DevicePlanTest, AFirstMemberWhoseOpeningWasInterruptedIsThatStoreStill) {
@@ -331,12 +366,14 @@ TEST_F(DevicePlanTest, WhoLosesTheListStartsEmptyOnItsDevices) {
   list_.verdict.kind = CopiesKind::kLost;
   member("/1", 1);
   member("/2", 2, kOpening + 1);
-  EXPECT_EQ(plan(), "/1=new /2=new |");
+  EXPECT_EQ(plan(), "refused") << "not without being asked for";
+  EXPECT_TRUE(says("/s/devices.kvd: is damaged: ")) << why_;
+  EXPECT_EQ(plan(true), "/1=new /2=new |");
   EXPECT_EQ(plan_.list.store, Uuid{}) << "another store from now on";
   EXPECT_EQ(plan_.list.boot_epoch, kOpening + 2);
   EXPECT_TRUE(notes(Level::kError, "the list of devices is lost"));
   found_[1].file.verdict.in_force.store = uuid_number(101);
-  EXPECT_EQ(plan(), "refused") << "of two stores nobody knows which is meant";
+  EXPECT_EQ(plan(true), "refused") << "of two stores nobody knows which is meant";
 }
 
 TEST_F(DevicePlanTest, WhatIsNewerOrNotOursIsRefused) {

@@ -139,17 +139,27 @@ class Opening {
   void place(const ListedDevice& listed) {
     StoreFile& file = files_.devices.emplace_back();
     file.listed = listed;
+    std::string old;
     const std::string name = fmt::format("device {} (last at {})", uuid_text(listed.uuid), listed.path);
     for (Candidate& candidate : candidates_) {
       if (!candidate.reader || candidate.reader->superblock().uuid != listed.uuid) continue;
       const Superblock& block = candidate.reader->superblock();
       if (block.member() ? block.boot_epoch < listed.confirmed : listed.confirmed > 0) {
-        file.missing = fmt::format("{}: {} is a copy from before the store's last openings", name, candidate.dir);
-        return;
+        old = fmt::format("{}: {} is a copy from before the store's last openings", name, candidate.dir);
+        continue;
+      }
+      if (block.member() && block.boot_epoch > files_.list->boot_epoch) {
+        old = fmt::format("{}: {} was opened later than the list says: {} is from before", name, candidate.dir,
+                          files_.path);
+        continue;
       }
       file.reader = files_.readers.size();
       files_.readers.push_back(std::move(*candidate.reader));
       candidate.reader.reset();
+      return;
+    }
+    if (!old.empty()) {
+      file.missing = std::move(old);
       return;
     }
     const auto there = std::ranges::find(candidates_, listed.path, &Candidate::dir);

@@ -175,6 +175,11 @@ TEST_F(StoreFilesTest, ACopyFromBeforeAndADamagedDeviceDoNotCount) {
   const StoreFiles old = files();
   EXPECT_EQ(old.missing(), 1u);
   EXPECT_TRUE(mentions(old.devices[1].missing, "copy from before the store's last openings")) << old.devices[1].missing;
+  const std::string moved = second() + "-moved";
+  std::filesystem::create_directories(moved);
+  copy(kit_.path_of(1), moved + "/flash.kvd");
+  EXPECT_EQ(files({moved}).missing(), 0u) << "the right one, though another is where the list says";
+  EXPECT_EQ(files({second(), moved}).missing(), 0u) << "in whatever order they are named";
   save();
   EXPECT_EQ(files().missing(), 0u);
   damage(kit_.path_of(1), kSuperblockStride, {0, 1, 2, 3}, 60);
@@ -182,6 +187,15 @@ TEST_F(StoreFilesTest, ACopyFromBeforeAndADamagedDeviceDoNotCount) {
   EXPECT_EQ(lost.missing(), 1u);
   EXPECT_TRUE(lost.devices[1].damaged);
   EXPECT_TRUE(mentions(lost.devices[1].missing, "no superblock is valid")) << lost.devices[1].missing;
+}
+
+TEST_F(StoreFilesTest, NoDeviceIsOfAListFromBefore) {
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  kit_.close();
+  for (std::size_t i = 0; i < 2; ++i) copy(kit_.path_of(i), kit_.path_of(i));
+  std::string why;
+  EXPECT_EQ(refusal(why), Code::kNotFound) << "the list is from before";
+  EXPECT_TRUE(mentions(why, "was opened later than the list says")) << why;
 }
 
 TEST_F(StoreFilesTest, OfTheListTwoCopiesMayBeDamaged) {

@@ -53,11 +53,10 @@ Status check_options(const StoreOptions& options, std::string& why) {
   return {};
 }
 
-// Records that the index has room for. What a store that keeps its size was once asked for is less than a segment more
-// than it has: with room for fewer records than then, recovery would have to give segments up.
+// Records that the index has room for. What a store that keeps its size, or all of its file, was once asked for is less
+// than a segment more than it has: with room for fewer records than then, recovery would have to give segments up.
 std::uint64_t index_records(const DeviceOptions& device, const Volume& volume) {
-  const bool kept = !device.flash_bytes_given && !volume.created();
-  const std::uint64_t bytes = kept ? volume.offset_of(volume.segments() + 1) : device.flash_bytes;
+  const std::uint64_t bytes = device.flash_bytes_given ? device.flash_bytes : volume.offset_of(volume.segments() + 1);
   return std::max<std::uint64_t>(bytes / kFlashBytesPerIndexRecord, 1024);
 }
 
@@ -356,7 +355,7 @@ void StoreImpl::retire(DeviceLog& of, std::uint32_t segment) {
 Status StoreImpl::shrink(DeviceLog& of, std::string& why) {
   FlashDevice& device = of.device;
   const Segments& segments = tier_->flash.segments;
-  log_.warn(fmt::format("store {}: shrinking from {} to {} segments", options_.dir, device.segments.count(),
+  log_.warn(fmt::format("store {}: shrinking from {} to {} segments", device.dir, device.segments.count(),
                         device.volume.segments_wanted()));
   tier_->demoter.flush_always();
   const std::uint32_t wanted = device.numbered(device.volume.segments_wanted());
@@ -372,8 +371,9 @@ Status StoreImpl::shrink(DeviceLog& of, std::string& why) {
   if (drain_ != nullptr) return fail(Code::kCancelled, "shrinking was stopped");
   tier_->demoter.flush_always(false);
   const auto shrunk = device.health.on() ? device.volume.shrink(loop_, log_) : tier_is_off();
+  tier_->flash.update_gauges();
   if (shrunk) return {};
-  why = fmt::format("{}: cannot be made smaller: {}: check the drive, or ask for the size that it has", options_.dir,
+  why = fmt::format("{}: cannot be made smaller: {}: check the drive, or ask for the size that it has", device.dir,
                     error_text(shrunk.error()));
   return fail(shrunk.error());
 }

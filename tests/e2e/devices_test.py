@@ -164,9 +164,9 @@ class Devices(unittest.TestCase):
             ready = json.loads(process.stdout.readline())
             process.terminate()
         self.assertEqual(process.returncode, 0)
-        self.assertEqual(ready["devices"], [{"dir": self.b, "flash_bytes": 80 * MIB, "state": "on"},
-                                            {"dir": self.c, "flash_bytes": 96 * MIB, "state": "on"}])
-        self.assertEqual(ready["flash_bytes"], 176 * MIB)
+        self.assertEqual(ready["devices"], [{"dir": self.b, "flash_bytes": 68 * MIB, "state": "on"},
+                                            {"dir": self.c, "flash_bytes": 84 * MIB, "state": "on"}])
+        self.assertEqual(ready["flash_bytes"], 152 * MIB)     # what the files have
         self.assertEqual(sorted(os.listdir(self.a)), ["LOCK", "devices.kvd"])
 
     def test_a_store_of_one_drive_gets_others_and_keeps_its_content(self):
