@@ -22,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kHitSecondsMax = 60;
 constexpr Duration kDrainLimit = std::chrono::seconds(60);
+constexpr double kServesOnSeconds = 1;  // before an end as by a kill: one amid serving, not at the end of recovery
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -130,7 +131,11 @@ Status print_recovery(Log& log, const LargeOptions& options, std::string& why) {
   if (records != options.records) return fail(Code::kCorrupt, "another number of records was recovered");
   fmt::print("{{\"records\": {}, \"open_s\": {:.3f}, \"first_hit_s\": {:.3f}, \"served_s\": {:.3f}}}\n", records,
              open_s, *hit.seconds(), served_s);
-  if (!options.drain) return {};
+  if (!options.drain) {
+    for (const auto served = Clock::now(); seconds_since(served) < kServesOnSeconds;)
+      opened.loop->run_once(std::chrono::milliseconds(10));
+    return {};
+  }
   bool drained = false;
   opened.store->drain(after(opened.loop->now(), kDrainLimit), [&] { drained = true; });
   while (!drained) opened.loop->run_once(Duration::max());

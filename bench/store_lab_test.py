@@ -89,7 +89,7 @@ class Rows(unittest.TestCase):
     def test_recovery_is_judged_by_the_slowest_run(self):
         lab, bench = mock.Mock(), mock.Mock()
         bench.rounds.return_value = 3
-        runs = iter([{"served_s": 9.0, "first_hit_s": 9.0},
+        runs = iter([{"served_s": 9.5, "first_hit_s": 9.0},
                      {"served_s": 3.25, "first_hit_s": 0.9}, {"served_s": 0.9, "first_hit_s": 3.0},
                      {"served_s": 0.8, "first_hit_s": 0.8}, {"served_s": 9.0, "first_hit_s": 9.0},
                      {"served_s": 0.7, "first_hit_s": 0.3}, {"served_s": 0.6, "first_hit_s": 0.4},
@@ -98,7 +98,8 @@ class Rows(unittest.TestCase):
         bench.work = self.build
         large.recovery(lab, bench)
         self.assertEqual([call.args[:2] for call in bench.value.call_args_list],
-                         [("recovery_4TB_s", 3.25), ("recovery_4TB_first_hit_s", 3.0),
+                         [("recovery_4TB_all_headers_s", 9.5), ("recovery_4TB_all_headers_first_hit_s", 9.0),
+                          ("recovery_4TB_s", 3.25), ("recovery_4TB_first_hit_s", 3.0),
                           ("recovery_4TB_behind_an_orderly_end_s", 0.7),
                           ("recovery_4TB_behind_an_orderly_end_first_hit_s", 0.4)])
         drained = ["--drain" in call.args for call in lab.large_run.call_args_list]

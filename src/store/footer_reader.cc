@@ -25,10 +25,13 @@ Result<Footer> FooterReader::next() {
   while (slot.step != Step::kDone) loop_.run_once(Duration::max());
   ++taken_;
   if (!slot.status) return fail(slot.status.error());
-  const AlignedBuffer whole = std::exchange(slot.whole, AlignedBuffer());
+  AlignedBuffer whole = std::exchange(slot.whole, AlignedBuffer());
   long_bytes_ -= whole.size();
-  const Bytes end = whole.size() > 0 ? whole.span() : slot.tail.span();
-  return parse_footer(end.last(slot.trailer.footer_bytes), device.volume.seeds(), slot.trailer);
+  const std::size_t bytes = slot.trailer.footer_bytes;
+  auto footer = parse_footer(whole.size() > 0 ? whole.first(bytes) : Bytes(slot.tail.span()).last(bytes),
+                             device.volume.seeds(), slot.trailer);
+  if (whole.size() > spare_.size()) spare_ = std::move(whole);
+  return footer;
 }
 
 // What there is room for. The one that is taken next is read whatever it takes.
@@ -38,9 +41,10 @@ void FooterReader::start_more() {
     if (slot.step != Step::kWaits) continue;
     if (use > taken_ && long_bytes_ + slot.trailer.footer_bytes > kLongBytes) break;
     slot.step = Step::kWhole;
-    slot.whole = AlignedBuffer(slot.trailer.footer_bytes);
+    if (spare_.size() >= slot.trailer.footer_bytes) slot.whole = std::exchange(spare_, AlignedBuffer());
+    slot.whole.grow(slot.trailer.footer_bytes);
     long_bytes_ += slot.whole.size();
-    read(use, slot.whole.span());
+    read(use, slot.whole.first(slot.trailer.footer_bytes));
   }
   while (started_ < uses_.size() && started_ < taken_ + slots_.size()) {
     Slot& slot = slot_of(started_);

@@ -3,7 +3,7 @@
 // time.
 //
 // Up to kAhead reads of a segment's last kTailBytes are in flight; footers that are longer are read again whole, as
-// many at once as kLongBytes allows, so memory stays below 6 MiB and one footer. Blocks: runs the loop, for opening a
+// many at once as kLongBytes allows, so memory stays below 6 MiB and two footers. Blocks: runs the loop, for opening a
 // store only.
 #pragma once
 
@@ -60,6 +60,7 @@ class FooterReader {
   std::vector<Slot> slots_;
   std::size_t taken_ = 0, started_ = 0;  // uses
   std::size_t long_bytes_ = 0;           // of buffers for whole footers
+  AlignedBuffer spare_;                  // a buffer of before, so that the heap does not grow by those of each footer
   std::size_t pending_ = 0;
 };
 
