@@ -22,7 +22,7 @@ class ArenaRoom {
 
   explicit ArenaRoom(std::unique_ptr<net::Arena> arena) : arena_(std::move(arena)) {}
 
-  // What a stretch may have at most: with more the depot might wait to be asked for what it has taken (wire.md).
+  // What a stretch may have at most, so that several are under way.
   [[nodiscard]] std::uint64_t stretch_max() const noexcept { return arena_->size() / 4; }
   // Begins a stretch and says where it lies; nothing: there is no room now, and will be when the depot has taken
   // something. One at a time: it ends with send() or drop(). Requires bytes <= stretch_max().

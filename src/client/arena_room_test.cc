@@ -52,29 +52,6 @@ TEST(ArenaRoom, StretchesThatAreUnderWayDoNotOverlap) {
   EXPECT_GT(refused, 100U) << "it was full now and then";
 }
 
-// The depot may keep less than a sixteenth to itself.
-TEST(ArenaRoom, HasRoomWhereAllButASixteenthWasTaken) {
-  for (const std::uint64_t arena : {kArenaBytes, std::uint64_t{64} << 10}) {
-    ArenaRoom room = make_room(arena);
-    std::minstd_rand random(7);
-    std::deque<std::uint64_t> under_way;
-    std::uint64_t taken = 0;
-    for (int step = 0; step < 20'000; ++step) {
-      std::uint64_t untold = 0;
-      for (const std::uint64_t bytes : under_way) untold += bytes;
-      for (; untold >= arena / 16; ++taken) {
-        untold -= under_way.front();
-        under_way.pop_front();
-      }
-      ASSERT_TRUE(room.taken(taken).has_value());
-      const std::uint64_t bytes = 1 + random() % (random() % 4 == 0 ? room.stretch_max() : room.stretch_max() / 64);
-      ASSERT_TRUE(room.begin(bytes).has_value()) << step;
-      room.send();
-      under_way.push_back(bytes);
-    }
-  }
-}
-
 TEST(ArenaRoom, SmallStretchesUseTheSameFewMegabytesAgain) {
   ArenaRoom room = make_room();
   std::uint64_t end = 0;

@@ -78,6 +78,10 @@ TEST_F(CoreArena, WithoutRoomPutsWaitUntilTheDepotHasTakenSomething) {
   EXPECT_GE(there, kArena / 2);
   EXPECT_LE(there, kArena);
   EXPECT_EQ(rig->depot->seen[Opcode::kPutData], 0U);
+  rig->depot->tell_taken();
+  rig->loop.settle();
+  EXPECT_GT(rig->depot->arena_put_bytes, there) << "it goes on";
+  EXPECT_FALSE(rig->ended(op));
   rig->cancel(op);
   EXPECT_EQ(rig->finish(op).code, Code::kCancelled);
   rig->depot->script.arena_keeps = false;

@@ -285,6 +285,22 @@ TEST_F(FlowTest, SlabsAreCopiedToTheArenaAndTheMessageSaysWhereTheyLie) {
   EXPECT_EQ(room->under_way(), 1U);
 }
 
+TEST_F(FlowTest, PartsFitIntoASmallArena) {
+  const auto depot = *net::Arena::create(net::Arena::kBytesMin);
+  const auto room =
+      std::make_shared<ArenaRoom>(*net::Arena::map(io::PrivateFd(io::UniqueFd(::dup(depot->fd()))), depot->size()));
+  Op& op = make(OpKind::kPut, 4, 1000);
+  op.released[0] = 0b1111;
+  PutFlow flow(op, true, room);
+  std::uint64_t messages = 0;
+  for (; !flow.all_taken(); ++messages) {
+    ASSERT_TRUE(room->taken(messages).has_value());
+    ASSERT_TRUE(flow.has_room() && flow.prepare(SIZE_MAX));
+    EXPECT_LE(flow.take().bytes, room->stretch_max());
+  }
+  EXPECT_GE(messages, 25U);
+}
+
 TEST_F(FlowTest, WithoutRoomInTheArenaAPutWaits) {
   const auto depot = *net::Arena::create(std::uint64_t{64} << 10);
   const auto room =

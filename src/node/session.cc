@@ -72,7 +72,8 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
       doubt_timer_(context.loop, [this] { count_corrupt(); }),
       match_slices_(context.slices, [this] { return match_next(); }),
       remove_slices_(context.slices, [this] { return remove_next(); }),
-      arena_slices_(context.slices, [this] { return take_next(); }) {
+      arena_slices_(context.slices, [this] { return take_next(); }),
+      taken_timer_(context.loop, [this] { on_taken_timer(); }) {
   auto switching = std::make_unique<net::RingStream>(std::move(stream));
   stream_ = switching.get();
   connection_ = std::make_unique<net::Connection>(context.loop, static_cast<net::MessageHandler&>(*this), context.net,

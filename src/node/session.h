@@ -214,6 +214,7 @@ class Session final : private net::MessageHandler {
   Status on_put_arena(const wire::Header& header, Bytes meta);
   bool take_some();
   bool take_next();
+  void on_taken_timer();
   void tell_taken();
 
   // session_body.cc: GET and PUT
@@ -288,10 +289,12 @@ class Session final : private net::MessageHandler {
   SliceLine::User remove_slices_;
   std::size_t removals_ = 0;  // REMOVEs that are answered when they are written
   std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // what the store calls back finds it gone
-  std::uint64_t receiving_put_ = 0;              // whose PUT data is coming in now; 0 = nobody's: it is discarded
-  std::uint64_t taking_put_ = 0;                 // the same of PUT arena
-  Bytes taking_;                                 // what of it is still to be copied from the arena
-  SliceLine::User arena_slices_;                 // while that takes more than a turn
+  std::uint64_t receiving_put_ = 0;  // whose PUT data is coming in now; 0 = nobody's: it is discarded
+  std::uint64_t taking_put_ = 0;     // the same of PUT arena
+  Bytes taking_;                     // what of it is still to be copied from the arena
+  SliceLine::User arena_slices_;     // while that takes more than a turn
+  std::uint64_t taking_bytes_ = 0;   // all of it
+  io::Timer taken_timer_;
   std::uint64_t arena_taken_ = 0;                // messages
   std::uint64_t arena_told_ = 0;                 // of these, those that the client has been told of
   std::uint64_t arena_untold_bytes_ = 0;         // of the others

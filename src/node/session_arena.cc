@@ -10,8 +10,10 @@ namespace {
 
 // Copied and hashed before others get their turn: 0.2 ms or less.
 constexpr std::size_t kTakenAtOnce = std::size_t{1} << 20;
-// By the time that this part of an arena was taken the client hears of it (wire.md).
-constexpr std::uint64_t kArenaParts = 16;
+// By the time that so much, or a sixteenth of the arena, was taken the client hears of it (wire.md).
+constexpr std::uint64_t kUntoldMax = std::uint64_t{1} << 20;
+// And by the time that so long has passed: one that waits for room sends nothing that would be answered.
+constexpr Duration kToldLater = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -50,10 +52,10 @@ Status Session::on_put_arena(const wire::Header& header, Bytes meta) {
     if (Status begun = op.begin_slabs(header, data->key_first, data->checksums); !begun) return begun;
     taking_put_ = header.request_id;
     taking_ = arena_->bytes().subspan(data->offset, data->checksums.size() * slab_bytes);
-    arena_untold_bytes_ += taking_.size();
     context_.counters.put_arena_bytes.add(taking_.size());
     touch_put(found->second);
   }
+  taking_bytes_ = taking_.size();
   if (take_some()) {
     connection_->hold();
     arena_slices_.enter();
@@ -72,8 +74,10 @@ bool Session::take_some() {
   }
   if (!taking_.empty()) return true;
   ++arena_taken_;
-  if (arena_untold_bytes_ >= arena_->size() / kArenaParts) tell_taken();
+  arena_untold_bytes_ += taking_bytes_;
+  if (arena_untold_bytes_ >= std::min(arena_->size() / 16, kUntoldMax)) tell_taken();
   if (found != puts_.end()) end_put_message(std::exchange(taking_put_, 0));
+  if (arena_told_ != arena_taken_ && !taken_timer_.armed()) taken_timer_.arm_in(kToldLater);
   return false;
 }
 
@@ -83,6 +87,11 @@ bool Session::take_next() {
   connection_->resume();
   connection_->flush();
   return false;
+}
+
+void Session::on_taken_timer() {
+  tell_taken();
+  connection_->flush();
 }
 
 // The places of what was taken are the client's again.

@@ -182,19 +182,25 @@ TEST_F(SessionArenaTest, EachConnectionHasItsOwn) {
   EXPECT_TRUE(wire::bit(wire::decode<wire::PutReply>(reply.header, reply.meta)->failed, 0));
 }
 
-TEST_F(SessionArenaTest, TheDepotTellsOfWhatItHasTakenBeforeAPutEnds) {
-  start();
-  ArenaClient client = connect();
-  const std::size_t slabs = client.arena->size() / 16 / records.slab_bytes() / 2;  // half of what it may keep
-  const std::size_t keys = slabs;
-  client.raw->send(records.put(60, client.ns, 0, keys));
-  place(client, 0, keys, 0, slabs, 0);
-  client.raw->send(head(60, 0, keys, 0, slabs, 0));
-  place(client, 0, keys, slabs, 2 * slabs, 1 << 20);
-  client.raw->send(head(60, 0, keys, slabs, 2 * slabs, 1 << 20));
-  const net::Received told = client.raw->next();
-  ASSERT_EQ(told.header.opcode, wire::Opcode::kTaken);
-  EXPECT_EQ(wire::decode<wire::Taken>(told.header, told.meta)->messages, 2U);
+TEST_F(SessionArenaTest, TheDepotTellsOfEachMegabyteThatItHasTaken) {
+  for (const std::uint64_t bytes : {16U << 20, 64U << 20}) {
+    NodeOptions options = test_options();
+    options.limits.arena_bytes = bytes;
+    start(options);
+    ArenaClient client = connect();
+    constexpr std::size_t kKeys = 682;  // 8 MiB
+    constexpr std::size_t kStep = 128;  // slabs of a message
+    const std::size_t slabs = kKeys * records.layers();
+    client.raw->send(records.put(60, client.ns, 0, kKeys));
+    for (std::size_t slab = 0; slab < slabs; slab += kStep) {
+      const std::size_t end = std::min(slab + kStep, slabs);
+      place(client, 0, kKeys, slab, end, slab * records.slab_bytes());
+      client.raw->send(head(60, 0, kKeys, slab, end, slab * records.slab_bytes()));
+    }
+    std::uint64_t told = 0;
+    while (client.raw->next().header.opcode == wire::Opcode::kTaken) ++told;
+    EXPECT_GE(told, 7U);
+  }
 }
 
 TEST_F(SessionArenaTest, WhatIsOfNoUseIsCountedAndNotRead) {
@@ -202,16 +208,33 @@ TEST_F(SessionArenaTest, WhatIsOfNoUseIsCountedAndNotRead) {
   ArenaClient client = connect();
   EXPECT_EQ(put(client, 0, 2, 0).header.status, Code::kOk);
   client.raw->send(head(99, 5, 2, 0, 6, ~std::uint64_t{0}));  // of no PUT: where its slabs lie is nobody's business
-  EXPECT_EQ(put(client, 0, 2, 0).header.status, Code::kOk);   // there already: answered before its slabs come
+  const net::Received told = client.raw->next();
+  ASSERT_EQ(told.header.opcode, wire::Opcode::kTaken) << "whoever has no room may wait for that alone";
+  EXPECT_EQ(wire::decode<wire::Taken>(told.header, told.meta)->messages, 2U);
+  EXPECT_EQ(put(client, 0, 2, 0).header.status, Code::kOk);  // there already: answered before its slabs come
   EXPECT_EQ(put(client, 2, 2, 0).header.status, Code::kOk);
   EXPECT_EQ(client.taken, 4U);
-  EXPECT_EQ(rig->stat("node", "put_arena_bytes"), 2 * 2 * 3 * 4096U);
+  EXPECT_EQ(rig->stat("node", "put_arena_bytes"), 2 * 2 * 3 * 4096U) << "of those that were of use";
   client.raw->send(records.put(70, client.ns, 10, 2));
+  place(client, 10, 2, 0, 2, 0);
+  client.raw->send(head(70, 10, 2, 0, 2, 0));
   client.raw->send(wire::frame({.request_id = 70}, wire::Cancel{}));
-  client.raw->send(head(70, 10, 2, 0, 6, 0));
   EXPECT_EQ(client.next().header.status, Code::kCancelled);
+  EXPECT_EQ(client.taken, 5U);
+  client.raw->send(head(70, 10, 2, 2, 6, 0));
   EXPECT_EQ(put(client, 4, 2, 0).header.status, Code::kOk);
-  EXPECT_EQ(client.taken, 6U);
+  EXPECT_EQ(client.taken, 7U);
+}
+
+TEST_F(SessionArenaTest, WhoWaitsForRoomIsToldOfLittle) {
+  start();
+  ArenaClient client = connect();
+  client.raw->send(records.put(60, client.ns, 0, 4));
+  place(client, 0, 4, 0, 1, 0);
+  client.raw->send(head(60, 0, 4, 0, 1, 0));
+  const net::Received told = client.raw->next();
+  ASSERT_EQ(told.header.opcode, wire::Opcode::kTaken);
+  EXPECT_EQ(wire::decode<wire::Taken>(told.header, told.meta)->messages, 1U);
 }
 
 // Each ends the connection at once, and leaves nothing.

@@ -326,6 +326,7 @@ void Session::end_put(std::uint64_t id, const Error& why) {
   put.op->abort();
   context_.counters.ops.sub(1);
   (why.code == Code::kTimeout ? context_.counters.timeouts : context_.counters.cancelled).add();
+  tell_taken();
   static_cast<void>(refuse(wire::Opcode::kPutReply, id, why));
 }
 

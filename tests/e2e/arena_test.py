@@ -103,6 +103,20 @@ class Arena(unittest.TestCase):
             with self.subTest(flags=flags), DepotProcess(**SMALL, extra=flags) as depot:
                 self.check(depot, False)
 
+    def test_puts_of_what_is_there_leave_room_for_others(self):
+        with DepotProcess(**SMALL) as depot:
+            client = self.client(depot)
+            for round in range(20):     # answered while slabs are on their way: they are of no use
+                self.assertTrue(client.put(0))
+            self.assertTrue(client.put(1000))
+            self.assertEqual(client.get(1000), BATCH)
+        for size in ("1GiB", "256KiB"):     # much more than a client uses, and one slab at a time
+            with DepotProcess(**SMALL, extra=["--put-arena", size]) as depot:
+                client = self.client(depot)
+                for round in range(3):
+                    self.assertTrue(client.put(round * 1000))
+                self.assertGreater(depot.metrics()["kvdepot_put_arena_bytes_total"], 0)
+
     def test_a_client_that_is_killed_gives_it_up(self):
         with DepotProcess(**SMALL) as depot:
             firsts = (100_000, 200_000, 300_000)

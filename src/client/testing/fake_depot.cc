@@ -53,6 +53,11 @@ class FakeDepot::Session final : public net::MessageHandler {
   }
 
   [[nodiscard]] bool closed() const { return closed_; }
+  void tell_taken() {
+    if (arena_ == nullptr) return;
+    send(wire::frame({}, wire::Taken{arena_taken_}));
+    connection_.flush();
+  }
 
  private:
   struct Getting {
@@ -514,6 +519,10 @@ void FakeDepot::restart() { listen(address_); }
 void FakeDepot::scribble() {
   const std::vector<std::byte> noise(memory_at_, std::byte{0x5C});
   KVD_CHECK(::pwrite(memory_.get(), noise.data(), noise.size(), 0) == static_cast<ssize_t>(noise.size()));
+}
+
+void FakeDepot::tell_taken() {
+  for (const auto& session : sessions_) session->tell_taken();
 }
 
 void FakeDepot::drop_connections() { sessions_.clear(); }

@@ -69,6 +69,8 @@ class FakeDepot {
   // Writes over all that it has lent; places what it lends from now on from the beginning of its memory again.
   void scribble();
   void reuse_memory() { memory_at_ = 0; }
+  // Says what it has taken from arenas and kept to itself.
+  void tell_taken();
   // Closes the connections only.
   void drop_connections();
 
