@@ -341,6 +341,7 @@ void Core::on_deadline(std::uint32_t slot) {
   const bool dead = stalled && is_data(channel) && running.deadline.word_used_up(loop_.now(), signs);
   if (stalled) fail_breaker();
   end_early(running, Code::kTimeout, kTooLate);
+  pump_puts();  // others may have waited in line behind it
   if (!dead || !channel.ready()) return;
   data_made_anew_ = true;
   channel.reset({Code::kTimeout, 0, "the depot is there and sends nothing"});

@@ -82,7 +82,7 @@ TEST(ServeOptions, SpinningIsBounded) {
 
 TEST(ServeOptions, ArenasAreBounded) {
   EXPECT_EQ(complaint({{"flash", {"0"}}, {"put-arena", {"0"}}}), "");
-  EXPECT_EQ(complaint({{"flash", {"0"}}, {"put-arena", {"1GiB"}}}), "");
+  EXPECT_EQ(complaint({{"flash", {"0"}}, {"put-arena", {"64MiB"}}}), "");
   EXPECT_NE(complaint({{"flash", {"0"}}, {"put-arena", {"63KiB"}}}).find("--put-arena"), std::string::npos);
   EXPECT_NE(complaint({{"flash", {"0"}}, {"put-arena", {"1025MiB"}}}).find("--put-arena"), std::string::npos);
 }

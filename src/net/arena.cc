@@ -1,5 +1,6 @@
 #include "net/arena.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <utility>
@@ -29,7 +30,10 @@ Result<std::unique_ptr<Arena>> Arena::map(io::PrivateFd file, std::uint64_t byte
 Arena::Arena(io::PrivateFd file, std::byte* base, std::uint64_t size, bool writable)
     : file_(std::move(file)), base_(base), size_(size), writable_(writable) {}
 
-Arena::~Arena() { ::munmap(base_, size_); }
+Arena::~Arena() {
+  ::munmap(base_, size_);
+  if (!writable_) ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size_));
+}
 
 MutableBytes Arena::writable() const noexcept {
   KVD_CHECK(writable_);

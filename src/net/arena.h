@@ -2,8 +2,9 @@
 // one connection, and maps it for reading; the client maps it for writing. What lies where is the client's business.
 //
 // Whoever reads it has to expect that the other side writes meanwhile: bytes are copied out once, and what is looked at
-// is the copy (node/put_op.h). It keeps its size, so no access faults. Each side's mapping ends with the object; the
-// memory goes with the last one. One thread each.
+// is the copy (node/put_op.h). It keeps its size, so no access faults. Each side's mapping ends with the object. The
+// memory goes with the depot's, whether or not its client still holds the file: it is charged to who touched it first,
+// which may be the depot. One thread each.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace kvd::net {
 class Arena {
  public:
   static constexpr std::uint64_t kBytesMin = std::uint64_t{64} << 10;
-  static constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 30;
+  static constexpr std::uint64_t kBytesMax = std::uint64_t{64} << 20;  // unmapping it takes no longer than a slice
 
   // A new one, the depot's, for reading. Requires kBytesMin <= bytes <= kBytesMax. kNoSpace, kIo.
   static Result<std::unique_ptr<Arena>> create(std::uint64_t bytes);
@@ -34,15 +35,13 @@ class Arena {
   // Requires map().
   [[nodiscard]] MutableBytes writable() const noexcept;
 
-  // What the client is given; none after close_file().
+  // What the client is given; the depot's side has it.
   [[nodiscard]] int fd() const noexcept { return file_.get(); }
-  // The client has it now.
-  void close_file() noexcept { file_.reset(); }
 
  private:
   Arena(io::PrivateFd file, std::byte* base, std::uint64_t size, bool writable);
 
-  io::PrivateFd file_;
+  io::PrivateFd file_;  // the depot's
   std::byte* base_;
   std::uint64_t size_;
   bool writable_;

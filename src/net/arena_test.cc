@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include <gtest/gtest.h>
 
@@ -26,13 +29,25 @@ Sides make_sides() {
 
 TEST(Arena, ShowsTheDepotWhatTheClientWrites) {
   Sides sides = make_sides();
-  sides.depot->close_file();
   EXPECT_EQ(sides.depot->size(), kArenaBytes);
   sides.client->writable()[kArenaBytes - 1] = std::byte{7};
   EXPECT_EQ(sides.depot->bytes()[kArenaBytes - 1], std::byte{7});
   EXPECT_EQ(sides.depot->bytes()[0], std::byte{0});
   sides.client.reset();
-  EXPECT_EQ(sides.depot->bytes()[kArenaBytes - 1], std::byte{7}) << "the memory lasts as long as a mapping";
+  EXPECT_EQ(sides.depot->bytes()[kArenaBytes - 1], std::byte{7}) << "the memory lasts as long as the depot's side";
+}
+
+TEST(Arena, TheMemoryGoesWithTheDepotsSide) {
+  Sides sides = make_sides();
+  const io::UniqueFd kept(::dup(sides.depot->fd()));
+  std::ranges::fill(sides.client->writable(), std::byte{7});
+  struct stat before{}, after{};
+  ASSERT_EQ(::fstat(kept.get(), &before), 0);
+  EXPECT_EQ(static_cast<std::uint64_t>(before.st_blocks) * 512, kArenaBytes);
+  sides.depot.reset();
+  ASSERT_EQ(::fstat(kept.get(), &after), 0);
+  EXPECT_EQ(after.st_blocks, 0) << "though its client holds mapping and file";
+  EXPECT_EQ(sides.client->bytes()[0], std::byte{0});
 }
 
 TEST(Arena, KeepsItsSizeWhoeverHasTheFile) {

@@ -10,13 +10,10 @@
 namespace kvd::node {
 namespace {
 
-// Where bytes nobody needs go; written by every loop of the process and read by none.
 // Received in one call: what is verified right behind it is still in the second-level cache.
 constexpr std::size_t kReceiveBytesMax = std::size_t{256} << 10;
 
-// Of what is taken from an arena: the pool's memory is cold, and nobody reads it soon.
-constexpr bool kPastCache = true;
-
+// Where bytes nobody needs go; written by every loop of the process and read by none.
 constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
 thread_local std::array<std::byte, kScratchBytes> scratch;
 
@@ -102,6 +99,7 @@ Status PutOp::begin_slabs(const wire::Header& header, std::uint32_t key_first, w
 
 void PutOp::take(Bytes from) {
   const std::size_t slab_bytes = request_.shape.slab_bytes;
+  const bool past_cache = keys_->count() * request_.shape.record_bytes() >= block::kPastCacheBytes;
   while (!from.empty()) {
     const std::size_t key = slab_ % keys_->count();
     const std::size_t layer = slab_ / keys_->count();
@@ -110,7 +108,7 @@ void PutOp::take(Bytes from) {
     if (record.handle) {
       if (slab_landed_ == 0) hasher_.emplace(record.handle.seed(), static_cast<std::uint32_t>(layer), slab_bytes);
       const MutableBytes slab = record.handle.slab(static_cast<std::uint16_t>(layer));
-      block::copy_and_hash(*hasher_, from.first(n), slab.subspan(slab_landed_, n), kPastCache);
+      block::copy_and_hash(*hasher_, from.first(n), slab.subspan(slab_landed_, n), past_cache);
     }
     from = from.subspan(n);
     slab_landed_ += n;

@@ -31,10 +31,8 @@ bool Session::make_arena() {
 
 void Session::offer_arena() {
   const int fd = arena_->fd();
-  connection_->send({.head = wire::frame({}, wire::Arena{.bytes = arena_->size()}),
-                     .body = {},
-                     .on_done = [this] { arena_->close_file(); },
-                     .descriptor = fd});
+  connection_->send(
+      {.head = wire::frame({}, wire::Arena{.bytes = arena_->size()}), .body = {}, .on_done = {}, .descriptor = fd});
 }
 
 // What fits into a turn is taken at once. Of more the connection waits, as it would for payload, so no second message
