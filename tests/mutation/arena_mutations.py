@@ -20,11 +20,11 @@ MUTATIONS = [
     ("what is taken is published unverified", "src/node/put_op.cc",
      "    if (record.handle) judge_slab(key, layer, hasher_->finish());", "", *NODE),
     ("the arena is read again for the checksum", "src/node/put_op.cc",
-     "      block::copy_and_hash(*hasher_, from.first(n), slab.subspan(slab_landed_, n), kPastCache);",
+     "      block::copy_and_hash(*hasher_, from.first(n), slab.subspan(slab_landed_, n), past_cache);",
      "      std::ranges::copy(from.first(n), slab.data() + slab_landed_);\n"
      "      if (slab_landed_ + n == slab_bytes) hasher_->add(Bytes(from.data() - slab_landed_, slab_bytes));", *NODE),
     ("what is verified is not what is published", "src/node/put_op.cc",
-     "      block::copy_and_hash(*hasher_, from.first(n), slab.subspan(slab_landed_, n), kPastCache);",
+     "      block::copy_and_hash(*hasher_, from.first(n), slab.subspan(slab_landed_, n), past_cache);",
      "      hasher_->add(from.first(n));\n"
      "      if (slab_landed_ + n == slab_bytes)\n"
      "        std::ranges::copy(Bytes(from.data() - slab_landed_, slab_bytes), slab.data());",
