@@ -60,6 +60,7 @@ void Channel::stop() {
   connection_.reset();
   memory_.reset();
   keeper_.reset();
+  arena_.reset();
 }
 
 void Channel::reset(const Error& why) {
@@ -125,6 +126,7 @@ void Channel::lost(const Error& why) {
   // Unmapping what was read of a large pool takes long: whoever waits is told before.
   const SharedMapping memory = std::move(memory_);
   keeper_.reset();
+  arena_.reset();
   const bool was_ready = state_ == State::kReady;
   if (was_ready && loop_.now() - ready_since_ >= kStable) backoff_.reset();
   resolver_.cancel();
@@ -149,6 +151,7 @@ Status Channel::on_message(const wire::Header& header, Bytes meta) {
   if (state_ == State::kAuth) return on_auth_reply(header, meta);
   if (state_ == State::kMemory) return on_memory(header, meta);
   if (state_ == State::kKeeper) return on_keeper(header);
+  if (state_ == State::kArena) return on_arena(header, meta);
   if (state_ == State::kRings) return on_rings(header, meta);
   if (header.opcode == wire::Opcode::kOpenReply) return on_open_reply(header, meta);
   return user_.on_message(*this, header, meta);
@@ -172,6 +175,7 @@ Status Channel::on_hello(const wire::Header& header, Bytes meta) {
   if ((reply->features & ~features()) != 0) return fail(Code::kCorrupt, "the depot does what it was not asked for");
   gives_memory_ = (reply->features & wire::kFeatureSharedMemory) != 0;
   gives_keeper_ = (reply->features & wire::kFeatureKeep) != 0;
+  gives_arena_ = (reply->features & wire::kFeatureArena) != 0;
   gives_rings_ = (reply->features & wire::kFeatureRings) != 0;
   takes_put_parts_ = (reply->features & wire::kFeaturePutParts) != 0;
   if ((reply->features & wire::kFeatureToken) == 0) return let_in();
@@ -196,6 +200,8 @@ Status Channel::let_in() {
     state_ = State::kMemory;
   } else if (gives_keeper_ && keeper_ == nullptr) {
     state_ = State::kKeeper;
+  } else if (gives_arena_ && arena_ == nullptr) {
+    state_ = State::kArena;
   } else if (gives_rings_ && !stream_->uses_rings()) {
     state_ = State::kRings;
   } else {
@@ -239,6 +245,20 @@ Status Channel::renew_memory() {
   return {};
 }
 
+Status Channel::on_arena(const wire::Header& header, Bytes meta) {
+  if (header.opcode != wire::Opcode::kArena) return fail(Code::kCorrupt, "the depot did not give an arena first");
+  const auto given = wire::decode<wire::Arena>(header, meta);
+  if (!given) return fail(given.error());
+  auto arena = net::Arena::map(connection_->take_descriptor(), given->bytes);
+  if (arena) {
+    arena_ = std::make_shared<ArenaRoom>(std::move(*arena));
+    return let_in();
+  }
+  options_.arena = false;
+  connection_->close({Code::kUnavailable, arena.error().sys_errno, arena.error().what});
+  return {};
+}
+
 // From here on both sides send through the rings.
 Status Channel::on_rings(const wire::Header& header, Bytes meta) {
   if (header.opcode != wire::Opcode::kRings) return fail(Code::kCorrupt, "the depot did not give its rings first");
@@ -258,7 +278,8 @@ Status Channel::on_rings(const wire::Header& header, Bytes meta) {
 std::uint64_t Channel::features() const noexcept {
   return (options_.shared_memory ? wire::kFeatureSharedMemory : 0) |
          (options_.shared_memory && keep_ ? wire::kFeatureKeep : 0) | (options_.rings ? wire::kFeatureRings : 0) |
-         (options_.put_parts ? wire::kFeaturePutParts : 0) | (token_.empty() ? 0 : wire::kFeatureToken);
+         (options_.arena ? wire::kFeatureArena : 0) | (options_.put_parts ? wire::kFeaturePutParts : 0) |
+         (token_.empty() ? 0 : wire::kFeatureToken);
 }
 
 Status Channel::become_ready() {

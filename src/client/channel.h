@@ -1,8 +1,8 @@
 // Channel: one of a client's two connections to its depot (control or data), from the first attempt to connect over
 // HELLO and OPEN to loss and the next attempt, for ever. What it carries is its user's.
 //
-//   kIdle -> kDialing -> kHello (-> kAuth) (-> kMemory) (-> kKeeper) (-> kRings) -> kReady -> (loss) kBackoff ->
-//   kDialing ...
+//   kIdle -> kDialing -> kHello (-> kAuth) (-> kMemory) (-> kKeeper) (-> kArena) (-> kRings) -> kReady -> (loss)
+//   kBackoff -> kDialing ...
 // A handshake that takes longer than kHandshakeLimit is a loss. Attempts back off from 10 ms to 1 s; a connection that
 // stayed ready for a second starts from 10 ms again. A depot that offers its memory and whose memory cannot be mapped
 // (no address space, a proxy between) is not asked for it again. To get at memory a channel that wants it tries the
@@ -17,6 +17,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "client/arena_room.h"
 #include "client/backoff.h"
 #include "client/loan.h"
 #include "client/namespace_table.h"
@@ -60,6 +61,7 @@ struct ChannelOptions {
   std::uint64_t seed = 0;            // of the back-off's jitter
   net::MakeDialer make_dialer = {};  // empty = sockets
   bool shared_memory = false;        // ask for the depot's memory, where there is a unix socket
+  bool arena = false;                // the same of an arena for what is put
   bool rings = false;                // send through memory, where there is a unix socket
   bool put_parts = false;            // send bodies of puts in parts of layers, where the depot takes them
   // Gives the token that the depot may ask for, once for each connection; empty = there is none.
@@ -110,6 +112,8 @@ class Channel final : private net::MessageHandler {
   // What makes the depot keep what it lends to GETs that ask for that; null unless the depot gave it. Ends with the
   // connection, or later.
   [[nodiscard]] const SharedKeeper& keeper() const noexcept { return keeper_; }
+  // The arena through which puts go; null unless the depot gave one. Ends with the connection, and the puts on it.
+  [[nodiscard]] const std::shared_ptr<ArenaRoom>& arena() const noexcept { return arena_; }
   // The distant past without a connection.
   [[nodiscard]] Signs signs() const;
   // The depot has said that it is there, on the other channel.
@@ -118,7 +122,18 @@ class Channel final : private net::MessageHandler {
   void note_body() { body_at_ = loop_.now(); }
 
  private:
-  enum class State : std::uint8_t { kIdle, kDialing, kHello, kAuth, kMemory, kKeeper, kRings, kReady, kBackoff };
+  enum class State : std::uint8_t {
+    kIdle,
+    kDialing,
+    kHello,
+    kAuth,
+    kMemory,
+    kKeeper,
+    kArena,
+    kRings,
+    kReady,
+    kBackoff
+  };
 
   void dial();
   void dial_port(const net::Endpoint& endpoint);
@@ -132,9 +147,12 @@ class Channel final : private net::MessageHandler {
   Status on_auth_reply(const wire::Header& header, Bytes meta);
   Status on_memory(const wire::Header& header, Bytes meta);
   Status on_keeper(const wire::Header& header);
+  Status on_arena(const wire::Header& header, Bytes meta);
   Status on_rings(const wire::Header& header, Bytes meta);
   [[nodiscard]] std::uint64_t features() const noexcept;
-  [[nodiscard]] bool takes_memory() const noexcept { return options_.shared_memory || options_.rings; }
+  [[nodiscard]] bool takes_memory() const noexcept {
+    return options_.shared_memory || options_.arena || options_.rings;
+  }
   Status let_in();
   Status become_ready();
   Status on_open_reply(const wire::Header& header, Bytes meta);
@@ -165,6 +183,7 @@ class Channel final : private net::MessageHandler {
   std::string token_;                // shown on this connection when it is asked for
   bool gives_memory_ = false;        // the depot has agreed to
   bool gives_keeper_ = false;        // the same
+  bool gives_arena_ = false;         // the same
   bool gives_rings_ = false;         // the same
   bool takes_put_parts_ = false;
   bool keep_ = true;                   // asked for; not any more once a keeper did not arrive
@@ -172,6 +191,7 @@ class Channel final : private net::MessageHandler {
   std::uint32_t credits_ = 0;
   SharedMapping memory_;
   SharedKeeper keeper_;
+  std::shared_ptr<ArenaRoom> arena_;
   Time body_at_ = Time::min();
   Time word_at_ = Time::min();
   std::unordered_map<NamespaceId, Handle> handles_;

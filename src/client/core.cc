@@ -36,6 +36,7 @@ Core::Core(io::Loop& loop, OpTable& ops, const NamespaceTable& namespaces, Clien
                                 .make_dialer = options_.make_dialer,
                                 // Views may end while they are copied; only verification tells.
                                 .shared_memory = options_.shared_memory && options_.verify,
+                                .arena = options_.shared_memory && options_.verify,
                                 .put_parts = true,
                                 .token = options_.token}),
             .draining = {}},
@@ -159,7 +160,7 @@ void Core::start_op(Op& op) {
   if (request.kind == OpKind::kGet) {
     running.get = std::make_unique<GetFlow>(op, ops_, state_.get, options_.verify);
   } else if (request.kind == OpKind::kPut) {
-    running.put = std::make_unique<PutFlow>(op, side.channel.takes_put_parts());
+    running.put = std::make_unique<PutFlow>(op, side.channel.takes_put_parts(), side.channel.arena());
     update_owed(running);
   }
   arm_deadline(running);
@@ -340,6 +341,7 @@ void Core::on_deadline(std::uint32_t slot) {
   const bool dead = stalled && is_data(channel) && running.deadline.word_used_up(loop_.now(), signs);
   if (stalled) fail_breaker();
   end_early(running, Code::kTimeout, kTooLate);
+  pump_puts();  // others may have waited in line behind it
   if (!dead || !channel.ready()) return;
   data_made_anew_ = true;
   channel.reset({Code::kTimeout, 0, "the depot is there and sends nothing"});

@@ -29,6 +29,8 @@ namespace kvd::client {
 inline constexpr std::size_t kSendQueueHigh = std::size_t{2} << 20;
 // Slabs hashed in one turn of the loop before others get theirs (0.2-0.4 ms).
 inline constexpr std::size_t kHashBytesPerTurn = std::size_t{8} << 20;
+// Slabs copied to the arena, and hashed, in one turn: the same time.
+inline constexpr std::size_t kPutCopiesPerTurn = std::size_t{2} << 20;
 inline constexpr std::uint32_t kProbesBeforeReset = 3;  // unanswered probes until the connections are made anew
 inline constexpr std::uint32_t kUnpinsMax = 1024;       // unanswered UNPINs; more are dropped, leases expire anyway
 // Copied from the depot's memory in one turn of the loop before others get theirs: as much as a receive call brings
@@ -161,6 +163,8 @@ class Core final : private ChannelUser {
   void pump_puts();
   bool pump_put(Running& running, std::size_t& budget);
   void on_body_sent(std::uint32_t slot, OpId id, std::size_t bytes);
+  void on_told(Channel& channel, std::size_t bytes);
+  Status on_taken(Channel& channel, const wire::Header& header, Bytes meta);
   void update_owed(Running& running);
   void on_drained(Channel& channel) override;
 

@@ -37,13 +37,19 @@ void Core::on_drained(Channel& channel) {
 void Core::pump_puts() {
   if (pumping_ || stopped_) return;
   pumping_ = true;
-  std::size_t budget = kHashBytesPerTurn;
+  std::size_t budget = data_.channel.arena() == nullptr ? kHashBytesPerTurn : kPutCopiesPerTurn;
+  bool waits_for_room = false;
   while (!puts_.empty() && data_.channel.ready() && !data_.channel.connection().congested() && budget > 0) {
     const std::uint32_t slot = puts_.front();
     puts_.pop_front();
     Running& running = running_[slot];
     running.pumping = false;
     if (running.id == 0 || running.put == nullptr || !running.put->ready()) continue;
+    if (!running.put->has_room()) {  // on_taken() comes
+      running.pumping = waits_for_room = true;
+      puts_.push_front(slot);
+      break;
+    }
     const bool more = pump_put(running, budget);
     data_.channel.connection().flush();
     if (!more || running.put == nullptr || running.pumping) continue;  // flush() may have ended the op
@@ -56,7 +62,8 @@ void Core::pump_puts() {
     }
   }
   pumping_ = false;
-  if (puts_.empty() || !data_.channel.ready() || data_.channel.connection().congested() || pump_posted_) return;
+  if (puts_.empty() || waits_for_room || !data_.channel.ready()) return;
+  if (data_.channel.connection().congested() || pump_posted_) return;
   pump_posted_ = true;
   loop_.post([this] {
     pump_posted_ = false;
@@ -73,6 +80,12 @@ bool Core::pump_put(Running& running, std::size_t& budget) {
   PutFlow::Message message = flow.take();
   if (message.bytes < step) budget = step - message.bytes;
   running.turn_bytes += message.bytes;
+  if (message.body.empty()) {  // nothing of the caller's is borrowed: it goes out whatever becomes of the operation
+    const auto on_done = [this, &channel = data_.channel, bytes = message.bytes] { on_told(channel, bytes); };
+    data_.channel.connection().send({.head = std::move(message.head), .body = {}, .on_done = on_done});
+    update_owed(running);
+    return flow.ready();
+  }
   const std::uint32_t slot = op_of(running).slot;
   const auto on_done = [this, slot, id = running.id, bytes = message.bytes] { on_body_sent(slot, id, bytes); };
   running.bodies.push_back(data_.channel.connection().send(
@@ -89,6 +102,22 @@ void Core::on_body_sent(std::uint32_t slot, OpId id, std::size_t bytes) {
   running.bodies.pop_front();
   running.channel->note_body();
   update_owed(running);
+}
+
+// The depot knows of slabs in the arena.
+void Core::on_told(Channel& channel, std::size_t bytes) {
+  if (!channel.ready()) return;
+  state_.bytes_stored.add(bytes);
+  channel.note_body();
+}
+
+Status Core::on_taken(Channel& channel, const wire::Header& header, Bytes meta) {
+  const auto told = wire::decode<wire::Taken>(header, meta);
+  if (!told) return fail(told.error());
+  if (channel.arena() == nullptr) return fail(Code::kCorrupt, "the depot has taken what was not sent");
+  if (Status taken = channel.arena()->taken(told->messages); !taken) return taken;
+  pump_puts();
+  return {};
 }
 
 }  // namespace kvd::client

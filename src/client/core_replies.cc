@@ -17,6 +17,7 @@ Status Core::on_message(Channel& channel, const wire::Header& header, Bytes meta
     if (breaker_.open()) close_breaker();  // also when it comes after its deadline: the depot is back
     return {};
   }
+  if (header.opcode == wire::Opcode::kTaken) return on_taken(channel, header, meta);
   if (header.opcode == wire::Opcode::kUnpinReply) {
     if (unpins_ > 0) --unpins_;
     return {};

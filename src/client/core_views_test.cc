@@ -80,8 +80,8 @@ TEST_F(CoreViews, TheDataConnectionAsksForMemoryAndTheOtherForRings) {
   start();
   std::ranges::sort(rig->depot->features_asked);
   EXPECT_EQ(rig->depot->features_asked,
-            (std::vector<std::uint64_t>{wire::kFeatureRings,
-                                        wire::kFeatureSharedMemory | wire::kFeatureKeep | wire::kFeaturePutParts}));
+            (std::vector<std::uint64_t>{wire::kFeatureRings, wire::kFeatureSharedMemory | wire::kFeatureKeep |
+                                                                 wire::kFeaturePutParts | wire::kFeatureArena}));
   CoreRig without;
   std::ranges::sort(without.depot->features_asked);
   EXPECT_EQ(without.depot->features_asked, (std::vector<std::uint64_t>{0, wire::kFeaturePutParts}));

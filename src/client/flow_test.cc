@@ -1,5 +1,9 @@
 // GetFlow and PutFlow alone: messages in, places and announcements out; no sockets.
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include <gtest/gtest.h>
 
@@ -250,6 +254,69 @@ TEST_F(FlowTest, PartsRunOnAcrossLayersAndEndWithWhatIsReleased) {
   EXPECT_FALSE(flow.all_taken());
   expect_next(kKeys + kPart, 3 * kKeys - kPart);
   EXPECT_TRUE(flow.all_taken());
+}
+
+TEST_F(FlowTest, SlabsAreCopiedToTheArenaAndTheMessageSaysWhereTheyLie) {
+  const auto depot = *net::Arena::create(std::uint64_t{1} << 20);
+  const auto room =
+      std::make_shared<ArenaRoom>(*net::Arena::map(io::PrivateFd(io::UniqueFd(::dup(depot->fd()))), depot->size()));
+  Op& op = make(OpKind::kPut, 4, 2);
+  op.released[0] = 0b0011;
+  {
+    PutFlow flow(op, false, room);
+    ASSERT_TRUE(flow.ready() && flow.has_room() && flow.prepare(SIZE_MAX));
+    const PutFlow::Message message = flow.take();
+    EXPECT_TRUE(message.body.empty());
+    EXPECT_EQ(message.bytes, 4 * kSlab);
+    const auto header = *wire::decode_header(message.head);
+    EXPECT_EQ(header.layer_count, 0);
+    const auto data = *wire::decode<wire::PutArena>(header, Bytes(message.head).subspan(wire::kHeaderBytes));
+    ASSERT_EQ(data.checksums.size(), 4U);
+    EXPECT_EQ(data.key_first, 0U);
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      const Bytes there = depot->bytes().subspan(data.offset + i * kSlab, kSlab);
+      EXPECT_TRUE(std::ranges::equal(there, Bytes(memory_).subspan(i * kSlab, kSlab)));
+      EXPECT_EQ(data.checksums[i], block::slab_checksum(1000 + i % 2, i / 2, there));
+    }
+    op.released[0] = 0b1111;
+    ASSERT_TRUE(flow.has_room());  // it has begun the next message
+  }
+  EXPECT_TRUE(room->begin(100).has_value()) << "what its end has dropped is free";
+  EXPECT_EQ(room->under_way(), 1U);
+}
+
+TEST_F(FlowTest, PartsFitIntoASmallArena) {
+  const auto depot = *net::Arena::create(net::Arena::kBytesMin);
+  const auto room =
+      std::make_shared<ArenaRoom>(*net::Arena::map(io::PrivateFd(io::UniqueFd(::dup(depot->fd()))), depot->size()));
+  Op& op = make(OpKind::kPut, 4, 1000);
+  op.released[0] = 0b1111;
+  PutFlow flow(op, true, room);
+  std::uint64_t messages = 0;
+  for (; !flow.all_taken(); ++messages) {
+    ASSERT_TRUE(room->taken(messages).has_value());
+    ASSERT_TRUE(flow.has_room() && flow.prepare(SIZE_MAX));
+    EXPECT_LE(flow.take().bytes, room->stretch_max());
+  }
+  EXPECT_GE(messages, 25U);
+}
+
+TEST_F(FlowTest, WithoutRoomInTheArenaAPutWaits) {
+  const auto depot = *net::Arena::create(std::uint64_t{64} << 10);
+  const auto room =
+      std::make_shared<ArenaRoom>(*net::Arena::map(io::PrivateFd(io::UniqueFd(::dup(depot->fd()))), depot->size()));
+  Op& op = make(OpKind::kPut, 1, 2);
+  op.released[0] = 1;
+  PutFlow flow(op, true, room);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(room->begin(room->stretch_max()).has_value());
+    room->send();
+  }
+  EXPECT_FALSE(flow.has_room());
+  EXPECT_FALSE(flow.has_room()) << "asked again";
+  ASSERT_TRUE(room->taken(1).has_value());
+  ASSERT_TRUE(flow.has_room() && flow.prepare(SIZE_MAX));
+  EXPECT_EQ(flow.take().bytes, 2 * kSlab);
 }
 
 TEST_F(FlowTest, PutHashesInBoundedSteps) {

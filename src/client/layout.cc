@@ -118,6 +118,17 @@ std::uint64_t Layout::checksum(std::size_t layer, std::size_t key, std::uint64_t
   return hasher.finish();
 }
 
+std::uint64_t Layout::copy_out(std::size_t layer, std::size_t key, std::uint64_t record_seed,
+                               std::uint32_t schema_layer, MutableBytes to) const {
+  block::SlabHasher hasher(record_seed, schema_layer, slab_bytes_);
+  each_piece(slab(layer, key), 0, [&](std::byte* piece, std::uint32_t bytes) {
+    block::copy_and_hash(hasher, Bytes(piece, bytes), to.first(bytes), false);  // it is read at once
+    to = to.subspan(bytes);
+    return true;
+  });
+  return hasher.finish();
+}
+
 void Layout::write(std::size_t layer, std::size_t key, std::uint32_t from, Bytes bytes, block::SlabHasher* hasher,
                    bool past_cache) const {
   each_piece(slab(layer, key), from, [&](std::byte* piece, std::uint32_t length) {

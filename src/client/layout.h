@@ -44,6 +44,9 @@ class Layout {
   // `schema_layer` is its number in the schema. Reads slab_bytes().
   [[nodiscard]] std::uint64_t checksum(std::size_t layer, std::size_t key, std::uint64_t record_seed,
                                        std::uint32_t schema_layer) const noexcept;
+  // Copies that slab to `to`, in one piece, and gives the checksum of the copy. Requires to.size() == slab_bytes().
+  [[nodiscard]] std::uint64_t copy_out(std::size_t layer, std::size_t key, std::uint64_t record_seed,
+                                       std::uint32_t schema_layer, MutableBytes to) const;
   // Copies `bytes` to the slab of `key` in layer `layer`, from its byte `from` on, and hashes what it has written
   // (block/verified_copy.h). `hasher` may be null. Requires that they fit.
   void write(std::size_t layer, std::size_t key, std::uint32_t from, Bytes bytes, block::SlabHasher* hasher,

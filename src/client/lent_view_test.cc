@@ -12,15 +12,15 @@ namespace {
 
 // A slab of the depot's memory may lie right behind the view's own memory.
 TEST(LentView, WhatLiesBehindItsOwnMemoryIsNoCopy) {
-  constexpr std::uint32_t kSlab = 64;
+  constexpr std::uint32_t kOwnSlab = 64;
   io::SimClock clock;
   io::SimLoop loop(clock);
   const auto desk = std::make_shared<LoanDesk>(loop, [] {});
-  auto copies = std::make_unique<std::byte[]>(3 * kSlab);
+  auto copies = std::make_unique<std::byte[]>(3 * kOwnSlab);
   const std::byte* const at = copies.get();
-  LentView::Slabs slabs{.places = {at, at + 2 * kSlab},
+  LentView::Slabs slabs{.places = {at, at + 2 * kOwnSlab},
                         .keys = 2,
-                        .slab_bytes = kSlab,
+                        .slab_bytes = kOwnSlab,
                         .checksums = {1, 1},
                         .seeds = {0, 0},
                         .key_bytes = std::vector<std::byte>(2)};

@@ -5,12 +5,14 @@
 // message is hashed as a whole before it is sent, in bounded steps. A depot that takes parts of layers gets messages of
 // kPartBytes: while one is received and verified there the next one is hashed here, and what was hashed is sent from
 // the processor's cache. To others released layers that follow each other travel whole, in one message up to
-// kGroupBytes, so that small layers do not become small messages. Belongs to the I/O thread.
+// kGroupBytes, so that small layers do not become small messages. Where there is an arena slabs are copied there,
+// hashed in the same pass, and the message says where they lie (net/arena.h). Belongs to the I/O thread.
 #pragma once
 
 #include <vector>
 
 #include "base/bytes.h"
+#include "client/arena_room.h"
 #include "client/layout.h"
 #include "client/op.h"
 #include "wire/message.h"
@@ -28,21 +30,29 @@ inline constexpr std::uint64_t kPiecesPerLayerMax = std::uint64_t{1} << 20;
 
 class PutFlow {
  public:
-  // Borrows the op. `parts`: the depot takes parts of layers.
-  PutFlow(Op& op, bool parts);
+  // Borrows the op. `parts`: the depot takes parts of layers. `arena`: may be null.
+  PutFlow(Op& op, bool parts, std::shared_ptr<ArenaRoom> arena = nullptr);
+  ~PutFlow();
+  PutFlow(const PutFlow&) = delete;
+  PutFlow& operator=(const PutFlow&) = delete;
 
   // Some layer is released and its turn has come.
   [[nodiscard]] bool ready() const noexcept { return preparing() || next_released(); }
+  // Whether the next message has room in the arena, if it is to go there: else prepare() waits for what the depot
+  // takes. Requires ready().
+  [[nodiscard]] bool has_room();
+  // Slabs go through the arena.
+  [[nodiscard]] bool uses_arena() const noexcept { return arena_ != nullptr; }
   // Hashes at most about `bytes_max` of the next message, at least one slab. True when the message is complete.
-  // Requires ready().
+  // Requires has_room().
   bool prepare(std::size_t bytes_max);
 
   struct Message {
     wire::Buffer head;
-    std::vector<Bytes> body;
-    std::uint64_t bytes = 0;
+    std::vector<Bytes> body;  // none of a message whose slabs lie in the arena
+    std::uint64_t bytes = 0;  // of slabs
   };
-  // The message that prepare() has completed.
+  // The message that prepare() has completed. It is to be sent.
   Message take();
   // Every layer has been taken.
   [[nodiscard]] bool all_taken() const noexcept { return next_ == slabs() && !preparing(); }
@@ -53,13 +63,16 @@ class PutFlow {
   [[nodiscard]] bool preparing() const noexcept { return message_slabs_ > 0; }
   [[nodiscard]] bool next_released() const noexcept { return next_ < slabs() && op_.layer_released(layer_of(next_)); }
   void start_message();
+  Message take_from_arena();
 
   Op& op_;
   const bool parts_;
-  std::vector<std::uint32_t> keys_;       // 0, 1, 2, ...
-  std::size_t next_ = 0;                  // first slab of the next message, in wire order
-  std::size_t message_slabs_ = 0;         // of the message being prepared; 0 = none
-  std::vector<std::uint64_t> checksums_;  // made so far
+  const std::shared_ptr<ArenaRoom> arena_;  // null: slabs are sent from where they lie
+  std::uint64_t offset_ = 0;                // in the arena, of the message being prepared
+  std::vector<std::uint32_t> keys_;         // 0, 1, 2, ...
+  std::size_t next_ = 0;                    // first slab of the next message, in wire order
+  std::size_t message_slabs_ = 0;           // of the message being prepared; 0 = none
+  std::vector<std::uint64_t> checksums_;    // made so far
 };
 
 }  // namespace kvd::client

@@ -87,6 +87,8 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   add("dwpd", "N", "Drive writes a day: write no more than 0.8 of N times the flash size a day; 0 = unbounded [0]");
   add("demote-after", "TIME", "Longest time that a record is in memory only [30s]");
   add("shared-memory", "on|off", "Let clients of this host and user read the pool instead of sending them bytes [on]");
+  add("put-arena", "SIZE", "Memory through which a client of this host and user puts; 0 = it sends bytes [16MiB]");
+  add("put-arenas", "SIZE", "All of that memory; clients beyond it send bytes [1GiB]");
   add("spin", "TIME", "How long the depot looks for more behind a lookup before it sleeps; 0 = not [50us]");
   add("connections-max", "N", "Client connections; beyond it one that has not said HELLO goes, or none comes [1024]");
   add("shape-read", "SIZE", "Slow reads down to this many bytes per second, for benchmarks; 0 = off [0]");

@@ -15,6 +15,7 @@
 #include "base/error_text.h"
 #include "base/sizes.h"
 #include "cmd/spdlog_log.h"
+#include "net/arena.h"
 #include "store/device_table.h"
 
 namespace kvd::cmd {
@@ -24,7 +25,8 @@ constexpr std::array kNames{
     "connections-max", "credentials", "insecure",      "dir",          "pool",       "flash",
     "listen",          "http",        "segment",       "demote-after", "shape-read", "log-level",
     "shared-memory",   "eviction",    "scrub",         "dwpd",         "resp",       "resp-ack",
-    "tls-cert",        "tls-key",     "tls-client-ca", "tls-crl",      "spin",       "device"};
+    "tls-cert",        "tls-key",     "tls-client-ca", "tls-crl",      "spin",       "device",
+    "put-arena",       "put-arenas"};
 
 constexpr const char* kFlashDefault = "10GiB";
 
@@ -110,6 +112,14 @@ Result<Duration> parse_spin(std::string_view text) {
   const Result<Duration> spin = parse_duration(text);
   if (spin && *spin > Millis(10)) return fail(Code::kInvalid, "more than 10ms, which is as good as never to sleep");
   return spin;
+}
+
+// 0 = none.
+Result<std::uint64_t> parse_arena(std::string_view text) {
+  const Result<std::uint64_t> bytes = parse_size(text);
+  if (bytes && *bytes != 0 && (*bytes < net::Arena::kBytesMin || *bytes > net::Arena::kBytesMax))
+    return fail(Code::kInvalid, "neither 0 nor from 64KiB to 1GiB");
+  return bytes;
 }
 
 Result<double> parse_dwpd(std::string_view text) {
@@ -253,6 +263,8 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   store.demote_after = read.converted("demote-after", "30s", parse_duration);
   options.node.shape_read_bytes_per_s = read.converted("shape-read", "0", parse_size);
   options.node.shared_memory = read.converted("shared-memory", "on", parse_switch);
+  options.node.limits.arena_bytes = read.converted("put-arena", "16MiB", parse_arena);
+  options.node.limits.arena_bytes_all_max = read.converted("put-arenas", "1GiB", parse_size);
   options.node.spin = read.converted("spin", "50us", parse_spin);
   options.node.limits.connections_max = read.converted("connections-max", "1024", parse_connections);
   options.log_level = read.converted("log-level", "info", parse_level);

@@ -49,6 +49,8 @@ TEST(ServeOptions, TakeWhatIsSaid) {
                                      {"verify", {"off"}},
                                      {"shared-memory", {"off"}},
                                      {"spin", {"20us"}},
+                                     {"put-arena", {"1MiB"}},
+                                     {"put-arenas", {"3MiB"}},
                                      {"connections-max", {"12000"}},
                                      {"log-level", {"debug"}}});
   ASSERT_TRUE(options.has_value());
@@ -67,6 +69,8 @@ TEST(ServeOptions, TakeWhatIsSaid) {
   EXPECT_FALSE(options->node.store.verify);
   EXPECT_FALSE(options->node.shared_memory);
   EXPECT_EQ(options->node.spin, std::chrono::microseconds(20));
+  EXPECT_EQ(options->node.limits.arena_bytes, 1U << 20);
+  EXPECT_EQ(options->node.limits.arena_bytes_all_max, 3U << 20);
   EXPECT_EQ(options->node.resp, (std::vector<std::string>{"tcp://127.0.0.1:6379", "unix:///run/r"}));
   EXPECT_EQ(options->node.resp_ack, AckLevel::kWritten);
   EXPECT_EQ(options->log_level, Level::kDebug);
@@ -75,6 +79,13 @@ TEST(ServeOptions, TakeWhatIsSaid) {
 TEST(ServeOptions, SpinningIsBounded) {
   EXPECT_EQ(complaint({{"flash", {"0"}}, {"spin", {"0"}}}), "");
   EXPECT_NE(complaint({{"flash", {"0"}}, {"spin", {"11ms"}}}).find("--spin"), std::string::npos);
+}
+
+TEST(ServeOptions, ArenasAreBounded) {
+  EXPECT_EQ(complaint({{"flash", {"0"}}, {"put-arena", {"0"}}}), "");
+  EXPECT_EQ(complaint({{"flash", {"0"}}, {"put-arena", {"64MiB"}}}), "");
+  EXPECT_NE(complaint({{"flash", {"0"}}, {"put-arena", {"63KiB"}}}).find("--put-arena"), std::string::npos);
+  EXPECT_NE(complaint({{"flash", {"0"}}, {"put-arena", {"1025MiB"}}}).find("--put-arena"), std::string::npos);
 }
 
 TEST(ServeOptions, MemoryOnlyNeedsNoDirectory) {

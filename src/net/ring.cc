@@ -1,19 +1,14 @@
 #include "net/ring.h"
 
-#include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
+#include "net/memory_file.h"
 
 namespace kvd::net {
 namespace {
@@ -24,14 +19,6 @@ bool is_size(std::uint64_t bytes) noexcept {
   return std::has_single_bit(ring) && ring >= RingMemory::kRingBytesMin && ring <= RingMemory::kRingBytesMax;
 }
 
-Result<std::byte*> map_file(int fd, std::uint64_t bytes) {
-  void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (base == MAP_FAILED) return fail(Code::kNoSpace, "map the rings", errno);
-  ::madvise(base, bytes, MADV_DONTFORK);  // a child would read what is its parent's
-  ::madvise(base, bytes, MADV_DONTDUMP);
-  return static_cast<std::byte*>(base);
-}
-
 constexpr Error kBadIndex{Code::kCorrupt, 0, "the peer has broken the rings"};
 
 }  // namespace
@@ -39,30 +26,17 @@ constexpr Error kBadIndex{Code::kCorrupt, 0, "the peer has broken the rings"};
 Result<std::unique_ptr<RingMemory>> RingMemory::create(std::size_t ring_bytes) {
   const std::uint64_t bytes = kControlBytes + 2 * ring_bytes;
   KVD_CHECK(is_size(bytes));
-  io::PrivateFd file(io::UniqueFd(::memfd_create("kvdepot-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
-  if (!file.ok()) return fail(Code::kNoSpace, "create the memory of the rings", errno);
-  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
-      ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return fail(Code::kIo, "make the memory of the rings", errno);
-  }
-  const auto base = map_file(file.get(), bytes);
+  auto file = make_memory_file("kvdepot-rings", bytes);
+  if (!file) return fail(file.error());
+  const auto base = map_memory_file(*file, bytes, PROT_READ | PROT_WRITE);
   if (!base) return fail(base.error());
-  return std::unique_ptr<RingMemory>(new RingMemory(std::move(file), *base, bytes));
+  return std::unique_ptr<RingMemory>(new RingMemory(std::move(*file), *base, bytes));
 }
 
 Result<std::unique_ptr<RingMemory>> RingMemory::map(io::PrivateFd file, std::uint64_t bytes) {
-  constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_GROW;
-  const int seals = file.ok() ? ::fcntl(file.get(), F_GET_SEALS) : -1;
-  struct statfs system{};
-  struct stat status{};
-  if (seals < 0 || (seals & kWanted) != kWanted || ::fstatfs(file.get(), &system) != 0 ||
-      system.f_type != TMPFS_MAGIC) {
-    return fail(Code::kInvalid, "the peer's rings are not a sealed memory file");
-  }
-  if (::fstat(file.get(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) != bytes || !is_size(bytes)) {
-    return fail(Code::kInvalid, "the peer's rings have another size than rings have");
-  }
-  const auto base = map_file(file.get(), bytes);
+  if (!is_size(bytes)) return fail(Code::kInvalid, "the peer's rings have another size than rings have");
+  if (const Status checked = check_memory_file(file, bytes); !checked) return fail(checked.error());
+  const auto base = map_memory_file(file, bytes, PROT_READ | PROT_WRITE);
   if (!base) return fail(base.error());
   return std::unique_ptr<RingMemory>(new RingMemory({}, *base, bytes));
 }

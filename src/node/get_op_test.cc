@@ -141,6 +141,7 @@ struct Lender {
             .unfinished = unfinished,
             .op_keys = op_keys,
             .rings = rings,
+            .arenas = rings,
             .shared_fd = -1,
             .on_refused = [] {},
             .stats_json = {}};

@@ -128,6 +128,7 @@ class NodeImpl final : public Node {
   Budget unfinished_;
   Budget op_keys_;
   Budget rings_;
+  Budget arenas_;
   Gate gate_;
   std::unique_ptr<Leases> leases_;
   std::unique_ptr<Checker> checker_;
@@ -164,6 +165,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
                   &counters_.unfinished_bytes),
       op_keys_(options_.limits.op_keys_max, &counters_.op_keys),
       rings_(lends() && options_.rings ? options_.limits.rings_max : 0, &counters_.rings),
+      arenas_(lends() ? options_.limits.arena_bytes_all_max : 0, &counters_.arena_bytes),
       gate_(loop, log, counters_, options_),
       slices_(loop),
       room_timer_(loop, [this] { tell_room(); }),
@@ -321,6 +323,7 @@ void NodeImpl::make_context() {
                                  .unfinished = unfinished_,
                                  .op_keys = op_keys_,
                                  .rings = rings_,
+                                 .arenas = arenas_,
                                  .shared_fd = store_->shared_fd(),
                                  .refusals = 0,
                                  .on_refused = [this] { note_refusal(); },

@@ -65,6 +65,10 @@ struct Limits {
   std::size_t reply_bytes_max = std::size_t{4} << 20;       // replies that wait for one connection
   std::size_t reply_bytes_all_max = std::size_t{64} << 20;  // and for all; beyond it each may have 64 KiB
   std::uint32_t rings_max = 256;  // connections that have rings; the others use their socket. 264 KiB each
+  // Memory through which a client of this host hands over what it puts, each its own; 0 = there is none. Besides the
+  // pool: 4 MiB of it are used where slabs are small. Whoever comes when all have that much sends bytes.
+  std::uint64_t arena_bytes = std::uint64_t{16} << 20;
+  std::uint64_t arena_bytes_all_max = std::uint64_t{1} << 30;
   Duration view_grace = std::chrono::seconds(1);  // a view outlives its GET's deadline by this, and lasts no longer
                                                   // than stall_limit
 };

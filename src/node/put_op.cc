@@ -5,15 +5,15 @@
 #include <utility>
 
 #include "base/check.h"
-#include "block/checksum.h"
+#include "block/verified_copy.h"
 
 namespace kvd::node {
 namespace {
 
-// Where bytes nobody needs go; written by every loop of the process and read by none.
 // Received in one call: what is verified right behind it is still in the second-level cache.
 constexpr std::size_t kReceiveBytesMax = std::size_t{256} << 10;
 
+// Where bytes nobody needs go; written by every loop of the process and read by none.
 constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
 thread_local std::array<std::byte, kScratchBytes> scratch;
 
@@ -80,17 +80,43 @@ void PutOp::await_present(std::size_t key) {
 }
 
 Status PutOp::begin_message(const wire::Header& header, const wire::PutData& data) {
-  const std::size_t first = std::size_t{header.layer_first} * keys_->count() + data.key_first.value_or(0);
-  if (header.items != keys_->count() || first != slab_ || data.checksums.size() > slabs() - slab_) {
+  if (Status checked = wire::check_put_payload(header, data, request_.shape.slab_bytes); !checked) return checked;
+  return begin_slabs(header, data.key_first.value_or(0), data.checksums);
+}
+
+Status PutOp::begin_slabs(const wire::Header& header, std::uint32_t key_first, wire::U64View checksums) {
+  const std::size_t first = std::size_t{header.layer_first} * keys_->count() + key_first;
+  if (header.items != keys_->count() || first != slab_ || checksums.size() > slabs() - slab_) {
     return fail(Code::kCorrupt, "PUT data does not continue its PUT");
   }
-  if (Status checked = wire::check_put_payload(header, data, request_.shape.slab_bytes); !checked) return checked;
-  message_end_ = slab_ + data.checksums.size();
+  message_end_ = slab_ + checksums.size();
   for (std::size_t slab = slab_; slab < message_end_; ++slab) {
     const std::size_t key = slab % keys_->count();
-    if (records_[key].handle) checksum(key, slab / keys_->count()) = data.checksums[slab - slab_];
+    if (records_[key].handle) checksum(key, slab / keys_->count()) = checksums[slab - slab_];
   }
   return {};
+}
+
+void PutOp::take(Bytes from) {
+  const std::size_t slab_bytes = request_.shape.slab_bytes;
+  const bool past_cache = keys_->count() * request_.shape.record_bytes() >= block::kPastCacheBytes;
+  while (!from.empty()) {
+    const std::size_t key = slab_ % keys_->count();
+    const std::size_t layer = slab_ / keys_->count();
+    const std::size_t n = std::min(from.size(), slab_bytes - slab_landed_);
+    Record& record = records_[key];
+    if (record.handle) {
+      if (slab_landed_ == 0) hasher_.emplace(record.handle.seed(), static_cast<std::uint32_t>(layer), slab_bytes);
+      const MutableBytes slab = record.handle.slab(static_cast<std::uint16_t>(layer));
+      block::copy_and_hash(*hasher_, from.first(n), slab.subspan(slab_landed_, n), past_cache);
+    }
+    from = from.subspan(n);
+    slab_landed_ += n;
+    if (slab_landed_ < slab_bytes) return;
+    if (record.handle) judge_slab(key, layer, hasher_->finish());
+    ++slab_;
+    slab_landed_ = 0;
+  }
 }
 
 std::size_t PutOp::places(std::span<iovec> out) {
@@ -138,6 +164,10 @@ void PutOp::slab_landed() {
   const MutableBytes slab = record.handle.slab(static_cast<std::uint16_t>(layer));
   const std::uint64_t found = block::slab_checksum(record.handle.seed(), static_cast<std::uint32_t>(layer),
                                                    slab.first(request_.shape.slab_bytes));
+  judge_slab(key, layer, found);
+}
+
+void PutOp::judge_slab(std::size_t key, std::size_t layer, std::uint64_t found) {
   if (found == checksum(key, layer)) return;
   ++corrupt_slabs_;
   fail_key(key, {Code::kCorrupt, 0, "a slab was not what its checksum says when it arrived"});

@@ -1,5 +1,5 @@
-// PutOp: one PUT on its way in: slabs from the socket straight into the pool, verified as they land, published when the
-// last layer is in, acknowledged when all records have reached their level.
+// PutOp: one PUT on its way in: slabs from the socket straight into the pool, or copied there from an arena, verified
+// as they land, published when the last layer is in, acknowledged when all records have reached their level.
 //
 // A key that the store holds already, or has no room for, takes no memory: its slabs are read into scratch. A slab
 // whose checksum is wrong fails its key. Dropping the op frees what is unfinished. Owned by its session, and by
@@ -9,8 +9,10 @@
 #include <sys/uio.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "block/checksum.h"
 #include "block/schema.h"
 #include "io/loop.h"
 #include "node/context.h"
@@ -40,6 +42,11 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   void begin();
   // A PUT data message starts. kCorrupt: not the next slabs of this operation, or another size.
   Status begin_message(const wire::Header& header, const wire::PutData& data);
+  // The same of a message whose slabs lie in memory that its sender can write to: its bytes come with take().
+  Status begin_slabs(const wire::Header& header, std::uint32_t key_first, wire::U64View checksums);
+  // The next bytes of such a message, which may change meanwhile: they are read once, and what is verified is the copy
+  // in the record.
+  void take(Bytes from);
   // See net::MessageHandler.
   std::size_t places(std::span<iovec> out);
   void landed(std::size_t bytes);
@@ -66,6 +73,7 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   };
 
   void slab_landed();
+  void judge_slab(std::size_t key, std::size_t layer, std::uint64_t found);
   void await_present(std::size_t key);
   void publish();
   void acknowledged(std::size_t key, Status result);
@@ -92,9 +100,10 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   bool aborted_ = false;
 
   // Slabs are counted in layer order, all keys of a layer together.
-  std::size_t slab_ = 0;         // the one that bytes land in now, or the next
-  std::size_t slab_landed_ = 0;  // bytes of it
-  std::size_t message_end_ = 0;  // the first one behind the message being received
+  std::size_t slab_ = 0;                     // the one that bytes land in now, or the next
+  std::size_t slab_landed_ = 0;              // bytes of it
+  std::size_t message_end_ = 0;              // the first one behind the message being received
+  std::optional<block::SlabHasher> hasher_;  // of the slab that take() is in
 };
 
 }  // namespace kvd::node

@@ -72,7 +72,9 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
       pump_timer_(context.loop, [this] { pump(); }),
       doubt_timer_(context.loop, [this] { count_corrupt(); }),
       match_slices_(context.slices, [this] { return match_next(); }),
-      remove_slices_(context.slices, [this] { return remove_next(); }) {
+      remove_slices_(context.slices, [this] { return remove_next(); }),
+      arena_slices_(context.slices, [this] { return take_next(); }),
+      taken_timer_(context.loop, [this] { on_taken_timer(); }) {
   auto switching = std::make_unique<net::RingStream>(std::move(stream));
   stream_ = switching.get();
   connection_ = std::make_unique<net::Connection>(context.loop, static_cast<net::MessageHandler&>(*this), context.net,
@@ -152,6 +154,7 @@ Status Session::dispatch(const wire::Header& header, Bytes meta) {
     case Opcode::kGet: return on_get(header, meta);
     case Opcode::kPut: return on_put(header, meta);
     case Opcode::kPutData: return on_put_data(header, meta);
+    case Opcode::kPutArena: return on_put_arena(header, meta);
     case Opcode::kCancel: return on_cancel(header, meta);
     case Opcode::kRemove: return on_remove(header, meta);
     case Opcode::kUnpin: return on_unpin(header, meta);
@@ -186,10 +189,12 @@ Status Session::on_hello(const wire::Header& header, Bytes meta) {
   shares_memory_ = asked && context_.shared_fd >= 0 && connection_->is_local();
   const bool rings = (hello->features & wire::kFeatureRings) != 0 && make_rings();
   const bool keeps = shares_memory_ && (hello->features & wire::kFeatureKeep) != 0 && make_keeper();
+  const bool arena = (hello->features & wire::kFeatureArena) != 0 && make_arena();
   let_in(header, (shares_memory_ ? wire::kFeatureSharedMemory : 0) | (rings ? wire::kFeatureRings : 0) |
-                     (keeps ? wire::kFeatureKeep : 0));
+                     (keeps ? wire::kFeatureKeep : 0) | (arena ? wire::kFeatureArena : 0));
   if (shares_memory_) offer_memory();
   if (keeps) offer_keeper();
+  if (arena) offer_arena();
   if (rings) offer_rings();
   return {};
 }

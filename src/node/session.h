@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "net/arena.h"
 #include "net/connection.h"
 #include "net/ring_stream.h"
 #include "node/context.h"
@@ -207,6 +208,15 @@ class Session final : private net::MessageHandler {
   [[nodiscard]] Time lasts_until(const GetOp& get) const;
   net::Outgoing next_message(RunningGet& get, std::uint64_t& view);
 
+  // session_arena.cc: PUTs through memory
+  bool make_arena();
+  void offer_arena();
+  Status on_put_arena(const wire::Header& header, Bytes meta);
+  bool take_some();
+  bool take_next();
+  void on_taken_timer();
+  void tell_taken();
+
   // session_body.cc: GET and PUT
   Status on_get(const wire::Header& header, Bytes meta);
   Status on_put(const wire::Header& header, Bytes meta);
@@ -219,6 +229,7 @@ class Session final : private net::MessageHandler {
   void pump_get(RunningGet& get);
   void finish_get(std::uint64_t id);
   void end_get(std::uint64_t id, const Error& why);
+  void end_put_message(std::uint64_t id);
   void finish_put(std::uint64_t id);
   void end_put(std::uint64_t id, const Error& why);
   void touch_put(RunningPut& put);
@@ -248,6 +259,8 @@ class Session final : private net::MessageHandler {
   bool shares_memory_ = false;                    // the client has the pool's memory
   Budget::Share rings_;                           // one of the node's, where messages go through memory
   std::unique_ptr<net::RingMemory> ring_memory_;  // until the client was told of it
+  Budget::Share arena_share_;                     // of the node's bytes of arenas
+  std::unique_ptr<net::Arena> arena_;             // null: slabs of PUTs come as bytes
   net::RingStream* stream_ = nullptr;             // the connection's
   std::vector<SharedNamespace> namespaces_;       // by the handle that the client knows; null = closed
 
@@ -276,7 +289,15 @@ class Session final : private net::MessageHandler {
   SliceLine::User remove_slices_;
   std::size_t removals_ = 0;  // REMOVEs that are answered when they are written
   std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // what the store calls back finds it gone
-  std::uint64_t receiving_put_ = 0;              // whose PUT data is coming in now; 0 = nobody's: it is discarded
+  std::uint64_t receiving_put_ = 0;  // whose PUT data is coming in now; 0 = nobody's: it is discarded
+  std::uint64_t taking_put_ = 0;     // the same of PUT arena
+  Bytes taking_;                     // what of it is still to be copied from the arena
+  SliceLine::User arena_slices_;     // while that takes more than a turn
+  std::uint64_t taking_bytes_ = 0;   // all of it
+  io::Timer taken_timer_;
+  std::uint64_t arena_taken_ = 0;                // messages
+  std::uint64_t arena_told_ = 0;                 // of these, those that the client has been told of
+  std::uint64_t arena_untold_bytes_ = 0;         // of the others
   std::unique_ptr<net::Connection> connection_;  // last: its end gives bodies back to the operations above
 };
 

@@ -269,14 +269,17 @@ void Session::payload_landed(std::size_t bytes) {
 }
 
 Status Session::on_payload_end() {
-  const auto found = puts_.find(std::exchange(receiving_put_, 0));
-  if (found == puts_.end()) return {};
-  const std::uint64_t id = found->first;
+  end_put_message(std::exchange(receiving_put_, 0));
+  return {};
+}
+
+void Session::end_put_message(std::uint64_t id) {
+  const auto found = puts_.find(id);
+  if (found == puts_.end()) return;
   const std::shared_ptr<PutOp> op = found->second.op;  // outlives its own end
   touch_put(found->second);
   op->end_message();
   if (op->complete()) finish_put(id);
-  return {};
 }
 
 // All layers are in and acknowledged, or nothing is left to wait for.
@@ -299,6 +302,7 @@ void Session::finish_put(std::uint64_t id) {
       .flags = wire::kFlagLast, .request_id = id, .items = static_cast<std::uint32_t>(put.op->keys())};
   const Error& why = put.op->first_failure();
   const wire::PutReply answer{.failed = failed.bitmap(), .why = why.code, .reason = why.what};
+  tell_taken();
   connection_->send({.head = wire::frame(header, answer), .body = {}, .on_done = {}});
 }
 
@@ -322,6 +326,7 @@ void Session::end_put(std::uint64_t id, const Error& why) {
   put.op->abort();
   context_.counters.ops.sub(1);
   (why.code == Code::kTimeout ? context_.counters.timeouts : context_.counters.cancelled).add();
+  tell_taken();
   static_cast<void>(refuse(wire::Opcode::kPutReply, id, why));
 }
 

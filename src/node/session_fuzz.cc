@@ -23,6 +23,7 @@ namespace {
 constexpr std::size_t kKeys = 6;            // of each tenant, with the same numbers
 constexpr std::size_t kOpsMax = 48;         // of an input
 constexpr std::size_t kBytesMax = 1 << 16;  // of one message that are really sent
+constexpr std::size_t kArenaBytes = 1 << 18;
 constexpr std::string_view kSecret = "only the other tenant may see this: 7e3a9c51d0b8";
 
 Namespace tenant(std::string_view name) {
@@ -52,6 +53,7 @@ class Attacker final : public HostileSocket {
   explicit Attacker(Rig& rig) : HostileSocket(rig, &Node::adopt) {}
   ~Attacker() override {
     if (memory_.data() != nullptr) ::munmap(const_cast<std::byte*>(memory_.data()), memory_.size());
+    if (!arena_.empty()) ::munmap(arena_.data(), arena_.size());
   }
 
   void receive() override {
@@ -74,6 +76,11 @@ class Attacker final : public HostileSocket {
     }
   }
 
+  // Puts bytes where the next PUT through the arena looks for them.
+  void write(std::uint64_t offset, Bytes bytes) {
+    if (!arena_.empty()) std::ranges::copy(bytes, arena_.subspan(offset).begin());
+  }
+
   std::uint32_t ns = 0;  // as OPEN has answered last
   std::uint64_t lease = 0;
   std::uint64_t view = 0;
@@ -82,7 +89,8 @@ class Attacker final : public HostileSocket {
   // The pool's memory is the first, where it is given; then come a keeper and rings.
   void take(io::UniqueFd descriptor) {
     if (memory_.data() == nullptr) return map(descriptor.get());
-    require(others_.size() < 2, "a keeper and rings are given once");
+    require(others_.size() < 3, "a keeper, an arena and rings are given once");
+    if (others_.size() == 1) map_arena(descriptor.get());
     others_.push_back(std::move(descriptor));
   }
 
@@ -91,6 +99,12 @@ class Attacker final : public HostileSocket {
     void* const at = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
     require(at != MAP_FAILED, "the memory can be mapped");
     memory_ = Bytes(static_cast<const std::byte*>(at), bytes);
+  }
+
+  // Mostly it is one. What is written to other memory is the attacker's own, too.
+  void map_arena(int fd) {
+    void* const at = ::mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at != MAP_FAILED) arena_ = MutableBytes(static_cast<std::byte*>(at), kArenaBytes);
   }
 
   static void require_no_secret(Bytes bytes) {
@@ -135,10 +149,29 @@ class Attacker final : public HostileSocket {
 
   std::vector<std::byte> in_;
   Bytes memory_;
+  MutableBytes arena_;
   std::vector<io::UniqueFd> others_;
 };
 
-constexpr std::uint64_t kFeatures = wire::kFeatureSharedMemory | wire::kFeatureKeep | wire::kFeaturePutParts;
+constexpr std::uint64_t kFeatures =
+    wire::kFeatureSharedMemory | wire::kFeatureKeep | wire::kFeaturePutParts | wire::kFeatureArena;
+
+// A part of a PUT as it lies in the arena.
+wire::Buffer through_arena(Attacker& from, const Records& records, std::uint64_t id, std::size_t first,
+                           std::size_t count, std::size_t slab) {
+  const std::size_t end = std::min<std::size_t>(slab + 2, count * records.layers());
+  const std::uint64_t offset = first * 1000;
+  from.write(offset, records.part_body(first, count, slab, end));
+  std::vector<std::uint64_t> checksums;
+  for (std::size_t i = slab; i < end; ++i)
+    checksums.push_back(records.checksum(first + i % count, static_cast<std::uint32_t>(i / count)));
+  const wire::Header header{.request_id = id,
+                            .items = static_cast<std::uint32_t>(count),
+                            .layer_first = static_cast<std::uint16_t>(slab / count)};
+  return wire::frame(header, wire::PutArena{.key_first = static_cast<std::uint32_t>(slab % count),
+                                            .offset = offset,
+                                            .checksums = wire::U64View(std::span<const std::uint64_t>(checksums))});
+}
 
 // A message that a sane client might send, with ids and handles that need not be its own.
 wire::Buffer message_of(Choices& choices, Attacker& from, const Attacker& other) {
@@ -178,7 +211,9 @@ wire::Buffer message_of(Choices& choices, Attacker& from, const Attacker& other)
     case 5: return records.put(id, ns, 100 + first, count, static_cast<AckLevel>(choices.below(3)));
     case 6: {
       const auto layer = static_cast<std::uint32_t>(choices.below(3));
-      if (header.deadline_ms > 0) {  // which PUT data has not: the choice of a part costs none of the input
+      // PUT data has no deadline: the choice of a part, or of the arena, costs none of the input.
+      if (header.deadline_ms == 2) return through_arena(from, records, id, 100 + first, count, layer * count);
+      if (header.deadline_ms == 1) {
         return records.part_head(id, 100 + first, count, layer * count, layer * count + header.deadline_ms);
       }
       return records.put_head(id, 100 + first, count, layer, layer + 1);
@@ -271,6 +306,8 @@ NodeOptions options_with_tight_bounds() {
   options.limits.namespaces_max = 4;
   options.limits.leases_max = 4;
   options.limits.lease_pins_max = 16;
+  options.limits.arena_bytes = kArenaBytes;
+  options.limits.arena_bytes_all_max = 2 * kArenaBytes;
   return options;
 }
 
@@ -301,7 +338,7 @@ void require_the_others_records(RawClient& client, std::uint32_t handle) {
 
 bool clean(const Rig& rig) {
   for (const char* name : {"ops", "op_keys", "leases", "pinned_bytes", "unfinished_bytes", "views", "view_bytes",
-                           "kept_bytes", "kept_keys", "leavers"}) {
+                           "kept_bytes", "kept_keys", "leavers", "arena_bytes"}) {
     if (rig.stat("node", name) != 0) return false;
   }
   return rig.stat("node", "connections") == 1 && rig.stat("store", "pool_bytes_pinned") == 0 &&

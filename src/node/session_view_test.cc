@@ -126,7 +126,7 @@ TEST_F(SharedMemoryTest, IsForThoseWhoAskOnASocketThatCanCarryIt) {
   start(options);
   EXPECT_EQ(rig->connect()->features(), 0U);
   EXPECT_EQ(rig->connect_tcp(wire::kFeatureSharedMemory)->features(), 0U);
-  EXPECT_EQ(rig->connect(true, wire::kFeatureSharedMemory | 0xE0)->features(), wire::kFeatureSharedMemory);
+  EXPECT_EQ(rig->connect(true, wire::kFeatureSharedMemory | 0xC0)->features(), wire::kFeatureSharedMemory);
 }
 
 TEST_F(SharedMemoryTest, CanBeSwitchedOffAndIsOffWhenReadsAreSlowedDown) {

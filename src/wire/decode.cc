@@ -323,6 +323,36 @@ Result<PutData> decode<PutData>(const Header& header, Bytes meta) {
 }
 
 template <>
+Result<Arena> decode<Arena>(const Header&, Bytes meta) {
+  ByteReader r(meta);
+  const Arena m{.bytes = r.read<std::uint64_t>()};
+  if (!r.done()) return malformed();
+  return m;
+}
+
+template <>
+Result<PutArena> decode<PutArena>(const Header& header, Bytes meta) {
+  ByteReader r(meta);
+  if (header.items == 0 || header.items > kKeysPerRequestMax || header.layer_count != 0) return malformed();
+  PutArena m;
+  m.key_first = r.read<std::uint32_t>();
+  m.offset = r.read<std::uint64_t>();
+  const std::size_t slabs = r.left() / sizeof(std::uint64_t);
+  if (slabs == 0 || m.key_first >= header.items) return malformed();
+  m.checksums = U64View(r.read_bytes(slabs * sizeof(std::uint64_t)));
+  if (!r.done()) return malformed();
+  return m;
+}
+
+template <>
+Result<Taken> decode<Taken>(const Header&, Bytes meta) {
+  ByteReader r(meta);
+  const Taken m{.messages = r.read<std::uint64_t>()};
+  if (!r.done()) return malformed();
+  return m;
+}
+
+template <>
 Result<PutReply> decode<PutReply>(const Header& header, Bytes meta) {
   ByteReader r(meta);
   bool valid = true;
@@ -433,6 +463,12 @@ Status check_get_payload(const Header& header, const GetData& data, std::uint32_
 
 Status check_put_payload(const Header& header, const PutData& data, std::uint32_t slab_bytes) noexcept {
   if (header.payload_bytes() != std::uint64_t{data.checksums.size()} * slab_bytes) return malformed();
+  return {};
+}
+
+Status check_arena_place(const PutArena& data, std::uint32_t slab_bytes, std::uint64_t arena_bytes) noexcept {
+  const std::uint64_t bytes = std::uint64_t{data.checksums.size()} * slab_bytes;  // < 2^52: a meta's checksums
+  if (bytes > arena_bytes || data.offset > arena_bytes - bytes) return malformed();
   return {};
 }
 

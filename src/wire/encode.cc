@@ -144,6 +144,16 @@ void put_meta(Writer& w, const PutData& m) {
   w.put_bytes(m.checksums.bytes());
 }
 
+void put_meta(Writer& w, const Arena& m) { w.put(m.bytes); }
+
+void put_meta(Writer& w, const PutArena& m) {
+  w.put(m.key_first);
+  w.put(m.offset);
+  w.put_bytes(m.checksums.bytes());
+}
+
+void put_meta(Writer& w, const Taken& m) { w.put(m.messages); }
+
 void put_meta(Writer& w, const PutReply& m) {
   w.put_bytes(m.failed);
   if (m.why == Code::kOk) return;
@@ -243,6 +253,9 @@ template Buffer frame(Header, const Release&, std::uint64_t);
 template Buffer frame(Header, const Check&, std::uint64_t);
 template Buffer frame(Header, const Put&, std::uint64_t);
 template Buffer frame(Header, const PutData&, std::uint64_t);
+template Buffer frame(Header, const Arena&, std::uint64_t);
+template Buffer frame(Header, const PutArena&, std::uint64_t);
+template Buffer frame(Header, const Taken&, std::uint64_t);
 template Buffer frame(Header, const PutReply&, std::uint64_t);
 template Buffer frame(Header, const Remove&, std::uint64_t);
 template Buffer frame(Header, const RemoveReply&, std::uint64_t);

@@ -12,13 +12,13 @@ namespace {
 constexpr std::size_t kCrcOffset = 60;
 
 bool known(std::uint8_t opcode) noexcept {
-  if (opcode == static_cast<std::uint8_t>(Opcode::kMemory) || opcode == static_cast<std::uint8_t>(Opcode::kGetView) ||
-      opcode == static_cast<std::uint8_t>(Opcode::kRings) || opcode == static_cast<std::uint8_t>(Opcode::kKeeper)) {
-    return true;  // answers without a request of their number
-  }
+  // Answers without a request of their number.
+  constexpr std::array kUnasked = {Opcode::kMemory, Opcode::kGetView, Opcode::kRings,
+                                   Opcode::kKeeper, Opcode::kArena,   Opcode::kTaken};
+  if (std::ranges::find(kUnasked, static_cast<Opcode>(opcode)) != kUnasked.end()) return true;
   const std::uint8_t request = opcode & 0x7F;
   if (request == static_cast<std::uint8_t>(Opcode::kAuth)) return true;
-  if (request < 0x01 || request > 0x0E) return false;
+  if (request < 0x01 || request > 0x0F) return false;
   return opcode < 0x80 || (request != 0x06 && request != 0x07 && request < 0x0C);
 }
 
@@ -28,7 +28,7 @@ Opcode reply_of(Opcode request) noexcept {
   const bool unanswered = request == Opcode::kCancel || request == Opcode::kCheck || request == Opcode::kClose ||
                           request == Opcode::kRelease;
   if (unanswered) return request;
-  if (request == Opcode::kPutData) return Opcode::kPutReply;
+  if (request == Opcode::kPutData || request == Opcode::kPutArena) return Opcode::kPutReply;
   return static_cast<Opcode>(static_cast<std::uint8_t>(request) | 0x80);
 }
 
@@ -63,6 +63,9 @@ const char* opcode_name(Opcode opcode) noexcept {
     case Opcode::kAuthReply: return "AUTH reply";
     case Opcode::kRings: return "RINGS";
     case Opcode::kKeeper: return "KEEPER";
+    case Opcode::kPutArena: return "PUT arena";
+    case Opcode::kArena: return "ARENA";
+    case Opcode::kTaken: return "TAKEN";
   }
   return "unknown";
 }

@@ -34,6 +34,7 @@ enum class Opcode : std::uint8_t {
   kCheck = 0x0C,
   kClose = 0x0D,
   kRelease = 0x0E,
+  kPutArena = 0x0F,
   kAuth = 0x10,
   kHelloReply = 0x81,
   kOpenReply = 0x82,
@@ -49,6 +50,8 @@ enum class Opcode : std::uint8_t {
   kAuthReply = 0x90,
   kRings = 0x91,
   kKeeper = 0x92,
+  kArena = 0x93,
+  kTaken = 0x94,
 };
 
 constexpr bool is_response(Opcode opcode) noexcept { return (static_cast<std::uint8_t>(opcode) & 0x80) != 0; }

@@ -93,7 +93,9 @@ TEST(Header, ForeignProtocolsAndVersionsAreToldApart) {
 
 TEST(Header, ValuesBeyondTheProtocolAreRefused) {
   EXPECT_EQ(error_of(with(5, std::uint8_t{0x00})), Code::kCorrupt);
-  EXPECT_EQ(error_of(with(5, std::uint8_t{0x0F})), Code::kCorrupt);
+  EXPECT_EQ(error_of(with(5, std::uint8_t{0x0F})), Code::kCorrupt);  // with payload
+  EXPECT_EQ(error_of(with(5, std::uint8_t{0x11})), Code::kCorrupt);
+  EXPECT_EQ(error_of(with(5, std::uint8_t{0x95})), Code::kCorrupt);
   EXPECT_EQ(error_of(with(5, std::uint8_t{0x10})), Code::kCorrupt);
   EXPECT_EQ(error_of(with(5, std::uint8_t{0x90})), Code::kCorrupt);
   EXPECT_EQ(error_of(with(5, std::uint8_t{0x8C})), Code::kCorrupt);
@@ -137,12 +139,15 @@ TEST(Header, RepliesBelongToRequests) {
   EXPECT_EQ(reply_of(Opcode::kGet), Opcode::kGetData);
   EXPECT_EQ(reply_of(Opcode::kPut), Opcode::kPutReply);
   EXPECT_EQ(reply_of(Opcode::kPutData), Opcode::kPutReply);
+  EXPECT_EQ(reply_of(Opcode::kPutArena), Opcode::kPutReply);
   EXPECT_EQ(reply_of(Opcode::kCancel), Opcode::kCancel);
   EXPECT_EQ(reply_of(Opcode::kCheck), Opcode::kCheck);
   EXPECT_EQ(reply_of(Opcode::kClose), Opcode::kClose);
   EXPECT_EQ(reply_of(Opcode::kRelease), Opcode::kRelease);
   EXPECT_EQ(reply_of(Opcode::kAuth), Opcode::kAuthReply);
   EXPECT_TRUE(is_response(Opcode::kGetData));
+  EXPECT_TRUE(is_response(Opcode::kTaken));
+  EXPECT_FALSE(is_response(Opcode::kPutArena));
   EXPECT_FALSE(is_response(Opcode::kGet));
   EXPECT_TRUE(has_payload(Opcode::kPutData));
   EXPECT_FALSE(has_payload(Opcode::kGet));

@@ -35,6 +35,7 @@ inline constexpr std::uint64_t kFeatureToken = 2;         // the client has a to
 inline constexpr std::uint64_t kFeatureRings = 4;         // RINGS: messages go through memory; unix sockets only
 inline constexpr std::uint64_t kFeatureKeep = 8;          // KEEPER and Get::keep; with shared memory only
 inline constexpr std::uint64_t kFeaturePutParts = 16;     // PutData::key_first: puts need not come in whole layers
+inline constexpr std::uint64_t kFeatureArena = 32;        // ARENA, PUT arena and TAKEN; unix sockets only
 
 // Little-endian u64s at any alignment.
 class U64View {
@@ -207,6 +208,28 @@ struct PutData {  // header.items, layer_first, layer_count are the caller's
   U64View checksums{};  // for each layer, for each key; a part's run on into the next layers
 };
 
+// The memory through which the client may hand over slabs of PUTs, with a file descriptor. Behind the HELLO reply,
+// MEMORY and KEEPER.
+struct Arena {
+  static constexpr Opcode kOpcode = Opcode::kArena;
+  std::uint64_t bytes = 0;  // of the file, from its first
+};
+
+// The next slabs of a PUT, in order, where they lie in the arena: back to back from `offset` on. What a part says.
+struct PutArena {  // header.items, layer_first are the caller's; layer_count 0
+  static constexpr Opcode kOpcode = Opcode::kPutArena;
+  std::uint32_t key_first = 0;
+  std::uint64_t offset = 0;
+  U64View checksums{};  // 1 or more
+};
+
+// The depot has taken what so many PUT arena messages of this connection spoke of, the first ones: their places in the
+// arena are the client's again.
+struct Taken {
+  static constexpr Opcode kOpcode = Opcode::kTaken;
+  std::uint64_t messages = 0;  // since the connection's beginning
+};
+
 // The end of a PUT: which keys are not kept.
 struct PutReply {  // header.items is the caller's
   static constexpr Opcode kOpcode = Opcode::kPutReply;
@@ -307,6 +330,12 @@ Result<Put> decode<Put>(const Header& header, Bytes meta);
 template <>
 Result<PutData> decode<PutData>(const Header& header, Bytes meta);
 template <>
+Result<Arena> decode<Arena>(const Header& header, Bytes meta);
+template <>
+Result<PutArena> decode<PutArena>(const Header& header, Bytes meta);
+template <>
+Result<Taken> decode<Taken>(const Header& header, Bytes meta);
+template <>
 Result<PutReply> decode<PutReply>(const Header& header, Bytes meta);
 template <>
 Result<Remove> decode<Remove>(const Header& header, Bytes meta);
@@ -333,5 +362,7 @@ Status check_put_payload(const Header& header, const PutData& data, std::uint32_
 // Whether every slab of a GET view lies in a memory of `memory_bytes`. kCorrupt.
 Status check_view_places(const Header& header, const GetView& view, std::uint32_t slab_bytes,
                          std::uint64_t memory_bytes) noexcept;
+// Whether the slabs of a PUT arena lie in an arena of `arena_bytes`. kCorrupt.
+Status check_arena_place(const PutArena& data, std::uint32_t slab_bytes, std::uint64_t arena_bytes) noexcept;
 
 }  // namespace kvd::wire

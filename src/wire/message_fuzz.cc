@@ -45,6 +45,17 @@ void check_view(const Header& header, Bytes meta) {
   }
 }
 
+// What passes the check of places may be read.
+void check_arena(const Header& header, Bytes meta) {
+  check<PutArena>(header, meta);
+  const Result<PutArena> put = decode<PutArena>(header, meta);
+  if (!put) return;
+  constexpr std::uint32_t kSlabBytes = 4096;
+  const std::uint64_t arena_bytes = put->checksums[0];  // any number
+  if (!check_arena_place(*put, kSlabBytes, arena_bytes)) return;
+  require(put->offset <= arena_bytes && arena_bytes - put->offset >= put->checksums.size() * kSlabBytes);
+}
+
 void check_body(const Header& header, Bytes meta) {
   switch (header.opcode) {
     case Opcode::kHello: return check<Hello>(header, meta);
@@ -66,6 +77,9 @@ void check_body(const Header& header, Bytes meta) {
     case Opcode::kMemory: return check<Memory>(header, meta);
     case Opcode::kRings: return check<Rings>(header, meta);
     case Opcode::kKeeper: return check<Keeper>(header, meta);
+    case Opcode::kPutArena: return check_arena(header, meta);
+    case Opcode::kArena: return check<Arena>(header, meta);
+    case Opcode::kTaken: return check<Taken>(header, meta);
     case Opcode::kGetView: return check_view(header, meta);
     case Opcode::kHelloReply: return check<HelloReply>(header, meta);
     case Opcode::kOpenReply: return check<OpenReply>(header, meta);

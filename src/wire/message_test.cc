@@ -112,6 +112,21 @@ TEST(WireFormat, APartOfAPutHasItsGoldenBytes) {
   EXPECT_EQ(frame(header, PutData{.key_first = 1, .checksums = U64View(checksums)}, 8192), golden);
 }
 
+TEST(WireFormat, APutThroughTheArenaHasItsGoldenBytes) {
+  const Buffer golden = from_hex(
+      "4b 56 44 31 01 0f 00 00 88 77 66 55 44 33 22 11 03 00 00 00 04 00 00 00 1c 00 00 00 00 00 00 00 "
+      "1c 00 00 00 00 00 00 00 00 00 00 00 75 04 6e 50 00 00 00 00 00 00 00 00 00 00 00 00 88 0b 41 8c "
+      "01 00 00 00 00 00 03 00 00 00 00 00 08 07 06 05 04 03 02 01 18 17 16 15 14 13 12 11");
+  const std::array<std::uint64_t, 2> checksums{0x0102030405060708, 0x1112131415161718};
+  const Header header{.request_id = 0x1122334455667788, .items = 3, .layer_first = 4};
+  EXPECT_EQ(frame(header, PutArena{.key_first = 1, .offset = 0x30000, .checksums = U64View(checksums)}), golden);
+  const Buffer taken = from_hex(
+      "4b 56 44 31 01 94 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 "
+      "08 00 00 00 00 00 00 00 00 00 00 00 8e b7 71 76 00 00 00 00 00 00 00 00 00 00 00 00 0f 07 ee ce "
+      "07 00 00 00 00 00 00 00");
+  EXPECT_EQ(frame({}, Taken{.messages = 7}), taken);
+}
+
 TEST(WireMessage, AuthHasItsGoldenMetaAndRoundTrips) {
   const Buffer bytes = frame({}, Auth{"kvd_abc"});
   EXPECT_EQ(Buffer(bytes.begin() + kHeaderBytes, bytes.end()), from_hex("07 00 6b 76 64 5f 61 62 63"));
@@ -450,6 +465,46 @@ TEST(WireMessage, APartOfAPutSaysWhichKeyItBeginsWith) {
   EXPECT_EQ(code(0, 2, 3), Code::kCorrupt) << "in the middle of a checksum";
 }
 
+TEST(WireMessage, APutThroughTheArenaSaysWhereItsSlabsLie) {
+  const std::array<std::uint64_t, 3> checksums{1, 2, 3};
+  const auto put = [&](Header header, std::uint32_t key, std::size_t slabs) {
+    return parse(frame(
+        header, PutArena{.key_first = key, .offset = 4096, .checksums = U64View(std::span(checksums).first(slabs))}));
+  };
+  const Header header{.request_id = 6, .items = 2, .layer_first = 4};
+  const Parsed p = put(header, 1, 3);
+  const auto decoded = decode<PutArena>(p.header, p.meta);
+  ASSERT_TRUE(decoded.has_value());
+  EXPECT_EQ(decoded->key_first, 1U);
+  EXPECT_EQ(decoded->offset, 4096U);
+  EXPECT_EQ(decoded->checksums.size(), 3U);
+  const auto code = [](const Parsed& q, std::size_t cut) {
+    return decode_error<PutArena>(q.header, q.meta.first(q.meta.size() - cut));
+  };
+  EXPECT_EQ(code(put(header, 0, 1), 0), Code::kOk);
+  EXPECT_EQ(code(put(header, 2, 1), 0), Code::kCorrupt) << "there are two keys";
+  EXPECT_EQ(code(put(header, 0, 0), 0), Code::kCorrupt) << "of nothing";
+  EXPECT_EQ(code(put(header, 0, 2), 3), Code::kCorrupt) << "in the middle of a checksum";
+  EXPECT_EQ(code(put({.request_id = 6, .items = 2, .layer_count = 1}, 0, 2), 0), Code::kCorrupt) << "whole layers";
+  EXPECT_EQ(code(put({.request_id = 6}, 0, 1), 0), Code::kCorrupt) << "of no keys";
+}
+
+TEST(WireMessage, PlacesOfAPutLieInTheArena) {
+  const std::array<std::uint64_t, 2> checksums{1, 2};
+  const auto lies = [&](std::uint64_t offset, std::uint32_t slab_bytes, std::uint64_t arena_bytes) {
+    const PutArena put{.offset = offset, .checksums = U64View(checksums)};
+    return check_arena_place(put, slab_bytes, arena_bytes).has_value();
+  };
+  EXPECT_TRUE(lies(0, 4096, 8192));
+  EXPECT_TRUE(lies(100, 4096, 8292));
+  EXPECT_FALSE(lies(1, 4096, 8192));
+  EXPECT_FALSE(lies(0, 4096, 8191));
+  EXPECT_FALSE(lies(8192, 4096, 8192));
+  EXPECT_FALSE(lies(~std::uint64_t{0}, 4096, 8192));
+  EXPECT_FALSE(lies(~std::uint64_t{0} - 8191, 4096, 8192)) << "beyond the end of numbers";
+  EXPECT_FALSE(lies(0, 0xFFFFFFFF, 1ULL << 32));
+}
+
 TEST(WireMessage, PutReplyRoundTrips) {
   const std::array failed{std::byte{0x05}};
   const Buffer bytes = frame({.request_id = 6, .items = 3}, PutReply{failed});
@@ -512,6 +567,12 @@ TEST(WireMessage, SmallMessagesRoundTrip) {
   EXPECT_EQ(decode<Rings>(parse(rings).header, parse(rings).meta)->bytes, 266'240U);
   expect_exact_length<Rings>(rings);
   expect_exact_length<Keeper>(frame({}, Keeper{}));
+  const Buffer arena = frame({}, Arena{1ULL << 24});
+  EXPECT_EQ(decode<Arena>(parse(arena).header, parse(arena).meta)->bytes, 1ULL << 24);
+  expect_exact_length<Arena>(arena);
+  const Buffer taken = frame({}, Taken{1ULL << 33});
+  EXPECT_EQ(decode<Taken>(parse(taken).header, parse(taken).meta)->messages, 1ULL << 33);
+  expect_exact_length<Taken>(taken);
   const std::array<std::uint64_t, 2> views{3, 4};
   const Buffer release = frame({.request_id = 1}, Release{U64View(views)});
   EXPECT_EQ(parse(release).header.items, 2U);

@@ -238,6 +238,40 @@ def views(attack):
     return {}
 
 
+def arenas(attack):
+    """More arenas than there are, PUTs through them from everywhere in and beyond them, while they are written to."""
+    given, taken, cut = [], 0, 0
+    for _ in range(80):
+        raw = attack.connect(local=True, greet=False)
+        raw.send(wire.hello(wire.ARENA_FEATURE))
+        if struct.unpack_from("<HQ", raw.message()[2])[1] & wire.ARENA_FEATURE:
+            size, = struct.unpack("<Q", raw.message()[2])
+            given.append((raw, mmap.mmap(raw.descriptors[0], size)))
+        raw.send(wire.open_namespace(FINGERPRINT, GROUP))
+        raw.message()
+    slabs = 8 * GROUP["layers"]
+    for peer in itertools.cycle(range(len(given))):
+        if not attack.goes_on:
+            break
+        raw, memory = given[peer]
+        keys = b"".join(key_of(40_000 + attack.random.randrange(1000) * 8 + i) for i in range(8))
+        offset = attack.random.randrange(len(memory) - slabs * SLAB_BYTES)
+        raw.send(wire.put(keys, KEY_BYTES, 10, deadline_ms=0xFFFFFFFF) + wire.put_arena(8, slabs, 10, offset=offset))
+        for at in range(0, len(memory), 1 << 20):
+            memory[at:at + 8] = bytes([attack.random.randrange(256)]) * 8
+        while (message := raw.message())[0] == wire.TAKEN:
+            pass
+        assert message[0] == wire.PUT_REPLY and message[1] == 0 and message[2][0] == 0xFF, message
+        taken += 1
+        if peer % 8 == 0:   # and then one that reaches beyond: another takes its place
+            raw.send(wire.put(keys, KEY_BYTES, 11) + wire.put_arena(8, 8, 11, offset=len(memory) - SLAB_BYTES))
+            assert raw.ended()
+            cut += 1
+            raw = attack.opened(local=True, features=wire.ARENA_FEATURE)
+            given[peer] = raw, mmap.mmap(raw.descriptors[0], len(memory))
+    return {"arenas": len(given), "puts": taken, "cut": cut}
+
+
 def flood(attack):
     """More connections than there may be, most of them silent; a newcomer that speaks must get in."""
     count = 0
@@ -275,7 +309,7 @@ def http(attack):
 
 ATTACKS = {attack.__name__: attack for attack in (
     slow_loris, header_bombs, credits_ignored, endless_lookups, deaf, replays, namespaces, leases, unfinished_puts,
-    views, flood, http)} | hostile_resp.ATTACKS
+    views, arenas, flood, http)} | hostile_resp.ATTACKS
 
 
 # Clients of the depot's memory, to be killed at one step of its protocol: each says that it is there, then goes on.
@@ -307,7 +341,32 @@ def shm_releasing(attack):
     raw.send(wire.release([view])[:40])
 
 
-STEPS = {step.__name__: step for step in (shm_attached, shm_asked, shm_lent, shm_copying, shm_releasing)}
+def arena_given(attack):
+    return attack.opened(local=True, features=wire.ARENA_FEATURE)
+
+
+def arena_put(attack):
+    raw = arena_given(attack)
+    raw.send(wire.put(b"".join(key_of(50_000 + i) for i in range(8)), KEY_BYTES, 10, deadline_ms=0xFFFFFFFF))
+    return raw
+
+
+def arena_within_a_message(attack):
+    arena_put(attack).send(wire.put_arena(8, 8, 10)[:-1])
+
+
+def arena_written_to(attack):
+    raw = arena_put(attack)
+    memory = mmap.mmap(raw.descriptors[0], 0)
+    raw.send(wire.put_arena(8, 8, 10))
+
+    def write():
+        memory[:1 << 20] = attack.random.randbytes(1 << 20)
+    attack.then = write
+
+
+STEPS = {step.__name__: step for step in (shm_attached, shm_asked, shm_lent, shm_copying, shm_releasing,
+                                           arena_given, arena_put, arena_within_a_message, arena_written_to)}
 
 
 def main():

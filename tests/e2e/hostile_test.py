@@ -28,7 +28,7 @@ MEMORY_DURING_MAX = 256 << 20
 MEMORY_AFTER_MAX = 128 << 20
 P99_MS_MAX = 2_000          # no figure, only far from a depot that hangs; the table that is printed has the figures
 HELD = ("ops", "op_keys", "leases", "pinned_bytes", "unfinished_bytes", "views", "view_bytes", "store_unfinished_puts",
-        "store_pool_bytes_pinned", "net_owned_bytes", "resp_connections")
+        "store_pool_bytes_pinned", "net_owned_bytes", "resp_connections", "arena_bytes")
 
 
 def anonymous_bytes(pid):
@@ -177,6 +177,8 @@ class Hostile(unittest.TestCase):
                 client.answer()
                 if name in ("shm_lent", "shm_copying", "shm_releasing"):
                     self.assertGreater(self.stage.figures()["views"], 0)
+                if name.startswith("arena"):
+                    self.assertGreater(self.stage.figures()["arena_bytes"], 0)
                 client.kill()
                 self.assertEqual(self.stage.left_over(), {})
 

@@ -10,10 +10,11 @@ import struct
 
 MAGIC, VERSION, HEADER = 0x3144564B, 1, struct.Struct("<IBBHQIHHQIIHHI12x")
 HELLO, OPEN, MATCH, GET, PUT, PUT_DATA, CANCEL, REMOVE = 1, 2, 3, 4, 5, 6, 7, 8
-UNPIN, STATS, PING, CHECK, CLOSE, RELEASE = 9, 10, 11, 12, 13, 14
-MATCH_REPLY, GET_VIEW = 0x83, 0x8F
+UNPIN, STATS, PING, CHECK, CLOSE, RELEASE, PUT_ARENA = 9, 10, 11, 12, 13, 14, 15
+MATCH_REPLY, PUT_REPLY, GET_VIEW, TAKEN = 0x83, 0x85, 0x8F, 0x94
 BUSY = 4               # status
-SHARED_MEMORY = 1      # feature of HELLO
+SHARED_MEMORY = 1      # features of HELLO
+ARENA_FEATURE = 32
 HEADER_BYTES = HEADER.size + 4  # and its CRC
 SECONDS_MAX = 10        # for an answer
 
@@ -82,6 +83,12 @@ def put(keys, key_bytes, request_id=1, *, ns=0, deadline_ms=0):
 def put_data(keys, slab_bytes, request_id=1, layer=0):
     """The announcement of one layer of `keys` keys."""
     return frame(PUT_DATA, bytes(8 * keys), request_id, items=keys, first=layer, layers=1, payload=keys * slab_bytes)
+
+
+def put_arena(keys, slabs, request_id=1, *, layer=0, key_first=0, offset=0):
+    """Slabs of a PUT of `keys` keys that lie in the arena, with checksums that are not theirs."""
+    return frame(PUT_ARENA, struct.pack("<IQ", key_first, offset) + bytes(8 * slabs), request_id, items=keys,
+                 first=layer)
 
 
 def remove(keys, key_bytes, request_id=1, *, shards=1, ns=0):

@@ -179,7 +179,7 @@ MUTATIONS = [
     ("a part may be of a PUT of another size", "src/node/put_op.cc",
      "  if (header.items != keys_->count() || first", "  if (first", "kvd_node_test", "PutPartsTest.*"),
     ("a part may have more slabs than are left", "src/node/put_op.cc",
-     " || data.checksums.size() > slabs() - slab_) {", ") {", "kvd_node_test", "PutPartsTest.*"),
+     " || checksums.size() > slabs() - slab_) {", ") {", "kvd_node_test", "PutPartsTest.*"),
     ("a part has as many bytes as it likes", "src/node/put_op.cc",
      "  if (Status checked = wire::check_put_payload(header, data, request_.shape.slab_bytes); "
      "!checked) return checked;\n", "", "kvd_node_test", "PutPartsTest.*"),

@@ -12,6 +12,7 @@
 #include "block/checksum.h"
 #include "block/key.h"
 #include "block/schema.h"
+#include "net/arena.h"
 #include "net/socket_stream.h"
 
 namespace kvd::client {
@@ -52,6 +53,11 @@ class FakeDepot::Session final : public net::MessageHandler {
   }
 
   [[nodiscard]] bool closed() const { return closed_; }
+  void tell_taken() {
+    if (arena_ == nullptr) return;
+    send(wire::frame({}, wire::Taken{arena_taken_}));
+    connection_.flush();
+  }
 
  private:
   struct Getting {
@@ -80,12 +86,14 @@ class FakeDepot::Session final : public net::MessageHandler {
     connection_.send({.head = std::move(head), .body = std::move(body), .on_done = [keep] {}});
   }
   void give_memory();
+  void give_pool();
   void on_hello(const wire::Header& header, Bytes meta);
   void on_open(const wire::Header& header, Bytes meta);
   void on_match(const wire::Header& header, Bytes meta);
   void on_get(const wire::Header& header, Bytes meta);
   void on_put(const wire::Header& header, Bytes meta);
   Status on_put_data(const wire::Header& header, Bytes meta);
+  Status on_put_arena(const wire::Header& header, Bytes meta);
   void on_remove(const wire::Header& header, Bytes meta);
   void on_cancel(std::uint64_t id);
   void produce();
@@ -103,6 +111,8 @@ class FakeDepot::Session final : public net::MessageHandler {
   bool shares_ = false;
   bool keeps_ = false;
   bool takes_parts_ = false;
+  std::unique_ptr<net::Arena> arena_;
+  std::uint64_t arena_taken_ = 0;
   // The PUT data message that is coming in.
   wire::Header data_header_;
   std::size_t data_slab_ = 0;  // its first, in wire order
@@ -115,6 +125,7 @@ Status FakeDepot::Session::on_message(const wire::Header& header, Bytes meta) {
   using enum wire::Opcode;
   ++depot_.seen[header.opcode];
   if (header.opcode == kPutData) return on_put_data(header, meta);
+  if (header.opcode == kPutArena) return on_put_arena(header, meta);
   if (depot_.script.hung) return {};
   switch (header.opcode) {
     case kHello: on_hello(header, meta); break;
@@ -177,6 +188,10 @@ void FakeDepot::Session::on_hello(const wire::Header& header, Bytes meta) {
   if (takes_parts_) reply.features |= wire::kFeaturePutParts;
   keeps_ = shares_ && wrong.keeps && (asked & wire::kFeatureKeep) != 0;
   if (keeps_) reply.features |= wire::kFeatureKeep;
+  if (wrong.arena_bytes > 0 && (asked & wire::kFeatureArena) != 0 && connection_.is_local()) {
+    arena_ = *net::Arena::create(wrong.arena_bytes);
+    reply.features |= wire::kFeatureArena;
+  }
   if (!wrong.token.empty()) {
     if ((asked & wire::kFeatureToken) == 0) {
       return send(wire::error_frame(wire::Opcode::kHelloReply, 0, Code::kInvalid, "unauthorized"));
@@ -188,7 +203,15 @@ void FakeDepot::Session::on_hello(const wire::Header& header, Bytes meta) {
 }
 
 void FakeDepot::Session::give_memory() {
-  if (!shares_) return;
+  if (shares_) give_pool();
+  if (arena_ == nullptr) return;
+  connection_.send({.head = wire::frame({}, wire::Arena{arena_->size()}),
+                    .body = {},
+                    .on_done = {},
+                    .descriptor = depot_.script.no_arena ? -1 : arena_->fd()});
+}
+
+void FakeDepot::Session::give_pool() {
   if (!depot_.memory_.ok()) {
     depot_.memory_.reset(::memfd_create("fake-depot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     KVD_CHECK(::ftruncate(depot_.memory_.get(), static_cast<off_t>(kMemoryBytes)) == 0);
@@ -370,6 +393,30 @@ Status FakeDepot::Session::on_put_data(const wire::Header& header, Bytes meta) {
   return {};
 }
 
+// As PUT data whose payload is there already.
+Status FakeDepot::Session::on_put_arena(const wire::Header& header, Bytes meta) {
+  const auto data = wire::decode<wire::PutArena>(header, meta);
+  if (!data || arena_ == nullptr) return fail(Code::kCorrupt, "no arena was given");
+  if (depot_.script.hung) return {};
+  depot_.put_data_of.push_back(header.request_id);
+  data_header_ = header;
+  data_slab_ = std::size_t{header.layer_first} * header.items + data->key_first;
+  data_checksums_.resize(data->checksums.size());
+  for (std::size_t i = 0; i < data_checksums_.size(); ++i) data_checksums_[i] = data->checksums[i];
+  if (const auto found = puts_.find(header.request_id); found != puts_.end()) {
+    const wire::Put& put = found->second.put;
+    const std::uint32_t slab_bytes = schema_of(*found->second.ns, put.group)->slab_bytes;
+    if (Status lies = wire::check_arena_place(*data, slab_bytes, arena_->size()); !lies) return lies;
+    const Bytes slabs = arena_->bytes().subspan(data->offset, data->checksums.size() * slab_bytes);
+    data_.assign(slabs.begin(), slabs.end());
+    if (depot_.script.arena_scribbled) data_.back() ^= std::byte{1};
+    depot_.arena_put_bytes += slabs.size();
+  }
+  ++arena_taken_;
+  if (!depot_.script.arena_keeps) send(wire::frame({}, wire::Taken{arena_taken_ + depot_.script.arena_lies}));
+  return on_payload_end();
+}
+
 std::size_t FakeDepot::Session::payload_places(std::span<iovec> out) {
   out[0] = {data_.data() + landed_, data_.size() - landed_};
   return 1;
@@ -472,6 +519,10 @@ void FakeDepot::restart() { listen(address_); }
 void FakeDepot::scribble() {
   const std::vector<std::byte> noise(memory_at_, std::byte{0x5C});
   KVD_CHECK(::pwrite(memory_.get(), noise.data(), noise.size(), 0) == static_cast<ssize_t>(noise.size()));
+}
+
+void FakeDepot::tell_taken() {
+  for (const auto& session : sessions_) session->tell_taken();
 }
 
 void FakeDepot::drop_connections() { sessions_.clear(); }

@@ -45,6 +45,12 @@ struct FakeScript {
   bool unsealed = false;      // the file could be cut
   bool no_file = false;       // as behind a proxy
   bool views_beyond = false;  // slabs that lie outside of it
+  // Of an arena for puts.
+  std::uint64_t arena_bytes = 0;  // 0 = there is none
+  bool no_arena = false;          // the message comes without its descriptor
+  bool arena_keeps = false;       // it takes what is there and does not say so
+  std::uint64_t arena_lies = 0;   // so many more messages than it has taken
+  bool arena_scribbled = false;   // somebody writes to a slab before it is taken
 };
 
 class FakeDepot {
@@ -63,6 +69,8 @@ class FakeDepot {
   // Writes over all that it has lent; places what it lends from now on from the beginning of its memory again.
   void scribble();
   void reuse_memory() { memory_at_ = 0; }
+  // Says what it has taken from arenas and kept to itself.
+  void tell_taken();
   // Closes the connections only.
   void drop_connections();
 
@@ -75,7 +83,8 @@ class FakeDepot {
   std::map<wire::Opcode, std::uint64_t> seen;
   std::uint64_t bad_slabs = 0;             // of puts, that did not match their checksum
   std::vector<std::byte> last_put_data;    // payload of the last PUT data message, whole
-  std::vector<std::uint64_t> put_data_of;  // requests of the PUT data messages
+  std::vector<std::uint64_t> put_data_of;  // requests of the PUT data and PUT arena messages
+  std::uint64_t arena_put_bytes = 0;       // that came through arenas
   std::uint64_t records_put = 0;
   std::vector<LeaseId> unpinned;
   std::vector<std::uint32_t> closed;  // handles of CLOSEs
