@@ -115,18 +115,19 @@ class Ends(unittest.TestCase):
 
     def connector(self, **settings):
         made = object.__new__(KvDepotConnector)
-        made._settings = replace(SETTINGS, **settings)
+        made._settings = replace(SETTINGS, **{"clients": 1} | settings)
         made._scheduler = made._worker = made._client = made._prefault = made._identity = None
         made._kv_cache_config = SimpleNamespace(num_blocks=4)
         return made
 
-    def start(self, connector, client):
-        connector._open_client = mock.Mock(return_value=client)
+    def start(self, connector, clients):
+        """`clients`: what opening one gives; or what it gives the first time, the second and so on."""
+        connector._open_client = mock.Mock(**{"side_effect" if isinstance(clients, list) else "return_value": clients})
         connector._identify = mock.Mock(return_value=IDENTITY)
         with self.assertRaises(ConfigError) as caught:
             connector.register_kv_caches({f"layer.{i}": torch.zeros(4, 64) for i in range(LAYERS)})
         self.assertIsNone(connector._client)
-        self.assertTrue(connector._prefault.wait(0))
+        self.assertTrue(connector._prefault is None or connector._prefault.wait(0))
         return str(caught.exception)
 
     def test_a_depot_that_refuses_the_model_is_given_back(self):
@@ -141,6 +142,26 @@ class Ends(unittest.TestCase):
             said = self.start(self.connector(**{setting: "/nowhere/log"}), client)
             self.assertIn("/nowhere/log: No such file or directory", said)
             client.close.assert_called_once()
+
+    def test_all_clients_of_a_worker_are_given_back(self):
+        clients = [mock.Mock(event_fd=0) for _ in range(3)]
+        clients[2].open_namespace.side_effect = native.KvdepotError("no room")
+        connector = self.connector(clients=3)
+        self.assertIn("refuses this model: no room", self.start(connector, clients))
+        for client in clients:
+            client.close.assert_called_once()
+
+    def test_clients_are_given_back_when_one_cannot_be_opened(self):
+        client = mock.Mock()
+        self.assertEqual(self.start(self.connector(clients=3), [client, ConfigError("no more")]), "no more")
+        client.close.assert_called_once()
+
+    def test_only_the_first_client_owns_an_embedded_depot(self):
+        connector = self.connector(clients=3, depot="file:///nowhere")
+        connector._open_client = mock.Mock()
+        connector._open_clients(3, 1)
+        self.assertEqual([call.kwargs["attach_only"] for call in connector._open_client.mock_calls],
+                         [False, True, True])
 
     def test_a_half_that_cannot_end_does_not_keep_the_client(self):
         connector, client = self.connector(), mock.Mock()
@@ -178,7 +199,7 @@ class Interface(unittest.TestCase):
 
     def test_parts_of_the_configuration_that_are_doubled_here_are_there(self):
         for name in ("decode_context_parallel_size", "prefill_context_parallel_size", "pipeline_parallel_size",
-                     "world_size"):
+                     "world_size", "local_world_size", "data_parallel_size_local"):
             self.assertTrue(hasattr(ParallelConfig(), name), name)
         for name in ("is_encoder_decoder", "hf_config", "hf_overrides", "max_model_len", "revision", "seed",
                      "quantization", "dtype", "model"):

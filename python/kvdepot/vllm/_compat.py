@@ -209,6 +209,15 @@ def shard_number() -> int:
     return get_pp_group().rank_in_group * get_tp_group().world_size + get_tp_group().rank_in_group
 
 
+def cores_taken(config: Any) -> tuple[int, int]:
+    """(workers that share this machine's cores, threads with which each of them runs the model there)."""
+    from vllm.platforms import current_platform
+
+    parallel = config.parallel_config
+    workers = parallel.local_world_size * max(parallel.data_parallel_size_local, 1)
+    return workers, torch.get_num_threads() if current_platform.is_cpu() else 0
+
+
 def pass_sizes(config: Any) -> tuple[float, float, float]:
     """(multiply-adds of a token, of a pair, bytes of weights) of one pass of this rank: what a prior needs."""
     model, parallel = config.model_config, config.parallel_config

@@ -31,6 +31,7 @@ class Settings:
     load: str = "auto"                # auto, layerwise or async: the choice, or one way always
     breaker_probe_ms: int = 1000      # how often a depot that failed is tried again
     warn_every_s: float = 30.0        # at most one warning about the depot in this time
+    clients: int = 0                  # of a worker, side by side: client_group.py; 0 = by its cores
     prefault: bool = True             # touch the engine's KV memory once at start, so that no load pays for its pages
     shared_memory: bool = True        # of a depot on this host: copy from its memory instead of receiving bytes
     token_file: str = ""              # the token that the depot asks for is in this file, of mode 0600
@@ -50,9 +51,9 @@ class Settings:
 
 
 _AT_LEAST = {"progress_ms": 1, "lookup_wait_us": 0, "lease_ms": 0, "store_deadline_ms": 1, "linger_ms": 0,
-             "breaker_probe_ms": 1, "warn_every_s": 0}
+             "breaker_probe_ms": 1, "warn_every_s": 0, "clients": 0}
 _AT_MOST = {"progress_ms": 600_000, "lookup_wait_us": 5_000, "linger_ms": 100, "lease_ms": 600_000,
-            "deadline_share": 100}
+            "deadline_share": 100, "clients": 16}
 
 
 def parse_settings(extra: Mapping[str, Any]) -> Settings:

@@ -29,6 +29,8 @@ def test_only_the_depot_is_needed():
     (DEPOT | {"warn_every_s": float("nan")}, ["warn_every_s must be"]),
     (DEPOT | {"ack": "soon"}, ["pooled, written, synced"]),
     (DEPOT | {"load": "maybe"}, ["auto, layerwise, async"]),
+    (DEPOT | {"clients": 17}, ["clients must be at most 16"]),
+    (DEPOT | {"clients": -1}, ["clients must be at least 0"]),
     (DEPOT | {"tenant": ""}, ["1 to 64 bytes"]),
 ])
 def test_refusals_say_what_to_do(extra, words):

@@ -16,6 +16,7 @@ import torch
 
 import kvdepot._kvdepot as native
 from kvdepot.vllm import _compat, machine
+from kvdepot.vllm.client_group import ClientGroup
 from kvdepot.vllm.config import ConfigError, parse_settings
 from kvdepot.vllm.digests import DigestLog
 from kvdepot.vllm.fingerprint import FingerprintError, fingerprint, weights_digest, written_since
@@ -83,6 +84,20 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         except native.KvdepotError as error:
             raise ConfigError(f"kvdepot cannot open {settings.depot}: {error}") from error
 
+    def _open_clients(self, count: int, block_bytes: int) -> Any:
+        """A worker's: one, or a group of several that is used like one."""
+        if count == 1:
+            return self._open_client("vllm-worker")
+        opened: list[Any] = []
+        try:
+            for i in range(count):      # the first one owns an embedded depot
+                opened.append(self._open_client("vllm-worker", attach_only=self._settings.embedded and i > 0))
+        except BaseException:
+            for client in reversed(opened):
+                client.close()
+            raise
+        return ClientGroup(opened, block_bytes)
+
     @staticmethod
     def _choice_of(identity: WorkerIdentity) -> Any:
         return native.LoadChoice(*identity.pass_prior, identity.spare_core)
@@ -116,13 +131,15 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
             raise
 
     def _start_worker(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        clients = self._settings.clients or machine.clients_for(
+            len(machine.all_cores()), *_compat.cores_taken(self._vllm_config))
         try:
             memory = describe(kv_caches, self._kv_cache_config.num_blocks)
-            identity = self._identify(len(memory.layer_names), memory.slab_bytes)
+            identity = self._identify(len(memory.layer_names), memory.slab_bytes, clients)
         except (LayoutError, FingerprintError) as error:
             raise ConfigError(f"kvdepot: {error}") from error
         with machine.on_all_cores():
-            self._client = self._open_client("vllm-worker")
+            self._client = self._open_clients(clients, identity.block_bytes)
             self._prefault = Prefault(memory.spans if self._settings.prefault else ())
         settings = self._settings
         try:
@@ -138,7 +155,7 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         self._identity = identity
         _compat.on_weights_changed(self._worker.weights_changed)
 
-    def _identify(self, layers: int, slab_bytes: int) -> WorkerIdentity:
+    def _identify(self, layers: int, slab_bytes: int, clients: int) -> WorkerIdentity:
         config = self._vllm_config
         began = time.monotonic()
         weights = self._settings.weights_id.encode()
@@ -153,8 +170,8 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
         facts = _compat.model_facts(config, self._kv_cache_config)
         mark = fingerprint(facts, weights)
         log.info("kvdepot: depot %s, tenant %s, fingerprint %s (weights sampled in %.2f s), %d layers of %d bytes, "
-                 "blocks of %d tokens", self._settings.depot, self._settings.tenant, mark.hex()[:16], sampled_s, layers,
-                 slab_bytes, config.cache_config.block_size)
+                 "blocks of %d tokens, clients: %d", self._settings.depot, self._settings.tenant, mark.hex()[:16],
+                 sampled_s, layers, slab_bytes, config.cache_config.block_size, clients)
         log.debug("kvdepot: the fingerprint covers %s", facts)      # compare these where two engines do not share
         dtype = config.model_config.dtype
         left, right = torch.ones(128, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
@@ -168,7 +185,7 @@ class KvDepotConnector(_compat.KVConnectorBase_V1):
             fingerprint=mark, block_tokens=config.cache_config.block_size,
             order=self._kv_cache_config.kv_cache_layout or "opaque",
             pass_prior=machine.pass_prior(*_compat.pass_sizes(config), product),
-            spare_core=len(machine.all_cores()) > torch.get_num_threads())
+            spare_core=len(machine.all_cores()) - torch.get_num_threads() >= clients)
 
     def get_handshake_metadata(self) -> KvDepotHandshake | None:
         return KvDepotHandshake(self._identity) if self._identity is not None else None

@@ -1,4 +1,4 @@
-"""What the machine offers: cores for the client's thread, and a first guess at what a pass of the model costs."""
+"""What the machine offers: cores for the clients' threads, and a first guess at what a pass of the model costs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from collections.abc import Callable, Iterator
 ATTENTION_SHARE = 0.3       # attention reaches about this share of the speed of a matrix product
 PASS_OVERHEAD_S = 0.004     # Python, sampling and messages of a step of vLLM: 4 ms on CPU
 MEMORY_BYTES_S = 1e10       # weights are read once a pass: about the memory bandwidth of two cores
+
+# Four clients load three to four times as fast as one, eight another half as fast again, and each takes a core while it
+# does (docs/results/gpu.md). So four, where that is a quarter of the cores.
+CLIENTS_DEFAULT_MAX = 4
+CORES_OF_A_CLIENT = 4
+
+
+def clients_for(cores: int, workers: int, computing: int) -> int:
+    """How many clients a worker has by itself, on a machine (or a part of one) with `cores` and `workers` that share
+    them, of each of which `computing` threads run the model: those are left their cores."""
+    of_worker = cores // workers
+    return max(min(CLIENTS_DEFAULT_MAX, of_worker // CORES_OF_A_CLIENT, of_worker - computing), 1)
 
 
 def all_cores() -> set[int]:

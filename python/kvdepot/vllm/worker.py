@@ -297,8 +297,8 @@ class WorkerHalf:
 
     def _take_completion(self, op: LoadOp, first: int, completion: Any) -> None:
         if not completion.ok:
-            # Bytes of all its blocks may be missing in any layer.
-            op.fail(first, completion.code)
+            # Bytes of all its blocks may be missing in any layer; of several clients' shares, of those from one on.
+            op.fail(first + completion.first_failed(), completion.code)
         elif completion.failed_keys:
             damaged = self._client.stats()["corrupt_slabs"]
             op.fail(first + completion.first_failed(), "corrupt" if damaged > self._damaged else "missing")
