@@ -7,12 +7,14 @@ namespace kvd::net {
 
 void BodyTurns::note(const User& user) {
   if (last_ == &user) return;
-  if (last_ != nullptr) alone_from_ = after(loop_.now(), kQuiet);
+  const Time now = loop_.now();
+  if (last_ != nullptr && user.moves_until_ <= now) alone_from_ = after(now, kQuiet);
   last_ = &user;
 }
 
 std::size_t BodyTurns::ask(User& user) {
   note(user);
+  user.moves_until_ = after(loop_.now(), kQuiet);
   if (serving_ == &user) {
     if (slice_left_ > 0 && loop_.now() < turn_end_) return slice_left_;
   } else if (serving_ == nullptr && is_alone()) {

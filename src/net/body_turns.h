@@ -7,8 +7,8 @@
 // the line. Each slice is 128 KiB at most, a turn 50 us or 256 KiB of them and the end
 // of the last slice: what comes meanwhile waits for that.
 //
-// Where only one connection has moved anything for a second there is nobody who could wait: it has no line, and moves
-// as much in a turn as it likes (connection.h, Turns).
+// Where for a second nobody has said anything but those who move bodies themselves, there is nobody who could wait:
+// there is no line, and they move as much in a turn as they like (connection.h, Turns).
 #pragma once
 
 #include <cstddef>
@@ -40,6 +40,7 @@ class BodyTurns {
     virtual void on_body_turn() = 0;
     std::list<User*>::iterator place_;
     bool waits_ = false;
+    Time moves_until_ = Time::min();  // a second behind the last time that it had a body to move
   };
 
   explicit BodyTurns(io::Loop& loop) : loop_(loop), timer_(loop, [this] { serve(); }) {}

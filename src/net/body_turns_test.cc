@@ -209,6 +209,22 @@ TEST_F(BodyTurnsTest, WhoHasHeardNobodyForASecondIsAlone) {
   loop_.settle();
 }
 
+// Who asks for a body is small, too, and counts as its mover.
+TEST_F(BodyTurnsTest, ThoseWhoMoveBodiesHaveNoLineAmongThemselves) {
+  End a = open('a'), b = open('b');
+  talk({&a, &b});
+  for (int i = 0; i < 3; ++i) {
+    record_.moves.clear();
+    for (End* const end : {&a, &b}) {
+      end->stream->feed(turn_ping());
+      turn();
+      end->peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+    }
+    EXPECT_EQ(moved('a') > kTurnBody && moved('b') > kTurnBody, i == 2) << i;
+    loop_.run_for(BodyTurns::kQuiet * 6 / 10);
+  }
+}
+
 TEST_F(BodyTurnsTest, AMessageTakenBackInLineLeavesNoTrace) {
   End a = open('a'), b = open('b');
   talk({&a, &b});
