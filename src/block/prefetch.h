@@ -17,8 +17,9 @@ inline constexpr std::size_t kAheadBytes = 2 * kAheadStep;
 // Shorter pieces are read as they are: there is no page to be ahead of.
 inline constexpr std::size_t kAheadWorth = 4 * kAheadStep;
 
-// Asks for bytes [from, from + kAheadStep) of `piece`, as far as it goes.
-inline void fetch_ahead(Bytes piece, std::size_t from) noexcept {
+// Asks for bytes [from, from + kAheadStep) of `piece`, as far as it goes. Inlined by force: GCC 12 takes a function
+// that only asks for memory for one without effect, and at -O2 leaves out the calls.
+[[gnu::always_inline]] inline void fetch_ahead(Bytes piece, std::size_t from) noexcept {
   constexpr std::size_t kLine = 64;
   const std::size_t end = std::min(piece.size(), from + kAheadStep);
   for (std::size_t at = from; at < end; at += kLine) __builtin_prefetch(piece.data() + at);

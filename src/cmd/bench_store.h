@@ -1,9 +1,10 @@
-// The verb `kvdepot bench store`: what a store gives on a drive, next to what the drive gives. Its flags, and running
-// it.
+// The verb `kvdepot bench store`: what a store gives on a drive, next to what the drive gives; or on several, next to
+// what all of them give at once. Its flags, and running it.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cmd/verb.h"
 
@@ -11,6 +12,7 @@ namespace kvd::cmd {
 
 struct BenchStoreFlags {
   std::string dir;
+  std::vector<std::string> devices = {};
   std::string size = "2GiB";
   unsigned rounds = 3;
   bool json = false;

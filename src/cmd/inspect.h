@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cmd/verb.h"
 
@@ -10,9 +11,10 @@ namespace kvd::cmd {
 
 struct InspectFlags {
   std::string dir;
-  std::string record;   // 32 hexadecimal digits
-  std::string foreign;  // an engine's own key, in hexadecimal digits
-  std::string out;      // where the record's payload goes; "-" = standard output
+  std::vector<std::string> devices = {};  // where devices may be that are not where the store's list says
+  std::string record;                     // 32 hexadecimal digits
+  std::string foreign;                    // an engine's own key, in hexadecimal digits
+  std::string out;                        // where the record's payload goes; "-" = standard output
   int shard = -1, group = -1;
   bool segments = false;
   bool json = false;
@@ -20,11 +22,13 @@ struct InspectFlags {
 
 struct VerifyFlags {
   std::string dir;
+  std::vector<std::string> devices = {};
   unsigned threads = 0;  // 0 = one per core
   bool json = false;
 };
 
-// Print on stdout, complain on stderr in one line. 0; verify: 1 when something is damaged; 2 when it could not be done.
+// Print on stdout, complain on stderr in one line. 0; verify: 1 when something is damaged; 2 when it could not be done,
+// or not of all devices.
 int run_inspect(const InspectFlags& flags);
 int run_verify(const VerifyFlags& flags);
 

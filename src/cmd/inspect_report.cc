@@ -14,6 +14,7 @@ namespace {
 using store::Inventory;
 using store::InventorySegment;
 using store::SegmentKind;
+using store::StoreFiles;
 using store::StoreReader;
 using store::Tally;
 using store::uuid_text;
@@ -27,7 +28,7 @@ double percent(std::uint64_t part, std::uint64_t whole) {
 }
 
 // What can hold records, and what does.
-std::uint64_t capacity(const StoreReader& reader) { return reader.segments() * reader.segment_bytes(); }
+std::uint64_t capacity(const StoreFiles& files) { return files.segments() * files.segment_bytes(); }
 std::uint64_t filled(const Inventory& inventory) { return inventory.live.bytes + inventory.dead.bytes; }
 
 std::string kinds_text(const Inventory& inventory) {
@@ -48,12 +49,12 @@ std::vector<const InventorySegment*> by_age(const Inventory& inventory) {
   return used;
 }
 
-std::string ages_text(const StoreReader& reader, const Inventory& inventory) {
+std::string ages_text(const StoreFiles& files, const Inventory& inventory) {
   const auto used = by_age(inventory);
   if (used.empty()) return "nothing is stored";
   const auto line = [&](const char* which, const InventorySegment& s) {
     return fmt::format("{} begun {} opening{} ago, {} of log ago", which, s.openings_ago,
-                       s.openings_ago == 1 ? "" : "s", show_size(s.newer_segments * reader.segment_bytes()));
+                       s.openings_ago == 1 ? "" : "s", show_size(s.newer_segments * files.segment_bytes()));
   };
   return line("oldest segment", *used.front()) + "; " + line("median", *used[used.size() / 2]);
 }
@@ -99,14 +100,18 @@ std::string sizes_text(const Inventory& inventory) {
   return text;
 }
 
-std::string segments_text(const Inventory& inventory) {
+std::string name_of(const InventorySegment& segment, bool several) {
+  return several ? fmt::format("{}:{}", segment.device, segment.segment) : fmt::format("{}", segment.segment);
+}
+
+std::string segments_text(const Inventory& inventory, bool several) {
   std::string text = fmt::format("{:>8} {:<9} {:>18} {:>8} {:>7} {:>10} {:>12} {:>8} {:>6}\n", "segment", "state",
                                  "generation", "openings", "recency", "live", "live bytes", "dead", "tombs");
   for (const InventorySegment* s : by_age(inventory))
-    text +=
-        fmt::format("{:>8} {:<9} {:>18} {:>8} {:>7} {:>10} {:>12} {:>8} {:>6}\n", s->segment, store::kind_name(s->kind),
-                    s->generation, s->openings_ago, s->recency < 0 ? "-" : std::to_string(s->recency), s->live.records,
-                    show_size(s->live.bytes), s->dead.records, s->tombstones);
+    text += fmt::format("{:>8} {:<9} {:>18} {:>8} {:>7} {:>10} {:>12} {:>8} {:>6}\n", name_of(*s, several),
+                        store::kind_name(s->kind), s->generation, s->openings_ago,
+                        s->recency < 0 ? "-" : std::to_string(s->recency), s->live.records, show_size(s->live.bytes),
+                        s->dead.records, s->tombstones);
   return text;
 }
 
@@ -132,22 +137,86 @@ Json namespaces_json(const Inventory& inventory) {
   return all;
 }
 
-Json segments_json(const Inventory& inventory) {
+Json segments_json(const Inventory& inventory, bool several) {
   Json all = Json::array();
   for (const InventorySegment& s : inventory.segments) {
     if (s.kind == SegmentKind::kFree) continue;
-    all.push_back({{"segment", s.segment},
-                   {"state", store::kind_name(s.kind)},
-                   {"generation", s.generation},
-                   {"openings_ago", s.openings_ago},
-                   {"newer_segments", s.newer_segments},
-                   {"recency", s.recency < 0 ? Json() : Json(s.recency)},
-                   {"data_bytes", s.data_bytes},
-                   {"live", tally_json(s.live)},
-                   {"dead", tally_json(s.dead)},
-                   {"tombstones", s.tombstones}});
+    Json one = {{"segment", s.segment},
+                {"state", store::kind_name(s.kind)},
+                {"generation", s.generation},
+                {"openings_ago", s.openings_ago},
+                {"newer_segments", s.newer_segments},
+                {"recency", s.recency < 0 ? Json() : Json(s.recency)},
+                {"data_bytes", s.data_bytes},
+                {"live", tally_json(s.live)},
+                {"dead", tally_json(s.dead)},
+                {"tombstones", s.tombstones}};
+    if (several) one["device"] = s.device;
+    all.push_back(std::move(one));
   }
   return all;
+}
+
+// What is known of each device of the list: live records and bytes, and what it is.
+Json devices_json(const StoreFiles& files, const Inventory& inventory) {
+  Json all = Json::array();
+  for (const store::StoreFile& file : files.devices) {
+    Json one = {
+        {"uuid", uuid_text(file.listed.uuid)}, {"last_at", file.listed.path}, {"here", file.reader.has_value()}};
+    if (file.reader) {
+      const StoreReader& reader = files.readers[*file.reader];
+      Tally live;
+      for (const InventorySegment& s : inventory.segments)
+        if (s.device == *file.reader) {
+          live.records += s.live.records;
+          live.bytes += s.live.bytes;
+        }
+      one["device"] = *file.reader;
+      one["path"] = reader.path();
+      one["segments"] = reader.segments();
+      one["file_bytes"] = reader.file_bytes();
+      one["superblock_copies"] = reader.copies_that_agree();
+      one["live"] = tally_json(live);
+    } else {
+      one["missing"] = file.missing;
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::string devices_text(const StoreFiles& files) {
+  std::string text;
+  for (const store::StoreFile& file : files.devices) {
+    if (!file.reader) {
+      text += fmt::format("  missing    {}\n", file.missing);
+      continue;
+    }
+    const StoreReader& reader = files.readers[*file.reader];
+    text += fmt::format("  device {:<3} {}: {}, {} segments, file of {}, {} of {} superblock copies agree\n",
+                        *file.reader, reader.path(), uuid_text(file.listed.uuid), reader.segments(),
+                        show_size(reader.file_bytes()), reader.copies_that_agree(), store::kSuperblockCopies);
+  }
+  return text;
+}
+
+// How it is laid out.
+std::string geometry_text(const StoreFiles& files) {
+  if (files.several())
+    return devices_text(files) +
+           fmt::format("  geometry   {} segments of {}, files of {}, {} of {} copies of the list agree\n",
+                       files.segments(), show_size(files.segment_bytes()), show_size(files.file_bytes()),
+                       files.list_copies, store::kSuperblockCopies);
+  const StoreReader& reader = files.readers.front();
+  std::string text = fmt::format("  geometry   {} segments of {}, file of {}, {} of {} superblock copies agree\n",
+                                 reader.segments(), show_size(reader.segment_bytes()), show_size(reader.file_bytes()),
+                                 reader.copies_that_agree(), store::kSuperblockCopies);
+  if (reader.superblock().member())
+    text += fmt::format(
+        "  note       one device of store {}, which has several: give the directory with its devices.kvd "
+        "to see all\n",
+        uuid_text(reader.superblock().store));
+  return text;
 }
 
 Json findings_json(const std::vector<store::Finding>& findings) {
@@ -165,30 +234,28 @@ std::string show_opaque(const std::string& bytes) {
   return hex;
 }
 
-std::string inventory_text(const StoreReader& reader, const Inventory& inventory, bool segments) {
-  const store::Superblock& block = reader.superblock();
-  std::string text = fmt::format("{}: store {}, format {}, opening {}\n", reader.path(), uuid_text(block.uuid),
-                                 block.version, block.boot_epoch);
-  if (reader.in_use()) text += fmt::format("  in use by {}: figures change while they are read\n", reader.holder());
-  text += fmt::format("  geometry   {} segments of {}, file of {}, {} of {} superblock copies agree\n",
-                      reader.segments(), show_size(reader.segment_bytes()), show_size(reader.file_bytes()),
-                      reader.copies_that_agree(), store::kSuperblockCopies);
+std::string inventory_text(const StoreFiles& files, const Inventory& inventory, bool segments) {
+  std::string text = fmt::format("{}: store {}{}, format {}, opening {}\n", files.path, uuid_text(files.uuid()),
+                                 files.several() ? fmt::format(" of {} devices", files.devices.size()) : "",
+                                 files.version(), files.boot_epoch());
+  if (files.in_use()) text += fmt::format("  in use by {}: figures change while they are read\n", files.holder());
+  text += geometry_text(files);
   text += fmt::format("  segments   {}\n", kinds_text(inventory));
   text += fmt::format("  fill       {:.1f} %: {} of {}, live {}, dead {}\n",
-                      percent(filled(inventory), capacity(reader)), show_size(filled(inventory)),
-                      show_size(capacity(reader)), show_size(inventory.live.bytes), show_size(inventory.dead.bytes));
+                      percent(filled(inventory), capacity(files)), show_size(filled(inventory)),
+                      show_size(capacity(files)), show_size(inventory.live.bytes), show_size(inventory.dead.bytes));
   text +=
       fmt::format("  records    {} live, {} dead, {} tombstones, {} ignored; newest put {}\n", inventory.live.records,
                   inventory.dead.records, inventory.tombstones, inventory.ignored, inventory.put_seq_max);
-  text += fmt::format("  ages       {}\n", ages_text(reader, inventory));
+  text += fmt::format("  ages       {}\n", ages_text(files, inventory));
   text += namespaces_text(inventory) + sizes_text(inventory);
-  if (segments) text += segments_text(inventory);
+  if (segments) text += segments_text(inventory, files.several());
+  for (const auto& finding : files.findings) text += finding.line() + "\n";
   for (const auto& finding : inventory.findings) text += finding.line() + "\n";
   return text;
 }
 
-std::string inventory_json(const StoreReader& reader, const Inventory& inventory) {
-  const store::Superblock& block = reader.superblock();
+std::string inventory_json(const StoreFiles& files, const Inventory& inventory) {
   Json kinds = Json::object(), tenants = Json::object(), sizes = Json::array();
   for (std::size_t kind = 0; kind < kKinds; ++kind)
     kinds[store::kind_name(static_cast<SegmentKind>(kind))] = inventory.kinds[kind];
@@ -199,28 +266,37 @@ std::string inventory_json(const StoreReader& reader, const Inventory& inventory
     bucket["from_bytes"] = std::uint64_t{1} << i;
     sizes.push_back(std::move(bucket));
   }
-  const Json all = {{"path", reader.path()},
-                    {"uuid", uuid_text(block.uuid)},
-                    {"format", block.version},
-                    {"opening", block.boot_epoch},
-                    {"in_use", reader.in_use()},
-                    {"segments", reader.segments()},
-                    {"segment_bytes", reader.segment_bytes()},
-                    {"file_bytes", reader.file_bytes()},
-                    {"superblock_copies", reader.copies_that_agree()},
-                    {"states", std::move(kinds)},
-                    {"fill_bytes", filled(inventory)},
-                    {"capacity_bytes", capacity(reader)},
-                    {"live", tally_json(inventory.live)},
-                    {"dead", tally_json(inventory.dead)},
-                    {"tombstones", inventory.tombstones},
-                    {"ignored", inventory.ignored},
-                    {"put_seq_max", inventory.put_seq_max},
-                    {"tenants", std::move(tenants)},
-                    {"namespaces", namespaces_json(inventory)},
-                    {"record_sizes", std::move(sizes)},
-                    {"segment_list", segments_json(inventory)},
-                    {"findings", findings_json(inventory.findings)}};
+  Json findings = findings_json(files.findings);
+  for (Json& one : findings_json(inventory.findings)) findings.push_back(std::move(one));
+  Json all = {{"path", files.path},
+              {"uuid", uuid_text(files.uuid())},
+              {"format", files.version()},
+              {"opening", files.boot_epoch()},
+              {"in_use", files.in_use()},
+              {"segments", files.segments()},
+              {"segment_bytes", files.segment_bytes()},
+              {"file_bytes", files.file_bytes()},
+              {"states", std::move(kinds)},
+              {"fill_bytes", filled(inventory)},
+              {"capacity_bytes", capacity(files)},
+              {"live", tally_json(inventory.live)},
+              {"dead", tally_json(inventory.dead)},
+              {"tombstones", inventory.tombstones},
+              {"ignored", inventory.ignored},
+              {"put_seq_max", inventory.put_seq_max},
+              {"tenants", std::move(tenants)},
+              {"namespaces", namespaces_json(inventory)},
+              {"record_sizes", std::move(sizes)},
+              {"segment_list", segments_json(inventory, files.several())},
+              {"findings", std::move(findings)}};
+  if (files.several()) {
+    all["list_copies"] = files.list_copies;
+    all["devices"] = devices_json(files, inventory);
+  } else {
+    all["superblock_copies"] = files.readers.front().copies_that_agree();
+    if (files.readers.front().superblock().member())
+      all["device_of"] = uuid_text(files.readers.front().superblock().store);
+  }
   return all.dump() + "\n";
 }
 

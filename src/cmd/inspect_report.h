@@ -4,7 +4,7 @@
 #include <string>
 
 #include "store/inventory.h"
-#include "store/store_reader.h"
+#include "store/store_files.h"
 
 namespace kvd::cmd {
 
@@ -12,8 +12,8 @@ namespace kvd::cmd {
 std::string show_opaque(const std::string& bytes);
 
 // `segments`: with a line for each segment that is not free.
-std::string inventory_text(const store::StoreReader& reader, const store::Inventory& inventory, bool segments);
+std::string inventory_text(const store::StoreFiles& files, const store::Inventory& inventory, bool segments);
 // One object in one line; all sizes in bytes.
-std::string inventory_json(const store::StoreReader& reader, const store::Inventory& inventory);
+std::string inventory_json(const store::StoreFiles& files, const store::Inventory& inventory);
 
 }  // namespace kvd::cmd

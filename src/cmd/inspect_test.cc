@@ -141,6 +141,121 @@ TEST_F(InspectTest, VerifyEndsWithOneAndAListOnDamage) {
   EXPECT_FALSE(std::filesystem::exists(how.out));
 }
 
+// ---- A store of several devices ----
+
+class InspectDevicesTest : public InspectTest {
+ protected:
+  void SetUp() override {
+    kit_.add_device();
+    InspectTest::SetUp();
+    std::filesystem::create_directories(second());
+    save(kit_.options.dir + "/devices.kvd");
+    save(kit_.path_of(1));
+  }
+  void save(const std::string& path) {
+    std::vector<std::byte> image(kit_.disks.drive(path).size());
+    kit_.disks.drive(path).peek(0, image);
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(image.data()), static_cast<std::streamsize>(image.size()));
+  }
+  [[nodiscard]] const std::string& second() const { return kit_.options.devices[0].dir; }
+};
+
+TEST_F(InspectDevicesTest, AllAreShownAndCounted) {
+  auto how = flags();
+  how.segments = true;
+  EXPECT_EQ(inspect(how), 0) << err_;
+  for (const std::string& part :
+       {std::string(" of 2 devices, format 1, opening 1\n"), "  device 0   " + file() + ": ",
+        "  device 1   " + second() + "/flash.kvd: ", std::string("16 segments of 256KiB"),
+        std::string("4 of 4 copies of the list agree"), std::string("12 live, 0 dead"), std::string("\n     1:0 ")})
+    EXPECT_TRUE(mentions(out_, part)) << part << "\n" << out_;
+  how.json = true;
+  EXPECT_EQ(inspect(how), 0);
+  const auto json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["path"], kit_.options.dir + "/devices.kvd");
+  EXPECT_EQ(json["live"]["records"], kRecords);
+  ASSERT_EQ(json["devices"].size(), 2u);
+  EXPECT_EQ(json["devices"][1]["last_at"], second());
+  const std::uint64_t first = json["devices"][0]["live"]["records"], other = json["devices"][1]["live"]["records"];
+  EXPECT_EQ(first + other, kRecords);
+  EXPECT_GT(other, 0u);
+  EXPECT_EQ(json["list_copies"], 4);
+  how = flags();
+  for (std::uint64_t n = 0; n < kRecords; ++n) {  // on whichever it lies
+    how.record = key_of(n);
+    how.out = kit_.dir.path() + "/record.bin";
+    EXPECT_EQ(inspect(how), 0) << err_;
+    EXPECT_TRUE(mentions(out_, ", device ")) << out_;
+    std::ifstream in(how.out, std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    EXPECT_TRUE(store::slab_is(as_bytes(bytes).first(5'000), n, 1, 0)) << n;
+  }
+}
+
+TEST_F(InspectDevicesTest, VerifyReadsAllAndEndsWithTwoWhereOneIsMissing) {
+  EXPECT_EQ(verify(), 0) << out_ << err_;
+  EXPECT_TRUE(mentions(out_, "12 records in")) << out_;
+  EXPECT_TRUE(mentions(out_, "segments of 2 devices verified")) << out_;
+  std::filesystem::rename(second(), second() + "-away");
+  EXPECT_EQ(verify(), 2);
+  EXPECT_TRUE(mentions(out_, "missing: device ")) << out_;
+  EXPECT_TRUE(mentions(out_, "segments of 1 devices verified")) << out_;
+  EXPECT_TRUE(mentions(out_, "intact, but 1 devices are missing")) << out_;
+  EXPECT_TRUE(mentions(err_, "1 of 2 devices are missing: attach them")) << err_;
+  EXPECT_EQ(verify(true), 2);
+  const auto json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["intact"], false);
+  EXPECT_EQ(json["missing"].size(), 1u);
+  EXPECT_EQ(inspect(flags()), 0);
+  EXPECT_TRUE(mentions(out_, "\n  missing    device ")) << out_;
+  auto how = flags();
+  how.devices = {second() + "-away"};
+  EXPECT_EQ(inspect(how), 0);
+  EXPECT_FALSE(mentions(out_, "missing")) << out_;
+  EXPECT_EQ(run([&] { return run_verify({.dir = kit_.options.dir, .devices = how.devices, .threads = 2}); }), 0);
+}
+
+TEST_F(InspectDevicesTest, VerifyNamesTheDeviceOfADamage) {
+  std::string why;
+  std::uint64_t at = 0, number = kRecords;
+  {
+    const auto reader = store::StoreReader::open(second(), why);
+    ASSERT_TRUE(reader) << why;
+    while (at == 0 && number-- > 0)
+      for (const auto& found : store::find_records(*reader, store::match_key(store::id_of(number).key)))
+        at = reader->offset_of(found.segment, found.descriptor.offset + 1);
+  }
+  ASSERT_GT(at, 0u);
+  std::fstream patch(second() + "/flash.kvd", std::ios::binary | std::ios::in | std::ios::out);
+  patch.seekp(static_cast<std::streamoff>(at));
+  patch << "damage" << std::flush;
+  EXPECT_EQ(verify(), 1);
+  EXPECT_TRUE(mentions(out_, "damage: " + second() + "/flash.kvd: segment ")) << out_;
+  EXPECT_TRUE(mentions(out_, "record " + key_of(number))) << out_;
+  EXPECT_EQ(verify(true), 1);
+  EXPECT_EQ(nlohmann::json::parse(out_)["damages"][0]["device"], second() + "/flash.kvd");
+}
+
+TEST_F(InspectDevicesTest, ADevicesOwnDirectoryIsThatDevice) {
+  auto how = flags();
+  how.dir = second();
+  EXPECT_EQ(inspect(how), 0);
+  EXPECT_TRUE(mentions(out_, "8 segments of 256KiB")) << out_;
+  EXPECT_TRUE(mentions(out_, "note       one device of store ")) << out_;
+  how.json = true;
+  EXPECT_EQ(inspect(how), 0);
+  EXPECT_TRUE(nlohmann::json::parse(out_).contains("device_of"));
+  EXPECT_EQ(run([&] { return run_verify({.dir = second(), .threads = 2}); }), 0);
+}
+
+TEST_F(InspectDevicesTest, ALostListIsDamage) {
+  std::ofstream(kit_.options.dir + "/devices.kvd") << "KVDTABLE" << std::string(256 << 10, '\0');
+  EXPECT_EQ(verify(), 1);
+  EXPECT_TRUE(mentions(out_, "damage: ") && mentions(out_, "the list of devices is lost")) << out_;
+  EXPECT_EQ(inspect(flags()), 2);
+}
+
 TEST_F(InspectTest, ADirectoryInUseIsNotVerifiedButInspected) {
   ASSERT_TRUE(kit_.open());
   EXPECT_EQ(verify(), 2);

@@ -17,7 +17,8 @@ namespace kvd::cmd {
 
 class MetricsSample {
  public:
-  static constexpr std::size_t kSeriesMax = 10'000;  // a depot has 230, and 20 for each of 65 tenants
+  // A depot has 230, 20 for each of 65 tenants, and 13 for each of 16 devices.
+  static constexpr std::size_t kSeriesMax = 10'000;
 
   // kInvalid: not of this format, a number that is none, or more than kSeriesMax series.
   static Result<MetricsSample> parse(std::string_view text);

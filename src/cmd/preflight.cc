@@ -49,18 +49,27 @@ void raise_open_files() {
   [[maybe_unused]] const int refused = ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-std::uint64_t disk_free(fs::path dir) {
-  std::uint64_t held = 0;
+OffersDisk read_disk(fs::path dir) {
+  OffersDisk disk;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(dir, ignored)) {
     struct stat info{};
-    if (::stat(entry.path().c_str(), &info) == 0) held += static_cast<std::uint64_t>(info.st_blocks) * 512;
+    if (::stat(entry.path().c_str(), &info) == 0) disk.held_bytes += static_cast<std::uint64_t>(info.st_blocks) * 512;
   }
   while (!dir.empty() && !fs::exists(dir, ignored) && dir.has_parent_path() && dir != dir.parent_path())
     dir = dir.parent_path();
+  const char* const there = dir.empty() ? "." : dir.c_str();
   struct statvfs info{};
-  if (::statvfs(dir.empty() ? "." : dir.c_str(), &info) != 0) return 0;
-  return held + info.f_bavail * info.f_frsize;
+  struct stat at{};
+  if (::statvfs(there, &info) == 0) disk.free_bytes = info.f_bavail * info.f_frsize;
+  if (::stat(there, &at) == 0) disk.file_system = at.st_dev;
+  return disk;
+}
+
+std::uint64_t flash_bytes(const Needs& needs) {
+  std::uint64_t bytes = 0;
+  for (const NeedsDisk& disk : needs.disks) bytes += disk.flash_bytes;
+  return bytes;
 }
 
 // The smallest limit in files `name` from `root`/`path` up to `root`; 0 = none. A container may see another root than
@@ -81,7 +90,7 @@ Finding judge_memory(const Needs& needs, const Offers& offers) {
   const bool in_cgroup = offers.cgroup_memory_bytes != 0;
   const auto limit = in_cgroup ? std::min(offers.cgroup_memory_bytes, offers.memory_bytes) : offers.memory_bytes;
   const auto* where = in_cgroup ? "the cgroup's memory limit" : "this machine's memory";
-  const auto beside = kMemoryBesidePool + needs.flash_bytes / kFlashBytesPerIndexRecord * kIndexBytesPerRecord;
+  const auto beside = kMemoryBesidePool + flash_bytes(needs) / kFlashBytesPerIndexRecord * kIndexBytesPerRecord;
   const auto wanted = needs.pool_bytes + beside;
   if (limit != 0 && needs.pool_bytes > limit + offers.swap_bytes)
     return {Level::kError,
@@ -97,14 +106,16 @@ Finding judge_memory(const Needs& needs, const Offers& offers) {
 }
 
 // What the disk engine registers with io_uring is pinned and counts, unless the process has CAP_IPC_LOCK; threads
-// register nothing. Kernels before 5.12 count io_uring's own rings, too; where these are refused, there are threads.
+// register nothing. The pool is registered for each device, and counts each time. Kernels before 5.12 count io_uring's
+// own rings, too; where these are refused, there are threads.
 Finding judge_memlock(const Needs& needs, const Offers& offers) {
   const std::string limit = offers.memlock_bytes == 0 ? "no limit" : "limit " + show_size(offers.memlock_bytes);
-  const char* follows = "where io_uring takes it the pool is registered and stays in memory";
-  if (needs.flash_bytes == 0) {
+  std::string follows = "where io_uring takes it the pool is registered and stays in memory";
+  if (needs.disks.empty()) {
     follows = "without flash the pool is not registered with io_uring and can be swapped out";
-  } else if (offers.memlock_bytes != 0 && offers.memlock_bytes < needs.pool_bytes) {
-    follows = "less than the pool, which may stay unregistered with io_uring and be swapped out";
+  } else if (offers.memlock_bytes != 0 && offers.memlock_bytes < needs.pool_bytes * needs.disks.size()) {
+    follows = fmt::format("less than the pool{}, which may stay unregistered with io_uring and be swapped out",
+                          needs.disks.size() > 1 ? fmt::format(" for each of {} devices", needs.disks.size()) : "");
   }
   return {Level::kInfo, fmt::format("locked memory: {}; {}", limit, follows)};
 }
@@ -121,15 +132,39 @@ Finding judge_files(const Needs& needs, const Offers& offers) {
   return {Level::kInfo, fmt::format("open files: limit {}", offers.open_files)};
 }
 
-Finding judge_disk(const Needs& needs, const Offers& offers) {
-  if (needs.flash_bytes == 0) return {Level::kInfo, "disk: no flash tier configured, records live in memory only"};
-  if (offers.disk_free_bytes < needs.flash_bytes)
+// Of the directories on one file system, which share what is free.
+Finding judge_file_system(const Needs& needs, const Offers& offers, std::uint64_t file_system) {
+  std::uint64_t wanted = 0, there = 0;
+  std::string dirs;
+  std::size_t devices = 0;
+  for (std::size_t i = 0; i < needs.disks.size(); ++i) {
+    const OffersDisk& disk = offers.disks[i];
+    if (disk.file_system != file_system) continue;
+    ++devices;
+    there += disk.held_bytes + (dirs.empty() ? disk.free_bytes : 0);
+    wanted += needs.disks[i].flash_bytes;
+    dirs += (dirs.empty() ? "" : " and ") + needs.disks[i].dir;
+  }
+  if (there < wanted)
     return {Level::kWarn,
-            fmt::format("disk: --flash {} but only {} are free for {}: the store will not open; use a smaller "
-                        "--flash or another --dir",
-                        show_size(needs.flash_bytes), show_size(offers.disk_free_bytes), needs.dir)};
-  return {Level::kInfo,
-          fmt::format("disk: flash {} of {} free", show_size(needs.flash_bytes), show_size(offers.disk_free_bytes))};
+            fmt::format("disk: flash of {} but only {} are free for {}: the store will not open; ask for less by "
+                        "--flash{}, or give another directory",
+                        show_size(wanted), show_size(there), dirs, needs.disks.size() > 1 ? " and --device" : "")};
+  const std::string line = fmt::format("disk: flash {} of {} free{}", show_size(wanted), show_size(there),
+                                       needs.disks.size() > 1 ? " for " + dirs : "");
+  if (devices < 2) return {Level::kInfo, line};
+  return {Level::kWarn, line + ", which are on one file system: is a drive not mounted?"};
+}
+
+void judge_disks(const Needs& needs, const Offers& offers, std::vector<Finding>& findings) {
+  if (needs.disks.empty())
+    findings.push_back({Level::kInfo, "disk: no flash tier configured, records live in memory only"});
+  std::vector<std::uint64_t> seen;
+  for (const OffersDisk& disk : offers.disks) {
+    if (std::ranges::find(seen, disk.file_system) != seen.end()) continue;
+    seen.push_back(disk.file_system);
+    findings.push_back(judge_file_system(needs, offers, disk.file_system));
+  }
 }
 
 }  // namespace
@@ -154,7 +189,7 @@ std::uint64_t cgroup_limit(std::string_view cgroup, const std::string& root) {
   return smallest;
 }
 
-Offers read_offers(const std::string& dir) {
+Offers read_offers(const Needs& needs) {
   raise_open_files();
   Offers offers;
   const auto pages = ::sysconf(_SC_PHYS_PAGES);
@@ -165,13 +200,14 @@ Offers read_offers(const std::string& dir) {
   offers.cgroup_memory_bytes = cgroup_limit(read_file("/proc/self/cgroup"), "/sys/fs/cgroup");
   offers.memlock_bytes = soft_limit(RLIMIT_MEMLOCK);
   offers.open_files = soft_limit(RLIMIT_NOFILE);
-  offers.disk_free_bytes = disk_free(dir);
+  for (const NeedsDisk& disk : needs.disks) offers.disks.push_back(read_disk(disk.dir));
   return offers;
 }
 
 std::vector<Finding> judge(const Needs& needs, const Offers& offers) {
-  return {judge_memory(needs, offers), judge_memlock(needs, offers), judge_files(needs, offers),
-          judge_disk(needs, offers)};
+  std::vector<Finding> findings{judge_memory(needs, offers), judge_memlock(needs, offers), judge_files(needs, offers)};
+  judge_disks(needs, offers, findings);
+  return findings;
 }
 
 }  // namespace kvd::cmd

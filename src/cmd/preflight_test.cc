@@ -9,8 +9,10 @@
 namespace kvd::cmd {
 namespace {
 
-Needs usual() { return {"/data/kv", std::uint64_t{8} << 30, std::uint64_t{200} << 30, 1024}; }
-Offers plenty() { return {std::uint64_t{64} << 30, 0, 0, 65536, std::uint64_t{500} << 30}; }
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+
+Needs usual() { return {{{"/data/kv", 200 * kGiB}}, 8 * kGiB, 1024}; }
+Offers plenty() { return {64 * kGiB, 0, 0, 65536, 0, {{1, 500 * kGiB, 0}}}; }
 
 TEST(Preflight, IsQuietWhereThereIsPlenty) {
   const auto findings = judge(usual(), plenty());
@@ -44,26 +46,56 @@ TEST(Preflight, SaysWhetherThePoolCanStayInMemory) {
   offers.memlock_bytes = needs.pool_bytes;
   EXPECT_NE(judge(needs, offers)[1].line.find("limit 8GiB; where io_uring takes it"), std::string::npos);
   offers.memlock_bytes = 8 << 20;
-  EXPECT_NE(judge(needs, offers)[1].line.find("limit 8MiB; less than the pool"), std::string::npos);
-  needs.flash_bytes = 0;
+  EXPECT_NE(judge(needs, offers)[1].line.find("limit 8MiB; less than the pool, which"), std::string::npos);
+  needs.disks.push_back({"/more", kGiB});
+  offers.disks.push_back({2, kGiB, 0});
+  offers.memlock_bytes = 2 * needs.pool_bytes;
+  EXPECT_NE(judge(needs, offers)[1].line.find("limit 16GiB; where io_uring takes it"), std::string::npos);
+  --offers.memlock_bytes;
+  EXPECT_NE(judge(needs, offers)[1].line.find("less than the pool for each of 2 devices"), std::string::npos);
+  offers.memlock_bytes = 8 << 20;
+  needs.disks.clear();
   EXPECT_NE(judge(needs, offers)[1].line.find("limit 8MiB; without flash"), std::string::npos);
 }
 
 TEST(Preflight, CountsTheIndexOfALargeLog) {
   auto needs = usual();
-  needs.flash_bytes = std::uint64_t{200} << 40;  // 56 GiB of index
+  needs.disks[0].flash_bytes = std::uint64_t{200} << 40;  // 56 GiB of index
   auto offers = plenty();
-  offers.disk_free_bytes = needs.flash_bytes;
+  offers.disks[0].free_bytes = needs.disks[0].flash_bytes;
   EXPECT_EQ(judge(needs, offers)[0].level, Level::kWarn);
 }
 
 TEST(Preflight, WarnsOfTooFewFilesAndTooLittleDisk) {
   auto offers = plenty();
   offers.open_files = 256;
-  offers.disk_free_bytes = std::uint64_t{1} << 30;
+  offers.disks[0].free_bytes = kGiB;
   const auto findings = judge(usual(), offers);
   EXPECT_EQ(findings[2].level, Level::kWarn);
   EXPECT_EQ(findings[3].level, Level::kWarn);
+}
+
+TEST(Preflight, JudgesEachFileSystemOnce) {
+  auto needs = usual();
+  needs.disks = {{"/a", 100 * kGiB}, {"/b", 200 * kGiB}, {"/c", 100 * kGiB}};
+  auto offers = plenty();
+  offers.disks = {{1, 150 * kGiB, 0}, {2, 200 * kGiB, 0}, {1, 150 * kGiB, 50 * kGiB}};
+  auto findings = judge(needs, offers);
+  ASSERT_EQ(findings.size(), 5u);
+  EXPECT_EQ(findings[3].line,
+            "disk: flash 200GiB of 200GiB free for /a and /c, which are on one file system: is a drive "
+            "not mounted?");
+  EXPECT_EQ(findings[3].level, Level::kWarn);
+  EXPECT_EQ(findings[4].line, "disk: flash 200GiB of 200GiB free for /b");
+  EXPECT_EQ(findings[4].level, Level::kInfo);
+  offers.disks[2].held_bytes -= 1;
+  offers.disks[1].free_bytes = kGiB;
+  findings = judge(needs, offers);
+  EXPECT_EQ(findings[3].level, Level::kWarn);
+  EXPECT_EQ(findings[4].level, Level::kWarn);
+  EXPECT_NE(findings[4].line.find("disk: flash of 200GiB but only 1GiB are free for /b: the store will not open"),
+            std::string::npos)
+      << findings[4].line;
 }
 
 TEST(Preflight, CountsADescriptorMoreForEachConnectionOfThisHost) {

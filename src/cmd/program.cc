@@ -39,6 +39,7 @@ constexpr const char* kServeFooter =
     "tls:// addresses. SIGHUP reads these files again.\n\n"
     "Examples:\n"
     "  kvdepot serve --dir /data/kv --pool 8GiB --flash 200GiB\n"
+    "  kvdepot serve --dir /mnt/nvme0/kv --flash 1TB --device /mnt/nvme1/kv --device /mnt/nvme2/kv=2TB\n"
     "  kvdepot serve --dir /data/kv --listen tcp://127.0.0.1:7070 --listen unix:///run/kvdepot.sock --http off\n"
     "  kvdepot serve --flash 0 --pool 4GiB          # memory only\n"
     "  kvdepot serve --config /etc/kvdepot.toml     # the same names as keys: pool = \"8GiB\"";
@@ -46,10 +47,13 @@ constexpr const char* kServeFooter =
 // The flags of `serve` as they were typed; what was not typed is not there.
 struct ServeFlags {
   std::map<std::string, std::string> single;
+  std::vector<std::string> dir;  // more than one is refused, with a hint
+  std::vector<std::string> device;
   std::vector<std::string> listen;
   std::vector<std::string> resp;
   std::string config;
   bool insecure = false;
+  bool forget_missing = false;
   bool json = false;
 };
 
@@ -57,18 +61,21 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   const auto add = [&](const char* name, const char* type, const std::string& help) {
     serve.add_option(std::string("--") + name, flags.single[name], help)->type_name(type)->take_last();
   };
-  add("dir", "DIR", "Directory of the flash log; created with mode 0700");
+  const auto add_list = [&](const char* name, std::vector<std::string>& list, const char* type, const char* help) {
+    serve.add_option(name, list, help)->type_name(type)->allow_extra_args(false);
+  };
+  add_list("--dir", flags.dir, "DIR", "Directory of the flash log; created with mode 0700");
+  serve.get_option("--dir")->option_text("DIR");  // without the dots of a list
   add("pool", "SIZE", "DRAM tier, at least 64MiB [1GiB]");
   add("flash", "SIZE", "NVMe tier; 0 = memory only [10GiB; a store that is there keeps its size]");
-  serve
-      .add_option("--listen", flags.listen,
-                  "tcp://, tls://HOST:PORT or unix:///PATH; repeatable; port 0: any [tcp://127.0.0.1:7070]")
-      ->type_name("ADDRESS")
-      ->allow_extra_args(false);
-  serve
-      .add_option("--resp", flags.resp, "Where Redis clients are served, as tcp://127.0.0.1:6379; repeatable [nowhere]")
-      ->type_name("ADDRESS")
-      ->allow_extra_args(false);
+  add_list("--device", flags.device, "DIR[=SIZE]",
+           "A drive more, with a log of its own; repeatable; SIZE of a new one [as --flash]");
+  serve.add_flag("--forget-missing", flags.forget_missing,
+                 "For this start: give up devices of the store that are not there, and what they hold");
+  add_list("--listen", flags.listen, "ADDRESS",
+           "tcp://, tls://HOST:PORT or unix:///PATH; repeatable; port 0: any [tcp://127.0.0.1:7070]");
+  add_list("--resp", flags.resp, "ADDRESS",
+           "Where Redis clients are served, as tcp://127.0.0.1:6379; repeatable [nowhere]");
   add("resp-ack", "LEVEL", "What a SET waits for: pooled (in memory), written (survives a kill), synced [pooled]");
   add("http", "HOST:PORT", "Metrics and health over HTTP, or off [127.0.0.1:7071]");
   serve.add_option("--config", flags.config, "TOML file with the same settings; flags win")
@@ -107,6 +114,9 @@ int run_serve(const CLI::App& app, const ServeFlags& flags) {
     if (app.count("--" + name) > 0) settings[name] = {value};
   }
   if (flags.insecure) settings["insecure"] = {"on"};
+  if (flags.forget_missing) settings["forget-missing"] = {"on"};
+  if (!flags.dir.empty()) settings["dir"] = flags.dir;
+  if (!flags.device.empty()) settings["device"] = flags.device;
   if (!flags.listen.empty()) settings["listen"] = flags.listen;
   if (!flags.resp.empty()) settings["resp"] = flags.resp;
   const auto options = make_options(settings);

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -67,8 +68,27 @@ bool wants_colour() {
 // One line that says what is wrong; `why` when somebody below has already said what to do about it.
 int report(const Error& error, const std::string& why) { return report_failure(why.empty() ? error_text(error) : why); }
 
-void announce(const node::Node& node, const ServeOptions& options, std::uint64_t flash_bytes, bool json) {
+using Devices = std::vector<store::DeviceOptions>;
+
+// One that cannot be read is missing behind --forget-missing.
+const char* state_of(const store::Store& store, const std::string& dir) {
+  for (const store::DeviceFigures& device : store.device_figures()) {
+    std::error_code ignored;
+    if (device.dir == dir || std::filesystem::equivalent(device.dir, dir, ignored))
+      return device.stats->off.value() > 0 ? "off" : "on";
+  }
+  return "missing";
+}
+
+void announce(node::Node& node, const ServeOptions& options, const Devices& devices, bool json) {
   if (json) {
+    nlohmann::json each = nlohmann::json::array();
+    std::uint64_t flash_bytes = 0;
+    for (const store::DeviceOptions& device : devices) {
+      each.push_back(
+          {{"dir", device.dir}, {"flash_bytes", device.flash_bytes}, {"state", state_of(node.store(), device.dir)}});
+      flash_bytes += device.flash_bytes;
+    }
     nlohmann::json out{{"event", "ready"},
                        {"listening", node.addresses()},
                        {"resp", node.resp_addresses()},
@@ -76,8 +96,9 @@ void announce(const node::Node& node, const ServeOptions& options, std::uint64_t
                        {"dir", options.node.store.dir},
                        {"pool_bytes", options.node.store.pool_bytes},
                        {"flash_bytes", flash_bytes},
+                       {"devices", std::move(each)},
                        {"pid", ::getpid()}};
-    fmt::print("{}\n", out.dump());
+    fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     for (const std::string& address : node.addresses()) fmt::print("listening on {}\n", address);
     for (const std::string& address : node.resp_addresses()) fmt::print("Redis clients on {}\n", address);
@@ -98,12 +119,11 @@ std::string unreadable_address(const node::NodeOptions& options) {
 }
 
 // What is checked before anything is opened: a line each in the log. The line of what makes a start impossible, or "".
-std::string preflight(Log& log, const ServeOptions& options, std::uint64_t flash_bytes) {
-  const Needs needs{.dir = options.node.store.dir,
-                    .pool_bytes = options.node.store.pool_bytes,
-                    .flash_bytes = flash_bytes,
-                    .connections_max = options.node.limits.connections_max};
-  for (const Finding& finding : judge(needs, read_offers(needs.dir))) {
+std::string preflight(Log& log, const ServeOptions& options, const Devices& devices) {
+  Needs needs{
+      .disks = {}, .pool_bytes = options.node.store.pool_bytes, .connections_max = options.node.limits.connections_max};
+  for (const store::DeviceOptions& device : devices) needs.disks.push_back({device.dir, device.flash_bytes});
+  for (const Finding& finding : judge(needs, read_offers(needs))) {
     if (finding.level == Level::kError) return finding.line;
     log.write(finding.level, finding.line);
   }
@@ -237,9 +257,9 @@ int serve(const ServeOptions& given, bool json) {
   ::umask(S_IRWXG | S_IRWXO);
   ::signal(SIGPIPE, SIG_IGN);
   const std::unique_ptr<Log> log = make_stderr_log(options.log_level, wants_colour());
-  const std::uint64_t flash_bytes = store::Store::flash_bytes(options.node.store);
+  const Devices devices = store::Store::device_sizes(options.node.store);
   if (const std::string wrong = unreadable_address(options.node); !wrong.empty()) return complain(wrong);
-  if (const std::string impossible = preflight(*log, options, flash_bytes); !impossible.empty())
+  if (const std::string impossible = preflight(*log, options, devices); !impossible.empty())
     return report_failure(impossible);
   if (!options.node.store.verify) log->warn("--verify off: what is read from flash is not verified; for tests only");
   Result<std::unique_ptr<io::Loop>> loop = io::make_real_loop();
@@ -271,7 +291,7 @@ int serve(const ServeOptions& given, bool json) {
     if (const Status started = reload.start(**node); !started) return report(started.error(), "");
   }
   if (const Status recovered = recover(**node, *log, shutdown, why); !recovered) return report(recovered.error(), why);
-  if (!shutdown.draining()) announce(**node, options, flash_bytes, json);
+  if (!shutdown.draining()) announce(**node, options, devices, json);
   (*loop)->run();  // a drain that has ended already has stopped it
   // What was acknowledged is on flash by now, or is meant to be lost: a device that hangs must not keep the process.
   ::signal(SIGTERM, SIG_DFL);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <system_error>
@@ -14,6 +15,7 @@
 #include "base/error_text.h"
 #include "base/sizes.h"
 #include "cmd/spdlog_log.h"
+#include "store/device_table.h"
 
 namespace kvd::cmd {
 namespace {
@@ -22,7 +24,9 @@ constexpr std::array kNames{
     "connections-max", "credentials", "insecure",      "dir",          "pool",       "flash",
     "listen",          "http",        "segment",       "demote-after", "shape-read", "log-level",
     "shared-memory",   "eviction",    "scrub",         "dwpd",         "resp",       "resp-ack",
-    "tls-cert",        "tls-key",     "tls-client-ca", "tls-crl",      "spin"};
+    "tls-cert",        "tls-key",     "tls-client-ca", "tls-crl",      "spin",       "device"};
+
+constexpr const char* kFlashDefault = "10GiB";
 
 // A scalar as it would be typed on the command line.
 std::string as_typed(const toml::node& node) {
@@ -51,7 +55,9 @@ class Reader {
   std::string text(const char* name, std::string fallback) {
     const auto at = settings_.find(name);
     if (at == settings_.end()) return fallback;
-    if (at->second.size() != 1) complain(name, "takes one value");
+    if (at->second.size() != 1)
+      complain(name, std::string_view(name) == "dir" ? "takes one value: name more drives with --device DIR"
+                                                     : "takes one value");
     return at->second.empty() ? fallback : at->second.back();
   }
   template <class T>
@@ -134,6 +140,66 @@ void check_tls(const ServeOptions& options, Reader& read) {
     read.complain("tls-cert", "is for addresses that begin with tls://: give one with --listen or --resp");
 }
 
+// The same for two spellings of a path, as far as its text tells; of links the store finds out.
+std::string plain(const std::string& dir) {
+  std::error_code ignored;
+  const auto path = std::filesystem::absolute(dir, ignored);
+  return ((ignored ? std::filesystem::path(dir) : path) / "").lexically_normal().string();
+}
+
+// DIR or DIR=SIZE. What is behind the last '=' has to be a size: one with a slip in it must not become a directory.
+store::DeviceOptions read_device(const std::string& written, const store::StoreOptions& store, Reader& read) {
+  store::DeviceOptions device{.dir = written, .flash_bytes = store.flash_bytes, .flash_bytes_given = false};
+  if (device.flash_bytes == 0) device.flash_bytes = parse_size(kFlashDefault).value_or(0);
+  if (const auto at = written.rfind('='); at != std::string::npos) {
+    const std::string size = written.substr(at + 1);
+    const auto bytes = parse_size(size);
+    if (!bytes)
+      read.complain("device", fmt::format("'{}' is {}: write DIR=SIZE, also where a name has a = in it", size,
+                                          bytes.error().what));
+    device = {.dir = written.substr(0, at), .flash_bytes = bytes.value_or(0)};
+  }
+  if (device.dir.empty())
+    read.complain("device", fmt::format("'{}' names no directory: write DIR or DIR=SIZE", written));
+  if (device.flash_bytes == 0) read.complain("device", device.dir + " of no size can hold nothing: leave it out");
+  return device;
+}
+
+void read_devices(const Settings& settings, store::StoreOptions& store, Reader& read) {
+  const auto at = settings.find("device");
+  if (at == settings.end()) return;
+  for (const std::string& written : at->second) {
+    const store::DeviceOptions device = read_device(written, store, read);
+    const std::string dir = plain(device.dir);
+    if (!store.dir.empty() && dir == plain(store.dir))
+      read.complain("device", device.dir + " is --dir itself: how much it holds is said by --flash");
+    if (std::ranges::any_of(store.devices, [&](const auto& other) { return plain(other.dir) == dir; }))
+      read.complain("device", device.dir + " is given twice: leave one of them out");
+    store.devices.push_back(device);
+  }
+  if (const auto devices = store.devices.size() + (store.flash_bytes > 0 ? 1 : 0); devices > store::kDevicesMax)
+    read.complain("device", fmt::format("a store has at most {} devices, these are {}{}", store::kDevicesMax, devices,
+                                        store.flash_bytes > 0 ? " with --dir" : ""));
+}
+
+// Where the store lies, on which drives.
+void read_store_place(const Settings& settings, store::StoreOptions& store, Reader& read) {
+  store.dir = read.text("dir", "");
+  store.flash_bytes = read.converted("flash", kFlashDefault, parse_size);
+  store.flash_bytes_given = settings.contains("flash");
+  read_devices(settings, store, read);
+  store.forget_missing = read.converted("forget-missing", "off", parse_switch);
+  const bool on_flash = store.flash_bytes > 0 || !store.devices.empty();
+  if (store.dir.empty() && on_flash)
+    read.complain("dir",
+                  store.devices.empty()
+                      ? "is missing: name a directory on a local disk, or use --flash 0 to keep records in "
+                        "memory only"
+                      : "is missing: name the directory that keeps the list of the devices, also with --flash 0");
+  if (store.forget_missing && !on_flash)
+    read.complain("forget-missing", "is for devices, and with --flash 0 there are none: leave one of them out");
+}
+
 // HOST:PORT is short for tcp://HOST:PORT.
 std::string full_address(const std::string& written) {
   return written.find("://") == std::string::npos ? "tcp://" + written : written;
@@ -155,6 +221,9 @@ OrComplaint<Settings> read_config(const std::string& path) {
   Settings settings;
   for (const auto& [key, value] : table) {
     const std::string name(key.str());
+    if (name == "forget-missing")
+      return std::unexpected(fmt::format("--config: {} line {}: forget-missing is for one start: give it as a flag",
+                                         path, key.source().begin.line));
     if (std::ranges::find(kNames, name) == kNames.end()) {
       return std::unexpected(fmt::format("--config: {} line {}: there is no setting '{}': see kvdepot serve --help",
                                          path, key.source().begin.line, name));
@@ -173,10 +242,9 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   Reader read(settings);
   ServeOptions options;
   store::StoreOptions& store = options.node.store;
-  store.dir = read.text("dir", "");
+  read_store_place(settings, store, read);
+  const bool on_flash = store.flash_bytes > 0 || !store.devices.empty();
   store.pool_bytes = read.converted("pool", "1GiB", parse_size);
-  store.flash_bytes = read.converted("flash", "10GiB", parse_size);
-  store.flash_bytes_given = settings.contains("flash");
   store.segment_bytes = read.converted("segment", "auto", parse_segment);
   store.eviction = read.converted("eviction", "lru", parse_eviction);
   store.scrub_bytes_per_s = read.converted("scrub", "16MiB", parse_size);
@@ -205,13 +273,9 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
     for (const std::string& address : resp->second) options.node.resp.push_back(full_address(address));
   }
   options.node.resp_ack = read.converted("resp-ack", "pooled", parse_ack);
-  if (options.node.resp_ack != AckLevel::kPooled && store.flash_bytes == 0)
+  if (options.node.resp_ack != AckLevel::kPooled && !on_flash)
     read.complain("resp-ack", "asks for flash, and with --flash 0 there is none: leave one of them out");
-  if (store.dir.empty() && store.flash_bytes > 0) {
-    read.complain("dir",
-                  "is missing: name a directory on a local disk, or use --flash 0 to keep records in memory only");
-  }
-  if (store.drive_writes_per_day > 0 && store.flash_bytes == 0)
+  if (store.drive_writes_per_day > 0 && !on_flash)
     read.complain("dwpd", "bounds what is written to flash, and with --flash 0 there is none: leave one of them out");
   if (options.node.insecure && !options.credentials.empty())
     read.complain("insecure", "lets everybody in, and --credentials does not: leave one of them out");

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace kvd::cmd {
@@ -99,7 +100,58 @@ TEST(ServeOptions, ComplaintsNameTheFlagAndTheValue) {
   EXPECT_EQ(complaint({{"flash", {"0"}}, {"resp-ack", {"written"}}}).find("--resp-ack: asks for flash"), 0U);
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"verify", {"maybe"}}}), "--verify: 'maybe' is not on or off");
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"log-level", {"loud"}}}).find("--log-level: 'loud' is "), 0U);
-  EXPECT_EQ(complaint({{"dir", {"/d", "/e"}}}), "--dir: takes one value");
+  EXPECT_EQ(complaint({{"dir", {"/d", "/e"}}}), "--dir: takes one value: name more drives with --device DIR");
+}
+
+TEST(ServeOptions, DevicesHaveTheirSizeOrThatOfFlash) {
+  const auto options = make_options({{"dir", {"/a"}}, {"flash", {"2GiB"}}, {"device", {"/b", "/c=3GiB", "/d=e=4GiB"}}});
+  ASSERT_TRUE(options.has_value()) << options.error();
+  const store::StoreOptions& store = options->node.store;
+  ASSERT_EQ(store.devices.size(), 3U);
+  EXPECT_EQ(store.devices[0].dir, "/b");
+  EXPECT_EQ(store.devices[0].flash_bytes, std::uint64_t{2} << 30);
+  EXPECT_FALSE(store.devices[0].flash_bytes_given);  // one that is there keeps its size
+  EXPECT_EQ(store.devices[1].dir, "/c");
+  EXPECT_EQ(store.devices[1].flash_bytes, std::uint64_t{3} << 30);
+  EXPECT_TRUE(store.devices[1].flash_bytes_given);
+  EXPECT_EQ(store.devices[2].dir, "/d=e");
+  EXPECT_EQ(store.devices[2].flash_bytes, std::uint64_t{4} << 30);
+  EXPECT_FALSE(store.forget_missing);
+}
+
+TEST(ServeOptions, TheDirectoryMayHaveTheListAlone) {
+  const auto options = make_options({{"dir", {"/a"}},
+                                     {"flash", {"0"}},
+                                     {"device", {"/b", "/c"}},
+                                     {"forget-missing", {"on"}},
+                                     {"dwpd", {"1"}},
+                                     {"resp-ack", {"synced"}}});
+  ASSERT_TRUE(options.has_value()) << options.error();
+  EXPECT_EQ(options->node.store.flash_bytes, 0U);
+  EXPECT_EQ(options->node.store.devices[1].flash_bytes, std::uint64_t{10} << 30);
+  EXPECT_TRUE(options->node.store.forget_missing);
+}
+
+TEST(ServeOptions, ComplainOfDevicesThatCannotBe) {
+  const auto says = [](const std::vector<std::string>& devices, const char* flash = "1GiB") {
+    return complaint({{"dir", {"/a"}}, {"flash", {flash}}, {"device", devices}});
+  };
+  EXPECT_EQ(says({"/b=20Gb1"}).find("--device: '20Gb1' is not a size"), 0U);
+  EXPECT_EQ(says({"/b="}).find("--device: '' is not a size"), 0U);
+  EXPECT_EQ(says({"=1GiB"}).find("--device: '=1GiB' names no directory"), 0U);
+  EXPECT_EQ(says({""}).find("--device: '' names no directory"), 0U);
+  EXPECT_EQ(says({"/b=0"}).find("--device: /b of no size can hold nothing"), 0U);
+  EXPECT_EQ(says({"/b", "/c/../b/"}).find("--device: /c/../b/ is given twice"), 0U);
+  EXPECT_EQ(says({"/a/"}).find("--device: /a/ is --dir itself"), 0U);
+  EXPECT_EQ(says({"/a"}, "0").find("--device: /a is --dir itself"), 0U);
+  std::vector<std::string> many;
+  for (int i = 0; i < 15; ++i) many.push_back(fmt::format("/m/{}", i));
+  EXPECT_EQ(says(many), "");
+  many.emplace_back("/m/15");
+  EXPECT_EQ(says(many), "--device: a store has at most 16 devices, these are 17 with --dir");
+  EXPECT_EQ(says(many, "0"), "");
+  EXPECT_EQ(complaint({{"device", {"/b"}}}).find("--dir: is missing: name the directory that keeps the list"), 0U);
+  EXPECT_EQ(complaint({{"flash", {"0"}}, {"forget-missing", {"on"}}}).find("--forget-missing: is for devices"), 0U);
 }
 
 class ConfigTest : public testing::Test {
@@ -124,6 +176,14 @@ TEST_F(ConfigTest, ReadsTextsNumbersAndLists) {
   EXPECT_EQ(settings->at("dir"), std::vector<std::string>{"/data"});
   EXPECT_EQ(settings->at("flash"), std::vector<std::string>{"1073741824"});
   EXPECT_EQ(settings->at("listen").size(), 2U);
+}
+
+TEST_F(ConfigTest, ReadsTheListOfDevicesAndForgetsNothingForGood) {
+  const auto settings = read("dir = '/data'\ndevice = ['/b', '/c=2TB']\n");
+  ASSERT_TRUE(settings.has_value());
+  EXPECT_EQ(settings->at("device"), (std::vector<std::string>{"/b", "/c=2TB"}));
+  EXPECT_NE(read("dir = '/data'\nforget-missing = 'on'\n").error().find("line 2: forget-missing is for one start"),
+            std::string::npos);
 }
 
 TEST_F(ConfigTest, ComplainsWithTheLine) {

@@ -16,7 +16,7 @@
 namespace kvd::cmd {
 namespace {
 
-constexpr std::uint64_t kPutWindowBytes = std::uint64_t{64} << 20;  // put and not acknowledged
+constexpr std::uint64_t kPutWindowBytes = std::uint64_t{64} << 20;  // for each drive, put and not acknowledged
 constexpr std::uint64_t kLayerReadBytes = 256 << 10;                // as src/node/get_op.cc groups layers
 constexpr std::uint64_t kFirstLayerBytes = 64 << 10;
 constexpr std::uint64_t kLayerWindowBytes = std::uint64_t{64} << 20;
@@ -72,6 +72,7 @@ Status StoreBench::start(std::string& why) {
   wanted.dir = options_.dir;
   wanted.pool_bytes = options_.pool_bytes;
   wanted.flash_bytes = options_.flash_bytes;
+  for (const std::string& dir : options_.devices) wanted.devices.push_back({dir, options_.flash_bytes, true});
   wanted.verify = options_.verify;
   auto store = store::Store::open(*loop_, log_, wanted, &why);
   if (!store) return fail(store.error());
@@ -112,7 +113,7 @@ std::uint64_t StoreBench::records_max() const {
   const std::uint64_t kept = segments > kSegmentsAhead ? segments - kSegmentsAhead : 1;
   // Descriptors, footers and the ends of segments that the next record does not fit into take less than a sixteenth.
   const std::uint64_t bytes = std::min(options_.flash_bytes / 10 * 8, kept * (segment / 16 * 15));
-  return bytes / block::shape_of(schema, false).record_bytes();
+  return bytes / block::shape_of(schema, false).record_bytes() * drives();
 }
 
 bool StoreBench::right(const store::RecordView& view, std::uint64_t number, std::uint32_t first) const {
@@ -156,7 +157,7 @@ Result<RunFigures> StoreBench::put(std::uint64_t first, std::uint64_t count) {
     if (auto put = put_one(n, waiting, worst); !put) worst = put;
     // Whatever has completed is taken in at once; when the window is full something must complete.
     loop_->run_once(Duration::zero());
-    while (waiting > std::min(kPutWindowBytes, options_.pool_bytes / 4)) loop_->run_once(Duration::max());
+    while (waiting > std::min(kPutWindowBytes * drives(), options_.pool_bytes / 4)) loop_->run_once(Duration::max());
   }
   while (waiting > 0) loop_->run_once(Duration::max());
   if (!worst) return fail(worst.error());

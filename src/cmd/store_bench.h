@@ -37,7 +37,8 @@ void bench_stamp(MutableBytes slab, std::uint64_t number, std::uint32_t layer);
 struct StoreBenchOptions {
   std::string dir;
   std::uint64_t pool_bytes = std::uint64_t{512} << 20;
-  std::uint64_t flash_bytes = std::uint64_t{4} << 30;
+  std::uint64_t flash_bytes = std::uint64_t{4} << 30;  // in `dir`, and in each of
+  std::vector<std::string> devices = {};
   RecordSize size;
   bool verify = true;  // as StoreOptions::verify: off only to learn what verification costs
 };
@@ -58,6 +59,7 @@ class StoreBench {
   static Result<std::unique_ptr<StoreBench>> open(Log& log, const StoreBenchOptions& options, std::string& why);
   ~StoreBench();
 
+  [[nodiscard]] std::uint64_t drives() const noexcept { return 1 + options_.devices.size(); }
   // How many records fit without any being evicted, with room for open and ready segments.
   [[nodiscard]] std::uint64_t records_max() const;
   // Puts the records [first, first + count), each acknowledged `written`. kIo when one was not.

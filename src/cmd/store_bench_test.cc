@@ -88,8 +88,32 @@ TEST_F(StoreBenchTest, PutsIntoAFullStoreGiveUpSegments) {
   EXPECT_GT(more->segments_evicted, 0u);
 }
 
+TEST_F(StoreBenchTest, SeveralDrivesAreFilledAndReadTogether) {
+  options_.devices = {dir_.path() + "/second"};
+  auto bench = open();
+  const std::uint64_t records = bench->records_max();
+  const auto put = bench->put(0, records);
+  ASSERT_TRUE(put);
+  EXPECT_EQ(put->segments_evicted, 0u) << "twice as many fit";
+  EXPECT_GT(records * options_.size.bytes(), 100 * kMiB);
+  bench->close();
+  bench = open();
+  ASSERT_TRUE(bench->get({.records = records, .bytes = 25 * kMiB, .keys = 7}));
+}
+
+TEST_F(StoreBenchTest, SeveralDrivesTransferTogetherWhatWasAskedOfEach) {
+  auto devices = DeviceBench::open(log_, {dir_.path() + "/a", dir_.path() + "/b"}, 8 * kMiB);
+  ASSERT_TRUE(devices);
+  const auto written = (*devices)->write(8 * kMiB, kMiB, 4);
+  ASSERT_TRUE(written);
+  EXPECT_EQ(written->bytes, 16 * kMiB);
+  const auto read = (*devices)->read(4 * kMiB, 64 << 10, 32, DeviceBench::Order::kRandom, 1);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->bytes, 8 * kMiB);
+}
+
 TEST_F(StoreBenchTest, TheDriveIsReadAndWrittenInFull) {
-  auto device = DeviceBench::open(log_, dir_.path() + "/device", 8 * kMiB);
+  auto device = DeviceBench::open(log_, {dir_.path() + "/device"}, 8 * kMiB);
   ASSERT_TRUE(device);
   const auto written = (*device)->write(8 * kMiB, kMiB, 4);
   ASSERT_TRUE(written);

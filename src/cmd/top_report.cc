@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/sizes.h"
+#include "cmd/top_devices.h"
 #include "cmd/top_tenants.h"
 
 namespace kvd::cmd {
@@ -160,7 +161,7 @@ std::string top_text(const Interval& interval, std::string_view address, double 
   return fmt::format("kvdepot {} at {}: {}, up {}; the last {:.1f} s\n\n", now.label("kvdepot_build_info", "version"),
                      address, state_text(now), show_uptime(now.value("kvdepot_uptime_seconds")), interval.seconds()) +
          hit_lines(interval) + "\n" + request_lines(interval) + "\n" + tier_lines(interval, off_s) +
-         traffic_lines(interval) + trouble_lines(interval) + tenant_lines(interval);
+         traffic_lines(interval) + trouble_lines(interval) + device_lines(interval) + tenant_lines(interval);
 }
 
 std::string top_json(const Interval& interval, double off_s) {
@@ -214,6 +215,7 @@ std::string top_json(const Interval& interval, double off_s) {
                                    {"put_corrupt", "kvdepot_put_corrupt_total"},
                                    {"io_errors", "kvdepot_store_io_errors_total"}})
     out["now"][key] = now.value(gauge);
+  out["devices"] = devices_json(interval);
   out["tenants"] = tenants_json(interval);
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -32,8 +32,8 @@ class Interval {
 // the answer of the view before. A depot tells that it is off, and not since when.
 double flash_off_s(const Interval& interval, double before);
 
-// Some 15 lines of at most 100 columns, and 12 more where there are tenants. `address` is where the metrics came from,
-// `off_s` flash_off_s() of this view.
+// Some 15 lines of at most 100 columns, and more where there are several devices (up to 17) or tenants (up to 12).
+// `address` is where the metrics came from, `off_s` flash_off_s() of this view.
 std::string top_text(const Interval& interval, std::string_view address, double off_s = 0);
 // One object in one line: rates per second, sizes in bytes, times in seconds; what is not known is null.
 std::string top_json(const Interval& interval, double off_s = 0);

@@ -12,13 +12,19 @@ namespace kvd::cmd {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 // A depot as its own /metrics show it, so that a figure under another name is missed here.
 class TopReportTest : public testing::Test {
  protected:
   MetricsSample sample(double uptime_s) {
-    const node::Figures figures{
-        .node = node_, .net = net_, .tenants = tenants_, .store = &store_, .ready = true, .uptime_s = uptime_s};
+    const node::Figures figures{.node = node_,
+                                .net = net_,
+                                .tenants = tenants_,
+                                .store = &store_,
+                                .devices = devices_,
+                                .ready = true,
+                                .uptime_s = uptime_s};
     return *MetricsSample::parse(node::metrics_text(figures));
   }
   void two_seconds_of_work() {
@@ -63,6 +69,7 @@ class TopReportTest : public testing::Test {
   net::NetCounters net_;
   node::Tenants tenants_;
   store::StoreStats store_;
+  std::vector<store::DeviceFigures> devices_;
 };
 
 TEST_F(TopReportTest, ShowsWhatADepotDidAndHowItStands) {
@@ -161,6 +168,38 @@ TEST_F(TopReportTest, TellsForHowLongTheDeviceFailsAsFarAsItWasSeen) {
   EXPECT_EQ(flash_off_s(Interval(still_off, sample(80), 5), second), 0);
   store_.tier_off.set(1);
   EXPECT_EQ(flash_off_s(Interval(still_off, sample(6), 9), second), 0) << "another depot, of which nothing is known";
+}
+
+TEST_F(TopReportTest, HasALineForEachDeviceOfSeveral) {
+  store::DeviceStats first, second;
+  devices_ = {{"/mnt/nvme0/kv", &first}};
+  EXPECT_THAT(top_text(Interval({}, sample(1), 0), "a"), Not(HasSubstr("nvme0"))) << "the store's figures are its";
+  devices_.push_back({"/a/very/long/path/that/ends/with/\x1b[H\"/nvme1/kv", &second});
+  const MetricsSample before = sample(10);
+  first.bytes_read.add(6'000'000'000);
+  first.bytes_written.add(600'000'000);
+  first.records.set(222);
+  first.segments_free.set(7);
+  first.in_flight.set(9);
+  second.off.set(1);
+  second.io_errors.add(16);
+  second.outages.add(2);
+  second.bytes.set(1 << 30);
+  const MetricsSample now = sample(12);
+  const Interval interval(before, now, 2);
+  const std::string text = top_text(interval, "a");
+  EXPECT_THAT(
+      text, HasSubstr("\n/mnt/nvme0/kv                    on     3000.0      300.0        222      7      9      0\n"));
+  EXPECT_THAT(text, HasSubstr("\n<t/ends/with/%1B[H%22/nvme1/kv")) << text;
+  EXPECT_THAT(text, HasSubstr(" OFF        0.0        0.0          0      0      0     16\n"));
+  const auto json = nlohmann::json::parse(top_json(interval))["devices"];
+  EXPECT_EQ(json["/mnt/nvme0/kv"]["read_bytes_per_s"], 3e9);
+  EXPECT_EQ(json["/mnt/nvme0/kv"]["off"], false);
+  const auto off = json["/a/very/long/path/that/ends/with/%1B[H%22/nvme1/kv"];
+  EXPECT_EQ(off["off"], true);
+  EXPECT_EQ(off["io_errors"], 16);
+  EXPECT_EQ(off["outages"], 2);
+  EXPECT_EQ(off["bytes"], 1 << 30);
 }
 
 TEST_F(TopReportTest, SaysHowFarARecoveryIs) {

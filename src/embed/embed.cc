@@ -2,6 +2,7 @@
 #include "kvdepot/embed.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "embed/depot_thread.h"
 #include "embed/directory.h"
 #include "node/node.h"
+#include "store/directory.h"
 
 namespace kvd::embed {
 namespace {
@@ -57,9 +59,19 @@ Status make_directory(const Directory& directory, std::string& why) {
   return fail(Code::kIo, "make the embedded depot's directory", error);
 }
 
+// An address names one directory.
+Status check_alone(const Directory& directory, std::string& why) {
+  if (directory.flash_bytes == 0 || ::access(store::list_path_in(directory.path).c_str(), F_OK) != 0) return {};
+  static constexpr char kSeveral[] =
+      "is a store of several devices: run `kvdepot serve --dir DIR --device DIR ...` and use its address";
+  why = directory.path + ": " + kSeveral;
+  return fail(Code::kInvalid, kSeveral);
+}
+
 Result<std::unique_ptr<EmbeddedDepot>> EmbeddedDepot::start(const Directory& directory, const OpenOptions& options,
                                                             std::string& why) {
   if (const Status made = make_directory(directory, why); !made) return fail(made.error());
+  if (const Status alone = check_alone(directory, why); !alone) return fail(alone.error());
   auto loop = io::make_real_loop();
   if (!loop) return fail(loop.error());
   auto depot = std::make_unique<Depot>();

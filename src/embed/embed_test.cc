@@ -344,6 +344,9 @@ TEST_F(EmbedTest, TellsWhyItCannotOpen) {
   EXPECT_TRUE(has(why, "thesis.tex") && has(why, "empty directory")) << why;
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), std::filesystem::directory_iterator()), 1)
       << "nothing is written there";
+  std::ofstream(dir_ + "/devices.kvd") << "a list";
+  why = reason(address(), Code::kInvalid);
+  EXPECT_TRUE(has(why, dir_ + ": is a store of several devices: run `kvdepot serve")) << why;
 }
 
 TEST_F(EmbedTest, WarningsOfTheDepotAreHeard) {

@@ -55,6 +55,7 @@ class HalfOnFlash final : public store::Store {
   std::uint64_t room_bytes(store::NamespaceHandle ns) const noexcept override { return pool_.room_bytes(ns); }
   void promote(store::NamespaceHandle ns, const block::RecordId& id) override { pool_.promote(ns, id); }
   void set_quotas(std::span<const store::TenantQuota> quotas) override { pool_.set_quotas(quotas); }
+  std::vector<store::DeviceFigures> device_figures() const override { return {}; }
   std::vector<store::TenantFigures> tenant_figures(std::size_t max) const override { return pool_.tenant_figures(max); }
   std::uint64_t flash_quota_bytes(store::NamespaceHandle ns) const noexcept override {
     return pool_.flash_quota_bytes(ns);

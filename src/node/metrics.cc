@@ -4,6 +4,7 @@
 #include <limits>
 #include <span>
 #include <sstream>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -299,6 +300,66 @@ void add_spaces(nlohmann::json& json, const std::vector<store::TenantFigures>& s
       if (shown(field.of(space))) json["tenants"][label_of(space)][field.name] = field.of(space);
 }
 
+using store::DeviceStats;
+constexpr std::array kDeviceCounters{
+    Field{"read_bytes", &DeviceStats::bytes_read, "Bytes read from it."},
+    Field{"written_bytes", &DeviceStats::bytes_written, "Bytes written to it, tables and footers included."},
+    Field{"discarded_bytes", &DeviceStats::bytes_discarded, "Bytes that it was told are not needed."},
+    Field{"scrubbed_bytes", &DeviceStats::bytes_scrubbed, "Bytes read from it to find damage early."},
+    Field{"io_errors", &DeviceStats::io_errors, "Failed reads and writes of it."},
+    Field{"outages", &DeviceStats::outages, "Times that it went off because it fails."}};
+constexpr std::array kDeviceGauges{
+    Field{"off", &DeviceStats::off, "1 while it is off because it fails."},
+    Field{"bytes", &DeviceStats::bytes, "Size of its log."},
+    Field{"segments", &DeviceStats::segments, "Segments of its log."},
+    Field{"segments_free", &DeviceStats::segments_free, "Segments of it without data."},
+    Field{"records", &DeviceStats::records, "Records on it."},
+    Field{"removals_waiting", &DeviceStats::removals_waiting, "Removals that are to be written to it."},
+    Field{"in_flight", &DeviceStats::in_flight, "Operations that it has not answered."}};
+
+// A path may be any bytes, of which neither JSON nor Prometheus nor a terminal takes all: others than those that are
+// printed as they are, and quotes, are written as %HH.
+std::string label_of(const store::DeviceFigures& device) {
+  std::string label;
+  for (const char c : device.dir) {
+    if (c >= ' ' && c <= '~' && c != '"' && c != '\\') {
+      label += c;
+    } else {
+      label += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return label;
+}
+
+template <class Metric, std::size_t N>
+void add_devices(Families& families, const std::vector<store::DeviceFigures>& devices,
+                 const std::array<Field<DeviceStats, Metric>, N>& fields) {
+  constexpr bool kCounts = std::is_same_v<Metric, Counter>;
+  const auto type = kCounts ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge;
+  for (const auto& f : fields) {
+    prometheus::MetricFamily family{
+        std::string("kvdepot_device_") + f.name + (kCounts ? "_total" : ""), f.help, type, {}};
+    for (const store::DeviceFigures& device : devices) {
+      prometheus::ClientMetric& metric = family.metric.emplace_back();
+      metric.label.push_back({"device", label_of(device)});
+      (kCounts ? metric.counter.value : metric.gauge.value) = static_cast<double>((device.stats->*f.field).value());
+    }
+    if (!family.metric.empty()) families.push_back(std::move(family));
+  }
+}
+
+nlohmann::json devices_json(const std::vector<store::DeviceFigures>& devices) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const store::DeviceFigures& device : devices) {
+    nlohmann::json one{{"dir", label_of(device)},
+                       {"why_off", device.stats->off.value() > 0 ? device.stats->why_off.load() : ""}};
+    add_json(one, *device.stats, kDeviceCounters);
+    add_json(one, *device.stats, kDeviceGauges);
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string metrics_text(const Figures& figures) {
@@ -319,6 +380,8 @@ std::string metrics_text(const Figures& figures) {
   add_gauges(families, figures.net, "kvdepot_net_", kNetGauges);
   add_tenants(families, figures.tenants.figures());
   add_spaces(families, figures.spaces);
+  add_devices(families, figures.devices, kDeviceCounters);
+  add_devices(families, figures.devices, kDeviceGauges);
   for (const auto& f : kNodeHistograms) {
     add_histogram(families, std::string("kvdepot_") + f.name + "_seconds", f.help, figures.node.*f.field);
   }
@@ -341,6 +404,7 @@ std::string stats_json(const Figures& figures) {
   for (const Tenants::Figure& tenant : figures.tenants.figures())
     for (const UseField& field : kUseFields) json["tenants"][tenant.name][field.name] = tenant.*field.field;
   add_spaces(json, figures.spaces);
+  json["devices"] = devices_json(figures.devices);
   add_json(json["net"], figures.net, kNetCounters);
   add_json(json["net"], figures.net, kNetGauges);
   for (const auto& f : kNodeHistograms) {

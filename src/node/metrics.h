@@ -16,8 +16,9 @@ struct Figures {
   const NodeCounters& node;
   const net::NetCounters& net;
   const Tenants& tenants;
-  const store::StoreStats* store = nullptr;       // null while the store is being opened
-  std::vector<store::TenantFigures> spaces = {};  // what tenants take up
+  const store::StoreStats* store = nullptr;        // null while the store is being opened
+  std::vector<store::TenantFigures> spaces = {};   // what tenants take up
+  std::vector<store::DeviceFigures> devices = {};  // of the flash tier
   bool ready = false;
   double uptime_s = 0;
 };
@@ -25,8 +26,8 @@ struct Figures {
 // Prometheus text format 0.0.4; names start with kvdepot_, counters end in _total.
 std::string metrics_text(const Figures& figures);
 
-// {"version": ..., "uptime_s": ..., "store": {...}, "node": {...}, "net": {...}, "tenants": {...}}; numbers by the
-// fields' names.
+// {"version": ..., "uptime_s": ..., "store": {...}, "node": {...}, "net": {...}, "tenants": {...},
+// "devices": [{"dir": ..., "why_off": ..., ...}]}; numbers by the fields' names.
 std::string stats_json(const Figures& figures);
 
 }  // namespace kvd::node

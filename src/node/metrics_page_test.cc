@@ -33,8 +33,15 @@ MetricTypes exported_metrics() {
   space.quota.pool_bytes = 1;
   space.quota.flash_bytes = 1;
   space.quota.namespaces = 1;
-  const Figures figures{
-      .node = node, .net = net, .tenants = tenants, .store = &store, .spaces = {space}, .ready = true, .uptime_s = 1};
+  const store::DeviceStats device;
+  const Figures figures{.node = node,
+                        .net = net,
+                        .tenants = tenants,
+                        .store = &store,
+                        .spaces = {space},
+                        .devices = {{"/data/kv", &device}},
+                        .ready = true,
+                        .uptime_s = 1};
   MetricTypes types;
   std::istringstream lines(metrics_text(figures));
   for (std::string line; std::getline(lines, line);) {

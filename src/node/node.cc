@@ -389,6 +389,7 @@ Figures NodeImpl::figures() const {
       .tenants = gate_.tenants(),
       .store = served == nullptr ? nullptr : &served->stats(),
       .spaces = served == nullptr ? std::vector<store::TenantFigures>() : served->tenant_figures(Tenants::kShownMax),
+      .devices = served == nullptr ? std::vector<store::DeviceFigures>() : served->device_figures(),
       .ready = serves_all(),
       .uptime_s = uptime.count()};
 }

@@ -122,7 +122,7 @@ void Evictor::make_index_room() {
 
 bool Evictor::make_index_room_now() {
   for (const auto& task : tasks_)
-    if (task->evicts && flash_.index.erase_segment(task->segment, 0, flash_.index.buckets()) > 0) return true;
+    if (task->evicts && erase_some(*task, 0, flash_.index.buckets()) > 0) return true;
   const auto before = tasks_.size();
   make_index_room();
   return tasks_.size() > before && make_index_room_now();
@@ -228,17 +228,24 @@ void Evictor::erase_by(Task& task, const Footer& footer) {
     if (d.tombstone() || !servable(d, content, footer.trailer.data_pages)) continue;
     const block::RecordId id{d.key(), d.shard, content.schemas[d.schema].group};
     task.content.push_back(record_hash(hashes_[d.name_space], id));
-    flash_.index.erase(task.content.back(), task.segment, d.offset);
+    const bool known = flash_.index.erase(task.content.back(), task.segment, d.offset) > 0;
+    device_.stats.records.sub(known ? 1 : 0);
   }
   std::ranges::sort(task.content);
   task.content_known = true;
+}
+
+std::uint64_t Evictor::erase_some(const Task& task, std::uint64_t from, std::uint64_t buckets) {
+  const std::uint64_t erased = flash_.index.erase_segment(task.segment, from, buckets);
+  device_.stats.records.sub(erased);
+  return erased;
 }
 
 void Evictor::sweep() {
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     Task& task = *tasks_[i];
     if (task.step != Task::Step::kSweep) continue;
-    flash_.index.erase_segment(task.segment, task.sweep_at, kSweepBuckets);
+    erase_some(task, task.sweep_at, kSweepBuckets);
     task.sweep_at += kSweepBuckets;
     if (task.sweep_at >= flash_.index.buckets()) {
       index_clean(task);
@@ -336,7 +343,10 @@ void Evictor::discard_next() {
 void Evictor::discarded(Task& task, const Status& status) {
   discarding_ = false;
   task.discard_at += task.op.discard_bytes;
-  if (status) flash_.stats.flash_bytes_discarded.add(task.op.discard_bytes);
+  if (status) {
+    flash_.stats.flash_bytes_discarded.add(task.op.discard_bytes);
+    device_.stats.bytes_discarded.add(task.op.discard_bytes);
+  }
   const bool on = device_.health.on();  // otherwise the rest is not worth waiting for
   if (!status && on && std::exchange(discards_, false))
     flash_.log.warn(

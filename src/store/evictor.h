@@ -104,6 +104,8 @@ class Evictor {
   void read_next_footer();
   [[nodiscard]] std::size_t footer_tail() const noexcept;
   void erase_by(Task& task, const Footer& footer);
+  // Takes what the index has of its segment in these buckets out of it: how many.
+  std::uint64_t erase_some(const Task& task, std::uint64_t from, std::uint64_t buckets);
   void sweep();
   void index_clean(Task& task);
   void check_tombstones(Task& task);

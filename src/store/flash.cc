@@ -35,16 +35,20 @@ bool Flash::enter(const RecordKey& key, const IndexEntry& entry, FlashPlace* out
   TenantSpace& tenant = namespaces.tenant(key.ns);
   if (before.offset > 0) {
     usage.remove(tenant, before.segment, before.offset, before.pages);
+    device_of(before.segment).stats.records.sub(1);
     if (outdated != nullptr)
       *outdated = {before.segment, before.offset, segments.at(before.segment).generation, before.checksum};
   }
   usage.add(tenant, entry.segment, entry.offset, entry.pages);
+  device_of(entry.segment).stats.records.add(1);
   return true;
 }
 
 void Flash::leave(const RecordKey& key, std::uint32_t segment, std::uint32_t offset) {
   const std::uint32_t pages = index.erase(key.hash, segment, offset);
-  if (pages > 0) usage.remove(namespaces.tenant(key.ns), segment, offset, pages);
+  if (pages == 0) return;
+  usage.remove(namespaces.tenant(key.ns), segment, offset, pages);
+  device_of(segment).stats.records.sub(1);
 }
 
 void Flash::hold_namespace(std::uint32_t segment, NamespaceHandle ns) {
@@ -73,6 +77,7 @@ void Flash::end(const Tombstone& tombstone) {
   }
   hold_namespace(segment, tombstone.key.ns);
   device.tombstones.add(tombstone);
+  device.stats.removals_waiting.set(device.tombstones.waiting());
 }
 
 std::vector<Tombstone> Flash::replaced_by(PoolRecord& record, const FlashPlace& place,

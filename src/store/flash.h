@@ -77,7 +77,10 @@ struct Flash {
   void update_gauges() {
     stats.flash_records.set(index.size());
     std::uint64_t unoccupied = 0;
-    for (const auto& device : devices) unoccupied += device->segments.count() - device->segments.occupied();
+    for (const auto& device : devices) {
+      device->update_gauges();
+      unoccupied += device->stats.segments_free.value();
+    }
     stats.segments_free.set(unoccupied);
   }
   // Segment `segment` holds something of a namespace, or a tombstone names it there: it stays known until the segment

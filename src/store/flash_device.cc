@@ -4,29 +4,37 @@
 
 namespace kvd::store {
 
-FlashDevice::FlashDevice(io::Loop& loop, Log& log, StoreStats& stats, Segments& all, OpenedDevice opened,
+FlashDevice::FlashDevice(io::Loop& loop, Log& log, StoreStats& sums, Segments& all, OpenedDevice opened,
                          policy::Eviction eviction)
-    : volume(std::move(opened.volume)),
+    : dir(std::move(opened.dir)),
+      volume(std::move(opened.volume)),
       segments(all.add_device(volume.segments(), policy::make_eviction(eviction, volume.segments()))),
       tombstones(all, segments),
-      health(loop, log, volume.disk()),
+      health(loop, log, volume.disk(), std::move(opened.name)),
       loop_(loop),
-      stats_(stats),
+      sums_(sums),
       write_budget_(opened.write_budget),
       budget_at_(loop.now()),
       flights_(kFlightsReserved),
-      refused_timer_(loop, [this] { fail_refused(); }) {}
+      refused_timer_(loop, [this] { fail_refused(); }) {
+  update_gauges();
+}
 
 void FlashDevice::submit(io::DiskOp& op) {
   const bool off = recovered && !health.on();
   std::uint64_t bytes = 0;
   for (const iovec& buffer : op.buffers) bytes += buffer.iov_len;
-  if (op.kind == io::DiskOp::Kind::kRead && !off) stats_.flash_bytes_read.add(bytes);
+  if (op.kind == io::DiskOp::Kind::kRead && !off) {
+    sums_.flash_bytes_read.add(bytes);
+    stats.bytes_read.add(bytes);
+  }
   if (op.kind == io::DiskOp::Kind::kWrite && !off) {
-    stats_.flash_bytes_written.add(bytes);
+    sums_.flash_bytes_written.add(bytes);
+    stats.bytes_written.add(bytes);
     write_budget_.spend(static_cast<double>(bytes));
   }
   const Time expected = health.submitted(op.kind);
+  stats.in_flight.add(1);
   // Two pointers: what a move_only_function holds without taking memory.
   Flight& flight = flights_.take();
   flight.expected = expected;
@@ -53,8 +61,19 @@ void FlashDevice::landed(Flight& flight, const Status& status) {
   auto on_done = std::move(flight.on_done);
   flights_.give_back(flight);
   health.completed(expected, well);
-  if (!well) stats_.io_errors.add();
+  stats.in_flight.sub(1);
+  if (!well) {
+    sums_.io_errors.add();
+    stats.io_errors.add();
+  }
   on_done(status);
+}
+
+void FlashDevice::update_gauges() {
+  stats.bytes.set(volume.offset_of(volume.segments()));
+  stats.segments.set(segments.count());
+  stats.segments_free.set(segments.count() - segments.occupied());
+  stats.removals_waiting.set(tombstones.waiting());
 }
 
 bool FlashDevice::over_budget(std::uint64_t more) {

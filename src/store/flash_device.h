@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,8 @@ namespace kvd::store {
 
 // A device as it is opened.
 struct OpenedDevice {
+  std::string dir;
+  std::string name;  // for the log
   Volume volume;
   policy::WriteBudget write_budget;
 };
@@ -33,7 +36,7 @@ struct OpenedDevice {
 class FlashDevice {
  public:
   // Takes its segments from `all`, as the next device; they are numbered in the order of construction.
-  FlashDevice(io::Loop& loop, Log& log, StoreStats& stats, Segments& all, OpenedDevice opened,
+  FlashDevice(io::Loop& loop, Log& log, StoreStats& sums, Segments& all, OpenedDevice opened,
               policy::Eviction eviction);
   FlashDevice(const FlashDevice&) = delete;
   FlashDevice& operator=(const FlashDevice&) = delete;
@@ -72,6 +75,11 @@ class FlashDevice {
     tombstones.failed(tombstone);
   }
 
+  // What changes without an operation: sizes, free segments, what waits.
+  void update_gauges();
+
+  const std::string dir;
+  DeviceStats stats;
   Volume volume;
   DeviceSegments& segments;
   Tombstones tombstones;
@@ -97,7 +105,7 @@ class FlashDevice {
   void fail_refused();
 
   io::Loop& loop_;
-  StoreStats& stats_;
+  StoreStats& sums_;
   bool ended_ = false;
   std::uint32_t writing_ = 0;
   policy::WriteBudget write_budget_;

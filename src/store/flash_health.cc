@@ -9,10 +9,11 @@
 
 namespace kvd::store {
 
-FlashHealth::FlashHealth(io::Loop& loop, Log& log, io::Disk& disk)
+FlashHealth::FlashHealth(io::Loop& loop, Log& log, io::Disk& disk, std::string name)
     : loop_(loop),
       log_(log),
       disk_(disk),
+      name_(std::move(name)),
       probe_(loop, disk),
       probe_at_(loop, [this] { probe(); }),
       watchdog_(loop, [this] { check_stall(); }),
@@ -78,7 +79,7 @@ void FlashHealth::turn_off(const char* why) {
   pause_ = again ? std::min<Duration>(2 * pause_, kProbeMax) : kProbeFirst;
   told_waiting_ = false;
   if (may_probe_) probe_at_.arm_in(pause_);
-  log_.error(fmt::format("store: flash tier turned off{}: {} ({} errors)", may_probe_ ? "" : " until the next start",
+  log_.error(fmt::format("store: {} turned off{}: {} ({} errors)", name_, may_probe_ ? "" : " until the next start",
                          why, errors_));
   announce_.arm(loop_.now());
 }
@@ -96,7 +97,7 @@ void FlashHealth::may_probe(bool may) noexcept {
 void FlashHealth::probe() {
   if (under_way_ > 0 || disk_.in_flight() > 0 || probe_.busy()) {
     if (!std::exchange(told_waiting_, true))
-      log_.warn(fmt::format("store: the flash tier stays off until the device has answered {} operations",
+      log_.warn(fmt::format("store: the {} stays off until the device has answered {} operations", name_,
                             std::max<std::uint64_t>(under_way_, disk_.in_flight())));
     return probe_at_.arm_in(kProbeFirst);
   }
@@ -109,7 +110,7 @@ void FlashHealth::probed(const Status& how) {
   pause_ = std::min<Duration>(2 * pause_, kProbeMax);
   probe_at_.arm_in(pause_);
   if (!how)
-    log_.warn(fmt::format("store: the flash tier stays off: {}; next try in {} s", error_text(how.error()),
+    log_.warn(fmt::format("store: the {} stays off: {}; next try in {} s", name_, error_text(how.error()),
                           std::chrono::duration_cast<std::chrono::seconds>(pause_).count()));
 }
 
@@ -118,7 +119,7 @@ void FlashHealth::come_back() {
   back_at_ = loop_.now();
   errors_ = 0;
   window_end_ = Time::min();
-  log_.warn(fmt::format("store: the flash tier is on again after {} s ({})",
+  log_.warn(fmt::format("store: the {} is on again after {} s ({})", name_,
                         std::chrono::duration_cast<std::chrono::seconds>(back_at_ - off_at_).count(), why_));
   if (back_) back_();
 }

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory_resource>
 #include <set>
+#include <string>
 
 #include "base/log.h"
 #include "base/result.h"
@@ -45,10 +46,12 @@ class FlashHealth {
   // Off again within it: the next longer pause.
   static constexpr Duration kProbation = std::chrono::seconds(60);
 
-  // All are borrowed.
-  FlashHealth(io::Loop& loop, Log& log, io::Disk& disk);
+  // All are borrowed. `name`: what the log calls it.
+  FlashHealth(io::Loop& loop, Log& log, io::Disk& disk, std::string name = "flash tier");
 
   [[nodiscard]] bool on() const noexcept { return on_; }
+  // Why it went off last: static text.
+  [[nodiscard]] const char* why() const noexcept { return why_; }
   // Called from the loop: the tier went off, soon after on() is false; it is back, before anything is submitted.
   void on_change(std::function<void()> off, std::function<void()> back) {
     off_ = std::move(off);
@@ -77,6 +80,7 @@ class FlashHealth {
   io::Loop& loop_;
   Log& log_;
   io::Disk& disk_;
+  const std::string name_;
   std::function<void()> off_, back_;
   DeviceProbe probe_;
   io::Timer probe_at_;

@@ -20,7 +20,7 @@ void count(Tally& tally, std::uint64_t bytes) {
 struct Entry {
   std::uint64_t hash = 0;  // of namespace, key, shard, group: what the index knows
   std::uint64_t put_seq = 0;
-  std::uint32_t segment = 0;
+  std::uint32_t segment = 0;  // index into Inventory::segments
   std::uint32_t name_space = 0;
   std::uint32_t bytes = 0;  // 0 = tombstone
 };
@@ -32,9 +32,10 @@ bool newer_first(const Entry& a, const Entry& b) {
 
 class Counting {
  public:
-  explicit Counting(const StoreReader& reader) : reader_(reader) {}
-
+  // A device more, all of whose segments are taken next. `name`: for findings.
+  void begin_device(const StoreReader& reader, std::string name);
   void take(const SegmentReport& report);
+  void end_device();
   Inventory finish();
 
  private:
@@ -43,7 +44,10 @@ class Counting {
   void settle_copies();
   void settle_ages();
 
-  const StoreReader& reader_;
+  const StoreReader* reader_ = nullptr;
+  std::string device_;
+  std::uint32_t devices_ = 0;
+  std::size_t first_ = 0;  // of the device's segments
   Inventory inventory_;
   std::vector<Entry> entries_;
   std::map<std::pair<std::string, std::string>, std::uint32_t> names_;
@@ -67,17 +71,38 @@ void Counting::note_group(std::uint32_t name_space, const GroupSchema& schema) {
   if (std::ranges::find(groups, schema) == groups.end()) groups.push_back(schema);
 }
 
+void Counting::begin_device(const StoreReader& reader, std::string name) {
+  reader_ = &reader;
+  device_ = std::move(name);
+  first_ = inventory_.segments.size();
+  recent_.clear();
+  recent_generation_ = 0;
+}
+
+// The newest header of the device tells which of its segments were used last.
+void Counting::end_device() {
+  for (std::size_t i = 0; i < recent_.size(); ++i)
+    if (const std::size_t at = first_ + recent_[i]; at < inventory_.segments.size())
+      inventory_.segments[at].recency = static_cast<std::int32_t>(i);
+  ++devices_;
+}
+
 void Counting::take(const SegmentReport& report) {
   InventorySegment line;
+  line.device = devices_;
   line.segment = report.segment;
   line.kind = report.kind;
   inventory_.kinds[static_cast<std::size_t>(report.kind)] += 1;
-  std::ranges::copy(report.findings, std::back_inserter(inventory_.findings));
+  for (Finding finding : report.findings) {
+    finding.device = device_;
+    inventory_.findings.push_back(std::move(finding));
+  }
   if (report.holds_records()) {
     const SegmentContent& content = report.footer.content;
+    const auto index = static_cast<std::uint32_t>(inventory_.segments.size());
     line.generation = report.header.generation;
-    line.openings_ago = reader_.superblock().boot_epoch - std::min(reader_.superblock().boot_epoch,  // damaged
-                                                                   report.header.boot_epoch);
+    const std::uint64_t opening = reader_->superblock().boot_epoch;
+    line.openings_ago = opening - std::min(opening, report.header.boot_epoch);  // it may be damaged
     line.data_bytes = std::uint64_t{report.footer.trailer.data_pages} * kPageBytes;
     inventory_.put_seq_max = std::max(inventory_.put_seq_max, report.footer.trailer.put_seq_max);
     if (report.header.generation > recent_generation_) {
@@ -94,7 +119,7 @@ void Counting::take(const SegmentReport& report) {
       const GroupSchema& schema = content.schemas[d.schema];
       note_group(ns, schema);
       line.tombstones += d.tombstone() ? 1 : 0;
-      entries_.push_back({record_hash(hashes_[ns], {d.key(), d.shard, schema.group}), d.put_seq, report.segment, ns,
+      entries_.push_back({record_hash(hashes_[ns], {d.key(), d.shard, schema.group}), d.put_seq, index, ns,
                           d.tombstone() ? 0 : d.length});
     }
   }
@@ -129,8 +154,6 @@ void Counting::settle_ages() {
     const auto after = std::ranges::upper_bound(generations, segment.generation);
     segment.newer_segments = static_cast<std::uint32_t>(generations.end() - after);
   }
-  for (std::size_t i = 0; i < recent_.size(); ++i)
-    if (recent_[i] < inventory_.segments.size()) inventory_.segments[recent_[i]].recency = static_cast<std::int32_t>(i);
 }
 
 Inventory Counting::finish() {
@@ -144,11 +167,17 @@ Inventory Counting::finish() {
 
 }  // namespace
 
-Inventory take_inventory(const StoreReader& reader, const InventoryProgress& progress) {
-  Counting counting(reader);
-  for (std::uint32_t s = 0; s < reader.segments(); ++s) {
-    counting.take(read_segment(reader, s, false));
-    progress(s + 1, reader.segments());
+Inventory take_inventory(std::span<const StoreReader> readers, const InventoryProgress& progress) {
+  Counting counting;
+  std::uint64_t done = 0, all = 0;
+  for (const StoreReader& reader : readers) all += reader.segments();
+  for (const StoreReader& reader : readers) {
+    counting.begin_device(reader, readers.size() > 1 ? reader.path() : "");
+    for (std::uint32_t s = 0; s < reader.segments(); ++s) {
+      counting.take(read_segment(reader, s, false));
+      progress(++done, all);
+    }
+    counting.end_device();
   }
   return counting.finish();
 }
@@ -164,22 +193,35 @@ RecordMatch match_foreign(std::string foreign) {
   };
 }
 
-std::vector<FoundRecord> find_records(const StoreReader& reader, const RecordMatch& match) {
-  std::vector<FoundRecord> found;
-  std::vector<FoundRecord> tombstones;
-  for (std::uint32_t s = 0; s < reader.segments(); ++s) {
-    const SegmentReport report = read_segment(reader, s, false);
-    const SegmentContent& content = report.footer.content;
-    for (Descriptor d : content.descriptors) {
-      if (!servable(d, content, report.footer.trailer.data_pages)) continue;
-      if (!match(content.namespaces[d.name_space], d.key())) continue;
-      if (report.kind == SegmentKind::kRefused && !d.tombstone()) continue;
-      FoundRecord record{s, d, {{content.schemas[d.schema]}, {content.namespaces[d.name_space]}, {}}, false};
-      record.descriptor.schema = record.descriptor.name_space = 0;
-      record.content.descriptors.push_back(record.descriptor);
-      (d.tombstone() ? tombstones : found).push_back(std::move(record));
-    }
+namespace {
+
+// What a segment has of the records that are meant, tombstones too.
+void find_in(const SegmentReport& report, std::uint32_t device, const RecordMatch& match,
+             std::vector<FoundRecord>& found) {
+  const SegmentContent& content = report.footer.content;
+  for (const Descriptor& d : content.descriptors) {
+    if (!servable(d, content, report.footer.trailer.data_pages)) continue;
+    if (!match(content.namespaces[d.name_space], d.key())) continue;
+    if (report.kind == SegmentKind::kRefused && !d.tombstone()) continue;
+    FoundRecord record{
+        device, report.segment, d, {{content.schemas[d.schema]}, {content.namespaces[d.name_space]}, {}}, false};
+    record.descriptor.schema = record.descriptor.name_space = 0;
+    record.content.descriptors.push_back(record.descriptor);
+    found.push_back(std::move(record));
   }
+}
+
+}  // namespace
+
+std::vector<FoundRecord> find_records(std::span<const StoreReader> readers, const RecordMatch& match) {
+  std::vector<FoundRecord> found;
+  for (std::uint32_t device = 0; device < readers.size(); ++device)
+    for (std::uint32_t s = 0; s < readers[device].segments(); ++s)
+      find_in(read_segment(readers[device], s, false), device, match, found);
+  const auto is_tombstone = [](const FoundRecord& record) { return record.descriptor.tombstone(); };
+  std::vector<FoundRecord> tombstones;
+  std::ranges::copy_if(found, std::back_inserter(tombstones), is_tombstone);
+  std::erase_if(found, is_tombstone);
   std::ranges::sort(found, std::ranges::greater(), [](const FoundRecord& r) { return r.descriptor.put_seq; });
   const auto newer = [](const FoundRecord& other, const FoundRecord& record) {
     return other.descriptor.put_seq > record.descriptor.put_seq && other.descriptor.shard == record.descriptor.shard &&

@@ -1,5 +1,6 @@
 // Inventory: what a store holds, counted from its footers and frames without reading payload: segments, namespaces,
-// tenants, sizes, ages, and where a record lies. Read-only, through a StoreReader; plain values.
+// tenants, sizes, ages, and where a record lies. Read-only, through StoreReaders, one for each device of the store;
+// plain values.
 //
 // The format carries no clock. Ages are told in what it does carry: how many openings ago something was written, and
 // how many bytes of log have been begun since. Takes about 40 bytes of memory per record while it counts.
@@ -8,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,7 +31,8 @@ struct InventoryNamespace {
 };
 
 struct InventorySegment {
-  std::uint32_t segment = 0;
+  std::uint32_t device = 0;   // which of the readers
+  std::uint32_t segment = 0;  // as that device numbers it
   SegmentKind kind = SegmentKind::kFree;
   std::uint64_t generation = 0;
   std::uint64_t openings_ago = 0;
@@ -58,10 +61,15 @@ struct Inventory {
 // Segments done and in all.
 using InventoryProgress = std::function<void(std::uint64_t done, std::uint64_t all)>;
 
-Inventory take_inventory(const StoreReader& reader, const InventoryProgress& progress);
+// Of all devices of a store: which copy of a record is served is judged over all of them.
+Inventory take_inventory(std::span<const StoreReader> readers, const InventoryProgress& progress);
+inline Inventory take_inventory(const StoreReader& reader, const InventoryProgress& progress) {
+  return take_inventory({&reader, 1}, progress);
+}
 
 // A record of `key` on flash.
 struct FoundRecord {
+  std::uint32_t device = 0;  // which of the readers
   std::uint32_t segment = 0;
   Descriptor descriptor;
   SegmentContent content;  // with the one schema and namespace that the descriptor names, and it
@@ -74,6 +82,9 @@ RecordMatch match_key(const Key& key);
 RecordMatch match_foreign(std::string foreign);
 
 // Every copy of every record that is meant, the newest first. Blocks; reads all footers.
-std::vector<FoundRecord> find_records(const StoreReader& reader, const RecordMatch& match);
+std::vector<FoundRecord> find_records(std::span<const StoreReader> readers, const RecordMatch& match);
+inline std::vector<FoundRecord> find_records(const StoreReader& reader, const RecordMatch& match) {
+  return find_records({&reader, 1}, match);
+}
 
 }  // namespace kvd::store

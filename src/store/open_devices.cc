@@ -24,6 +24,14 @@ std::string absolute(const std::string& dir) {
   return normal;
 }
 
+// Whether two paths name one directory, be it by links or mounts, or one that is not there yet.
+bool same_directory(const std::string& a, const std::string& b) {
+  std::error_code error, other;
+  if (std::filesystem::equivalent(a, b, error)) return true;
+  const auto there = std::filesystem::weakly_canonical(a, error);
+  return there == std::filesystem::weakly_canonical(b, other) && !error && !other;
+}
+
 class Opening {
  public:
   Opening(io::Loop& loop, Log& log, io::DiskFactory& disks, const StoreOptions& options, std::uint32_t segments_min,
@@ -37,6 +45,7 @@ class Opening {
 
   Result<OpenedDevices> run() {
     if (auto checked = check_wanted(); !checked) return fail(checked.error());
+    if (auto checked = check_own(); !checked) return fail(checked.error());
     if (auto locked = lock(options_.dir); !locked) return fail(locked.error());
     if (auto planned = plan(); !planned) return fail(planned.error());
     for (const DevicePlace& place : plan_.places)
@@ -61,8 +70,26 @@ class Opening {
       return refuse(fmt::format("{} devices are too many: give at most {}", wanted_.size(), kDevicesMax));
     for (std::size_t i = 0; i < wanted_.size(); ++i)
       for (std::size_t other = 0; other < i; ++other)
-        if (wanted_[i].dir == wanted_[other].dir)
-          return refuse(fmt::format("{} is named twice: leave one of them out", wanted_[i].dir));
+        if (same_directory(wanted_[i].dir, wanted_[other].dir))
+          return refuse(wanted_[i].dir == wanted_[other].dir
+                            ? fmt::format("{} is named twice: leave one of them out", wanted_[i].dir)
+                            : fmt::format("{} and {} are the same directory: leave one of them out", wanted_[other].dir,
+                                          wanted_[i].dir));
+    if (options_.flash_bytes > 0) return {};
+    for (const DeviceOptions& device : options_.devices)
+      if (same_directory(device.dir, options_.dir))
+        return refuse(
+            fmt::format("{} is the store's own directory: ask for flash there, not for a device", device.dir));
+    return {};
+  }
+
+  // Without flash of its own the store's directory is not looked at; a store that is there must not lie idle.
+  Status check_own() {
+    if (options_.flash_bytes > 0) return {};
+    const auto own = look_at_device(loop_, disks_, options_.dir, true, options_.force_threads);
+    if (own.file.verdict.kind == CopiesKind::kValid && !own.file.verdict.in_force.member())
+      return refuse(fmt::format("{}: holds a store by itself: ask for flash there, too, or move its flash.kvd away",
+                                options_.dir));
     return {};
   }
 
@@ -88,9 +115,10 @@ class Opening {
     for (const DevicePlace& place : plan_.places)
       if (!place.found)
         return refuse(
-            fmt::format("{}: device {} (last at {}) is missing: attach or mount it, or start once with "
-                        "--forget-missing to go on without what it holds",
-                        options_.dir, uuid_text(place.device.uuid), place.device.path));
+            fmt::format("{}: device {} (last at {}) is missing, {}: attach or mount it, or start once with "
+                        "--forget-missing to go on without what it holds (and without its --device, if no new drive is "
+                        "there)",
+                        options_.dir, uuid_text(place.device.uuid), place.device.path, place.away));
     if (plan_.places.empty()) return refuse(fmt::format("{}: no device is left: name one", options_.dir));
     return {};
   }

@@ -156,6 +156,7 @@ void Scrubber::read(std::uint64_t offset, std::size_t bytes, std::move_only_func
   const Time next = after(flash_.loop.now(), std::chrono::nanoseconds(bytes * 1'000'000'000 / bytes_per_s_));
   op_.on_done = [this, next, done = std::move(on_done)](Status status) mutable {
     flash_.stats.scrubbed_bytes.add(io_.iov_len);
+    device_.stats.bytes_scrubbed.add(io_.iov_len);
     timer_.arm(std::max(next, flash_.loop.now()));
     const std::uint32_t segment = segment_;
     done(status);

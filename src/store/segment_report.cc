@@ -156,7 +156,8 @@ void SegmentWalk::judge_tail(std::uint32_t end_page) {
 }  // namespace
 
 std::string Finding::line() const {
-  const std::string where = segment == kWholeStore ? "" : fmt::format("segment {}: ", segment);
+  std::string where = device.empty() ? "" : device + ": ";
+  if (segment != kWholeStore) where += fmt::format("segment {}: ", segment);
   return fmt::format("{}: {}{}", damage ? "damage" : "note", where, what);
 }
 

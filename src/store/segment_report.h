@@ -20,7 +20,8 @@ struct Finding {
   bool damage = false;
   std::uint32_t segment = kWholeStore;
   std::string what;
-  [[nodiscard]] std::string line() const;  // "damage: segment 3: header is damaged"
+  std::string device = {};                 // its directory or file, where the store has several
+  [[nodiscard]] std::string line() const;  // "damage: /data/kv: segment 3: header is damaged"
 };
 
 enum class SegmentKind : std::uint8_t {

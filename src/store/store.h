@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -168,6 +169,21 @@ struct TenantFigures {
   std::uint64_t namespaces_refused = 0;
 };
 
+// What one device did and how it stands. Sums over the devices are in StoreStats.
+struct DeviceStats {
+  Counter bytes_read, bytes_written, bytes_discarded, bytes_scrubbed, io_errors, outages;
+  Gauge bytes, segments, segments_free, records;
+  Gauge off;                             // 1 while it is off because it fails
+  Gauge removals_waiting;                // tombstones that are to be written to it
+  Gauge in_flight;                       // operations that it has not answered
+  std::atomic<const char*> why_off{""};  // static text; of the last outage
+};
+
+struct DeviceFigures {
+  std::string dir;
+  const DeviceStats* stats;  // lives as long as the store
+};
+
 struct StoreStats {
   Counter pool_hits, flash_hits, misses, puts, puts_duplicate, puts_replacing, puts_refused, removes, corrupt;
   Counter io_errors, busy;
@@ -190,9 +206,9 @@ class Store {
   // Before anything is written: kInvalid when a flash tier would have to share its directory with files of something
   // else, with `why` as above. What else may be wrong open() says.
   static Status check_directory(const StoreOptions& options, std::string* why = nullptr);
-  // What the flash tier will take: the size of the file that is there where the store keeps it, else what is asked for.
-  // Of a file that is damaged it may be neither. Blocks for a look at the file.
-  static std::uint64_t flash_bytes(const StoreOptions& options);
+  // What each device of the flash tier will take: the size of the file that is there where the store keeps it, else
+  // what is asked for. Of a file that is damaged it may be neither. None: memory only. Blocks for a look at the files.
+  static std::vector<DeviceOptions> device_sizes(const StoreOptions& options);
   // Ends gets that wait with kCancelled, waits for the device. Pins and put handles must be gone.
   virtual ~Store() = default;
 
@@ -288,6 +304,9 @@ class Store {
   // Of the first `max` tenants by name that have a quota or a namespace that is open or has something in it, and of all
   // others together as "(others)". Any thread.
   [[nodiscard]] virtual std::vector<TenantFigures> tenant_figures(std::size_t max) const = 0;
+
+  // Of each device, in the order of the list; empty without flash. Any thread.
+  [[nodiscard]] virtual std::vector<DeviceFigures> device_figures() const = 0;
 
   // The pool's memfd and mapping, for transports.
   [[nodiscard]] virtual int pool_fd() const noexcept = 0;

@@ -38,8 +38,8 @@ class Planner {
 
  private:
   struct Place : DevicePlace {
-    bool away = false;
-    [[nodiscard]] bool free() const noexcept { return !found && !away; }
+    [[nodiscard]] bool is_away() const noexcept { return !away.empty(); }
+    [[nodiscard]] bool free() const noexcept { return !found && !is_away(); }
     [[nodiscard]] bool struck() const noexcept { return device.confirmed == kStruck; }
   };
 
@@ -65,6 +65,9 @@ class Planner {
   static std::string name(const ListedDevice& device) {
     return fmt::format("device {} (last at {})", uuid_text(device.uuid), device.path);
   }
+  [[nodiscard]] std::string unreadable(std::size_t i) const {
+    return fmt::format("{} cannot be read: {}", found_[i].dir, error_text(found_[i].file.error));
+  }
   // What is found there takes this place, or a new one, and is begun anew.
   void begin_anew(std::size_t i, Place* place) {
     if (place == nullptr) place = &places_.emplace_back();
@@ -72,8 +75,8 @@ class Planner {
     place->anew = true;
     settled_[i] = true;
   }
-  void begin_away(std::size_t i, Place& place, std::string text) {
-    place.away = true;
+  void begin_away(std::size_t i, Place& place, std::string what, std::string text) {
+    place.away = std::move(what);
     settled_[i] = true;
     note(Level::kError, std::move(text));
   }
@@ -173,14 +176,14 @@ void Planner::place_by_path(std::size_t i) {
       return begin_anew(i, place);
     case CopiesKind::kUnreadable:
       if (place == nullptr) return;
-      return begin_away(i, *place,
+      return begin_away(i, *place, unreadable(i),
                         fmt::format("device {}: cannot be read: {}; the store starts without it", dir,
                                     error_text(found_[i].file.error)));
     default: break;
   }
   if (place != nullptr && forget_missing_) note(Level::kWarn, fmt::format("{}: forgotten", name(place->device)));
   if (place == nullptr || forget_missing_) return begin_anew(i, place);
-  begin_away(i, *place,
+  begin_away(i, *place, dir + " holds no flash.kvd",
              fmt::format("device {}: is empty, and {} is missing: not mounted? The store starts without it; "
                          "for a new drive start once with --forget-missing",
                          dir, name(place->device)));
@@ -190,14 +193,14 @@ void Planner::place_by_path(std::size_t i) {
 Status Planner::place_unreadable(std::size_t i) {
   Place* const place = find([](const Place& p) { return p.free() && !p.struck(); });
   if (place == nullptr) return found_[i].file.check(why_);
-  begin_away(i, *place,
+  begin_away(i, *place, unreadable(i),
              fmt::format("device {}: cannot be read: {}; the store starts without it, and without {}", found_[i].dir,
                          error_text(found_[i].file.error), name(place->device)));
   return {};
 }
 
 Status Planner::leave_out_missing() {
-  const auto missing = [this](const Place& p) { return p.free() || (p.away && forget_missing_); };
+  const auto missing = [this](const Place& p) { return p.free() || (p.is_away() && forget_missing_); };
   for (const Place& place : places_) {
     if (!missing(place) || place.struck()) continue;
     if (!forget_missing_)

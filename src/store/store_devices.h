@@ -34,6 +34,7 @@ struct DevicePlace {
   ListedDevice device;               // without identity: a new one, not to be listed before it has one
   std::optional<std::size_t> found;  // where it is, in what was found; nothing: it is away
   bool anew = false;                 // it gets a new identity: what lies there counts no more
+  std::string away;                  // what lies in the place that stands for it instead
 };
 
 struct DevicePlan {

@@ -87,7 +87,7 @@ TEST_F(DevicesOpenTest, AMissingDeviceStopsTheOpening) {
 TEST_F(DevicesOpenTest, ADeviceThatCannotBeReadStopsTheOpening) {
   make_store();
   kit_.drive(1).fail_all(EIO);
-  refused(Code::kInvalid, "is missing");
+  refused(Code::kInvalid, kit_.options.devices[0].dir + " cannot be read: simulated disk error: Input/output error: ");
   kit_.drive(1).fail_all(0);
   open();
   EXPECT_EQ(hits(), kRecords);
@@ -97,7 +97,7 @@ TEST_F(DevicesOpenTest, AnEmptyMountIsNotFilled) {
   make_store();
   const auto image = kit_.drive(1).image();
   kit_.disks.put_back(kit_.path_of(1), {});
-  refused(Code::kInvalid, "is missing");
+  refused(Code::kInvalid, "is missing, " + kit_.options.devices[0].dir + " holds no flash.kvd");
   EXPECT_EQ(kit_.drive(1).size(), 0u);
   EXPECT_FALSE(std::filesystem::exists(kit_.path_of(1)));
   kit_.disks.put_back(kit_.path_of(1), image);
@@ -211,6 +211,30 @@ TEST_F(DevicesOpenTest, WhatIsTooSmallOrNamedTwiceIsRefused) {
   refused(Code::kInvalid, "too small");
   kit_.options.devices.back() = kit_.options.devices.front();
   refused(Code::kInvalid, "named twice");
+}
+
+TEST_F(DevicesOpenTest, OneDirectoryByTwoNamesIsRefused) {
+  kit_.add_device();
+  const DeviceOptions device = kit_.options.devices.front();
+  const std::string link = kit_.options.dir + "-link";
+  std::filesystem::create_directory_symlink(std::filesystem::path(device.dir).parent_path(), link);
+  const std::string other = link + "/" + std::filesystem::path(device.dir).filename().string();
+  kit_.options.devices.push_back({other, device.flash_bytes});
+  refused(Code::kInvalid, "are the same directory");
+  std::filesystem::create_directory(device.dir);
+  refused(Code::kInvalid, "are the same directory");
+  kit_.options.devices.assign(1, {link + "/" + std::filesystem::path(kit_.options.dir).filename().string(), 1 << 20});
+  kit_.options.flash_bytes = 0;
+  refused(Code::kInvalid, "is the store's own directory");
+  std::filesystem::remove(link);
+}
+
+TEST_F(DevicesOpenTest, AStoreByItselfIsNotLeftBesideTheList) {
+  open();
+  kit_.close();
+  kit_.add_device();
+  kit_.options.flash_bytes = 0;
+  refused(Code::kInvalid, "holds a store by itself");
 }
 
 TEST_F(DevicesOpenTest, AnotherDepotOfADeviceIsRefused) {

@@ -129,6 +129,40 @@ TEST_F(StoreDevicesTest, ASlowDeviceHoldsUpNobody) {
   kit_.kill();
 }
 
+// Of random operations the sums of all devices are the store's.
+TEST_F(StoreDevicesTest, FiguresOfTheDevicesAddUpToTheStores) {
+  open();
+  const auto figures = kit_.store->device_figures();
+  ASSERT_EQ(figures.size(), 2u);
+  EXPECT_EQ(figures[0].dir, kit_.options.dir);
+  EXPECT_EQ(figures[1].dir, kit_.options.devices[0].dir);
+  const auto sum = [&](auto DeviceStats::* field) {
+    return (figures[0].stats->*field).value() + (figures[1].stats->*field).value();
+  };
+  for (std::uint64_t n = 0; n < 300; ++n) {  // more than flash holds: segments are given up
+    ASSERT_TRUE(n % 7 == 0 && n > 0 ? kit_.replace(n - 3, 2, AckLevel::kWritten) : kit_.put(n, 1, AckLevel::kWritten));
+    if (n % 5 == 0) static_cast<void>(kit_.remove(n / 2));
+    static_cast<void>(kit_.get(n / 3));
+    kit_.loop.run_for(Millis(5));
+  }
+  kit_.loop.run_for(seconds(1));
+  const StoreStats& all = kit_.stats();
+  EXPECT_GT(all.segments_evicted.value(), 0u);
+  EXPECT_EQ(sum(&DeviceStats::records), all.flash_records.value());
+  EXPECT_EQ(sum(&DeviceStats::segments_free), all.segments_free.value());
+  EXPECT_EQ(sum(&DeviceStats::bytes_written), all.flash_bytes_written.value());
+  EXPECT_EQ(sum(&DeviceStats::bytes_read), all.flash_bytes_read.value());
+  EXPECT_EQ(sum(&DeviceStats::bytes_scrubbed), all.scrubbed_bytes.value());
+  EXPECT_EQ(sum(&DeviceStats::in_flight), 0u);
+  EXPECT_EQ(sum(&DeviceStats::removals_waiting), 0u);
+  for (const DeviceFigures& device : figures) {
+    EXPECT_EQ(device.stats->segments.value(), 8u);
+    EXPECT_EQ(device.stats->bytes.value(), (4u << 20) + 8 * kit_.options.segment_bytes);
+    EXPECT_GT(device.stats->records.value(), 20u);
+    EXPECT_GT(device.stats->bytes_read.value(), 0u);
+  }
+}
+
 // ---- A device that is off ----
 
 TEST_F(StoreDevicesTest, WhatADeviceThatIsOffHasIsMissedAndTheOtherGoesOn) {
@@ -142,8 +176,15 @@ TEST_F(StoreDevicesTest, WhatADeviceThatIsOffHasIsMissedAndTheOtherGoesOn) {
   EXPECT_LT(hits, 24u);
   EXPECT_EQ(kit_.stats().tier_outages.value(), 1u);
   EXPECT_EQ(kit_.stats().tier_off.value(), 0u) << "one is on";
+  const auto figures = kit_.store->device_figures();
+  EXPECT_EQ(figures[0].stats->off.value(), 1u);
+  EXPECT_EQ(figures[0].stats->outages.value(), 1u);
+  EXPECT_NE(std::string(figures[0].stats->why_off.load()), "");
+  EXPECT_EQ(figures[1].stats->off.value(), 0u);
+  EXPECT_EQ(kit_.log.count("store: device " + kit_.options.dir + " turned off"), 1u);
   put(100, 110);
   turn_on(0);
+  EXPECT_EQ(figures[0].stats->off.value(), 0u);
   for (std::uint64_t n = 0; n < 24; ++n) EXPECT_EQ(kit_.get(n), 1u) << n << ": it is back";
 }
 
@@ -351,6 +392,9 @@ TEST_F(TwoCopiesTest, TheOlderIsEndedWhenItsDeviceIsBack) {
 
 TEST_F(TwoCopiesTest, ARemovalEndsBothWhileOneIsOff) {
   put_on_both(false);
+  std::uint64_t records = 0;
+  for (const DeviceFigures& device : kit_.store->device_figures()) records += device.stats->records.value();
+  EXPECT_EQ(records, kit_.stats().flash_records.value()) << "the newer copy is counted, where it lies";
   EXPECT_TRUE(kit_.remove(number_));
   EXPECT_EQ(await_removals(), Code::kIo);
   turn_on(0);

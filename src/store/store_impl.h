@@ -77,6 +77,7 @@ class StoreImpl final : public Store {
   void await_removals(std::move_only_function<void(Status)> on_ack) override;
   void set_quotas(std::span<const TenantQuota> quotas) override;
   [[nodiscard]] std::vector<TenantFigures> tenant_figures(std::size_t max) const override;
+  [[nodiscard]] std::vector<DeviceFigures> device_figures() const override;
   [[nodiscard]] std::uint64_t flash_quota_bytes(NamespaceHandle ns) const noexcept override;
   // What the counter of this open namespace's tenant should say, by a look at all images. For tests.
   [[nodiscard]] std::uint64_t recount_pool(NamespaceHandle ns) const;

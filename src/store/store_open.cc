@@ -72,7 +72,7 @@ std::uint64_t record_bytes_max(std::uint64_t segment_bytes) {
   return std::min<std::uint64_t>(segment_bytes > other ? segment_bytes - other : 0, kRecordBytesMax);
 }
 
-// What a device will take: see Store::flash_bytes().
+// What a device will take: see Store::device_sizes().
 std::uint64_t file_bytes_of(const DeviceOptions& device) {
   const bool keeps = device.flash_bytes > 0 && !device.flash_bytes_given;
   const std::uint64_t kept = keeps ? flash_file_bytes(device.dir) : 0;
@@ -109,10 +109,12 @@ Status Store::check_directory(const StoreOptions& options, std::string* why) {
   return checked;
 }
 
-std::uint64_t Store::flash_bytes(const StoreOptions& options) {
-  std::uint64_t bytes = file_bytes_of({options.dir, options.flash_bytes, options.flash_bytes_given});
-  for (const DeviceOptions& device : options.devices) bytes += file_bytes_of(device);
-  return bytes;
+std::vector<DeviceOptions> Store::device_sizes(const StoreOptions& options) {
+  std::vector<DeviceOptions> devices = options.devices;
+  if (options.flash_bytes > 0)
+    devices.insert(devices.begin(), {options.dir, options.flash_bytes, options.flash_bytes_given});
+  for (DeviceOptions& device : devices) device.flash_bytes = file_bytes_of(device);
+  return devices;
 }
 
 StoreImpl::StoreImpl(io::Loop& loop, Log& log, const StoreOptions& options)
@@ -212,7 +214,10 @@ Status StoreImpl::make_tier(OpenedDevices opened, std::string& why) {
     records += index_records(opened.wanted[i], volume);
     const double own = writes_a_day(options_, volume);
     a_day += own;
-    devices.push_back({std::move(volume), policy::WriteBudget(own / kDaySeconds, kDaySeconds, kBudgetFirstSeconds)});
+    const std::string& dir = opened.wanted[i].dir;
+    const std::string name = opened.volumes.size() > 1 ? "device " + dir : "flash tier";
+    devices.push_back(
+        {dir, name, std::move(volume), policy::WriteBudget(own / kDaySeconds, kDaySeconds, kBudgetFirstSeconds)});
   }
   if (options_.index_records_max != 0) records = options_.index_records_max;
   const std::uint64_t record_bytes = record_bytes_max(devices.front().volume.segment_bytes());

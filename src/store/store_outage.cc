@@ -17,6 +17,9 @@ constexpr Duration kWalkPause = Millis(20);  // while as much waits to be writte
 // Also while flash is still being read, by a device that may hang for ever: what it tells does not count any more.
 void StoreImpl::device_off(DeviceLog& of) {
   stats_.tier_outages.add();
+  of.device.stats.outages.add();
+  of.device.stats.why_off = of.device.health.why();
+  of.device.stats.off.set(1);
   if (!tier_->flash.on()) {
     stats_.tier_off.set(1);
     namespaces_->set_reading(false);
@@ -33,6 +36,7 @@ void StoreImpl::device_off(DeviceLog& of) {
 
 void StoreImpl::device_back(DeviceLog& of) {
   stats_.tier_off.set(0);
+  of.device.stats.off.set(0);
   of.evictor.resume();
   of.scrubber.resume();
   tier_->demoter.device_back(of);
@@ -50,6 +54,13 @@ void StoreImpl::walk() {
   walk_from_ = *next;
   if (full) tier_->demoter.pressure();  // nothing else may ask for it soon
   walk_.arm(full ? after(loop_.now(), kWalkPause) : loop_.now());
+}
+
+std::vector<DeviceFigures> StoreImpl::device_figures() const {
+  std::vector<DeviceFigures> figures;
+  if (tier_ == nullptr) return figures;
+  for (const auto& device : tier_->flash.devices) figures.push_back({device->dir, &device->stats});
+  return figures;
 }
 
 }  // namespace kvd::store

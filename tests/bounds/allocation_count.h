@@ -10,5 +10,7 @@ namespace kvd {
 
 // Calls of operator new so far.
 std::uint64_t allocations() noexcept;
+// From now on the first few calls say on stderr where they come from.
+void show_allocations() noexcept;
 
 }  // namespace kvd

@@ -119,6 +119,7 @@ int run(const Wanted& wanted) {
   if (!warm_up(**loop, **store, load, std::max<std::uint64_t>(segments, 4)))
     return fail("the store did not fill in time");
 
+  kvd::show_allocations();
   const std::uint64_t before = kvd::allocations();
   const std::uint64_t evicted = (*store)->stats().segments_evicted.value();
   const kvd::Time begin = (*loop)->now();

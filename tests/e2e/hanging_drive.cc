@@ -1,8 +1,11 @@
-// A drive that stops answering, for a depot into which this library is preloaded: reads behind the head area of the
-// flash file never return. io_uring is denied, so that reads come through preadv().
+// A drive that stops answering, for a depot into which this library is preloaded: reads behind the head area of a
+// flash file do not return while there is an empty file hang.lock beside it. io_uring is denied, so that reads come
+// through preadv().
 //
 //   LD_PRELOAD=libkvd_hanging_drive.so kvdepot serve ...
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -12,13 +15,26 @@
 namespace {
 
 constexpr off_t kHeadBytes = off_t{4} << 20;
+constexpr char kTrigger[] = "hang.lock";  // a store's directory may hold such a file
 
 __attribute__((constructor)) void deny_rings() {
   if (!kvd::io::deny_syscall(SYS_io_uring_setup, EPERM)) ::_exit(1);
 }
 
+bool hangs(int fd) {
+  char link[32], path[4096];
+  ::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t length = ::readlink(link, path, sizeof path - sizeof kTrigger);
+  if (length <= 0) return false;
+  path[length] = '\0';
+  char* const name = ::strrchr(path, '/');
+  if (name == nullptr) return false;
+  ::memcpy(name + 1, kTrigger, sizeof kTrigger);
+  return ::access(path, F_OK) == 0;
+}
+
 ssize_t read_or_hang(int fd, const iovec* pieces, int count, off_t offset) {
-  while (offset >= kHeadBytes) ::pause();
+  while (offset >= kHeadBytes && hangs(fd)) ::usleep(10'000);
   return ::syscall(SYS_preadv, fd, pieces, count, offset, 0);
 }
 

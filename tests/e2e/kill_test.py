@@ -145,10 +145,11 @@ def wait_connected(client, seconds=20):
         time.sleep(0.01)
 
 
-def run(seed, kills, seconds):
+def run(seed, kills, seconds, *, flash="4GiB", extra=()):
     """Traffic with a kill at a random moment, `kills` times, for `seconds` or until the store is half full. Returns the
     counts."""
-    with DepotProcess(pool="64MiB", flash="4GiB", extra=["--segment", "16MiB", "--demote-after", "1s"]) as depot:
+    words = ["--segment", "16MiB", "--demote-after", "1s", *extra]
+    with DepotProcess(pool="64MiB", flash=flash, extra=words) as depot:
         traffic = Traffic(depot.address, seed)
         end = time.monotonic() + seconds
         limit = (4 << 30) // RECORD_BYTES // 2  # half of flash: nothing that was written is evicted

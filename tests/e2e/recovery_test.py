@@ -214,6 +214,7 @@ class HangingDrive(unittest.TestCase):
             self.skipTest("kvd_hanging_drive was not built")
         depot = DepotProcess(pool="64MiB", flash="80MiB", prefix=["env", f"LD_PRELOAD={library}"])
         self.addCleanup(depot.__exit__)
+        os.close(os.open(os.path.join(depot.directory, "hang.lock"), os.O_CREAT))
         beginning = Beginning(self, depot)
         self.assertEqual(depot.terminate(), -signal.SIGALRM)
         beginning.thread.join()
