@@ -118,7 +118,7 @@ Result<Duration> parse_spin(std::string_view text) {
 Result<std::uint64_t> parse_arena(std::string_view text) {
   const Result<std::uint64_t> bytes = parse_size(text);
   if (bytes && *bytes != 0 && (*bytes < net::Arena::kBytesMin || *bytes > net::Arena::kBytesMax))
-    return fail(Code::kInvalid, "neither 0 nor from 64KiB to 1GiB");
+    return fail(Code::kInvalid, "neither 0 nor from 64KiB to 64MiB");
   return bytes;
 }
 

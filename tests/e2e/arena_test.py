@@ -110,7 +110,7 @@ class Arena(unittest.TestCase):
                 self.assertTrue(client.put(0))
             self.assertTrue(client.put(1000))
             self.assertEqual(client.get(1000), BATCH)
-        for size in ("1GiB", "256KiB"):     # much more than a client uses, and one slab at a time
+        for size in ("64MiB", "256KiB"):     # much more than a client uses, and one slab at a time
             with DepotProcess(**SMALL, extra=["--put-arena", size]) as depot:
                 client = self.client(depot)
                 for round in range(3):
