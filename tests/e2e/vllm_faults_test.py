@@ -371,7 +371,7 @@ class Faults(unittest.TestCase):
     def in_mid_store(self, before):
         """Whether some bytes of a store have come since these metrics of the depot, and others have not."""
         now = self.depot.metrics()
-        received = now["kvdepot_net_bytes_in_total"] - before["kvdepot_net_bytes_in_total"]
+        received = sum(now[name] - before[name] for name in ("kvdepot_net_bytes_in_total", "kvdepot_put_arena_bytes_total"))
         return received > 1_000_000 and now["kvdepot_store_unfinished_puts"] > 0
 
     def computed(self, engine, name):
