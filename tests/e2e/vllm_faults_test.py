@@ -371,7 +371,8 @@ class Faults(unittest.TestCase):
     def in_mid_store(self, before):
         """Whether some bytes of a store have come since these metrics of the depot, and others have not."""
         now = self.depot.metrics()
-        received = sum(now[name] - before[name] for name in ("kvdepot_net_bytes_in_total", "kvdepot_put_arena_bytes_total"))
+        ways = ("kvdepot_net_bytes_in_total", "kvdepot_put_arena_bytes_total")
+        received = sum(now[way] - before[way] for way in ways)
         return received > 1_000_000 and now["kvdepot_store_unfinished_puts"] > 0
 
     def computed(self, engine, name):
