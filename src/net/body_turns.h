@@ -50,8 +50,9 @@ class BodyTurns {
   // Something has come from this connection.
   void note(const User& user);
   // How many bytes of bodies it may move now. 0: it stands in line, and on_body_turn() will come. kNoLimit: it is
-  // alone. Never calls back.
-  std::size_t ask(User& user);
+  // alone, and may be so: who shares the work with other threads may not, as the loop has to look after these soon.
+  // Never calls back.
+  std::size_t ask(User& user, bool alone = true);
   // It has moved so many.
   void spend(const User& user, std::size_t bytes) noexcept;
   void leave(User& user) noexcept;
