@@ -1,11 +1,12 @@
 // discard_driver: pulls records from a running depot's pool and has the kernel throw them away, so that the depot and
 // not its client is what is measured; as JSON on stdout.
 //
-//   discard_driver ADDRESS --connections 4 --seconds 5
+//   discard_driver ADDRESS --connections 4 --seconds 5 --sets 32
 //
-// Puts 32 records of one slab of 128 KiB through a first connection. Then each connection asks for all of them, two
-// gets ahead, and discards what comes (recv() with MSG_TRUNC, which for TCP copies nothing); the first answer is read,
-// and its length is every other's. Prints bytes per second and the processor time of this process. One thread.
+// Puts `sets` times 32 records of one slab of 128 KiB through a first connection; with many of them they are in no
+// cache. Then the connections ask for one set after the other, each two ahead, and discard what comes (recv() with
+// MSG_TRUNC, which for TCP copies nothing); the first answer is read, and its length is every other's. Prints bytes per
+// second and the processor time of this process. One thread.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -41,6 +42,7 @@ struct Wanted {
   std::string depot;
   std::size_t connections = 4;
   double seconds = 5;
+  std::size_t sets = 32;  // 128 MiB
 };
 
 [[noreturn]] void die(const char* what, int error) {
@@ -83,9 +85,9 @@ std::size_t await_reply(const io::UniqueFd& socket) {
   return wire::kHeaderBytes + header->body_bytes;
 }
 
-std::vector<Key> all_keys() {
+std::vector<Key> keys_of(std::size_t set) {
   std::vector<Key> keys;
-  for (std::size_t i = 0; i < kRecords; ++i) keys.push_back({.hi = 0xD15C, .lo = i});
+  for (std::size_t i = 0; i < kRecords; ++i) keys.push_back({.hi = 0xD15C, .lo = set * kRecords + i});
   return keys;
 }
 
@@ -108,9 +110,9 @@ io::UniqueFd greeted(const net::Endpoint& endpoint) {
   return socket;
 }
 
-void put_records(const io::UniqueFd& socket) {
+void put_records(const io::UniqueFd& socket, std::size_t set) {
   const block::RecordShape shape = block::shape_of(name_space().groups[0], false);
-  const std::vector<Key> keys = all_keys();
+  const std::vector<Key> keys = keys_of(set);
   std::vector<std::uint64_t> checksums;
   std::vector<std::byte> body(kRecords * kSlabBytes);
   for (std::size_t i = 0; i < kRecords; ++i) {
@@ -126,11 +128,10 @@ void put_records(const io::UniqueFd& socket) {
   await_reply(socket);
 }
 
-void ask(const io::UniqueFd& socket) {
-  static const std::vector<Key> keys = all_keys();
-  static const wire::Buffer request =
-      wire::frame({.request_id = 3}, wire::Get{.keys = {std::as_bytes(std::span(keys)), 16, true}});
-  send_all(socket, request);
+void ask(const io::UniqueFd& socket, std::size_t sets) {
+  static std::uint64_t id = 2;
+  const std::vector<Key> keys = keys_of(++id % sets);
+  send_all(socket, wire::frame({.request_id = id}, wire::Get{.keys = {std::as_bytes(std::span(keys)), 16, true}}));
 }
 
 struct Pull {
@@ -139,14 +140,14 @@ struct Pull {
 };
 
 // Discards what is there, in one call. Returns how many bytes.
-std::size_t discard(Pull& pull, std::size_t answer_bytes, std::vector<std::byte>& nowhere) {
+std::size_t discard(Pull& pull, std::size_t answer_bytes, std::size_t sets, std::vector<std::byte>& nowhere) {
   const ssize_t got = ::recv(pull.socket.get(), nowhere.data(), nowhere.size(), MSG_TRUNC | MSG_DONTWAIT);
   if (got < 0 && errno == EAGAIN) return 0;
   if (got <= 0) die("receive", errno);
   auto bytes = static_cast<std::size_t>(got);
   for (; bytes >= pull.left; pull.left = answer_bytes) {
     bytes -= pull.left;
-    ask(pull.socket);
+    ask(pull.socket, sets);
   }
   pull.left -= bytes;
   return static_cast<std::size_t>(got);
@@ -171,12 +172,12 @@ void drive(const Wanted& wanted) {
     pulls.push_back({greeted(*endpoint)});
     polled.push_back({pulls.back().socket.get(), POLLIN, 0});
   }
-  put_records(pulls.front().socket);
-  ask(pulls.front().socket);
+  for (std::size_t set = 0; set < wanted.sets; ++set) put_records(pulls.front().socket, set);
+  ask(pulls.front().socket, wanted.sets);
   const std::size_t answer_bytes = await_reply(pulls.front().socket);
   for (Pull& pull : pulls) {
     pull.left = answer_bytes;
-    for (int i = 0; i < kAhead; ++i) ask(pull.socket);
+    for (int i = 0; i < kAhead; ++i) ask(pull.socket, wanted.sets);
   }
   std::vector<std::byte> nowhere(kDiscardBytes);
   const double before = processor_s();
@@ -186,7 +187,7 @@ void drive(const Wanted& wanted) {
   for (; took.count() < wanted.seconds; took = Clock::now() - begin) {
     if (::poll(polled.data(), polled.size(), 5000) <= 0) die("wait for bytes", errno);
     for (std::size_t i = 0; i < pulls.size(); ++i)
-      if (polled[i].revents != 0) bytes += discard(pulls[i], answer_bytes, nowhere);
+      if (polled[i].revents != 0) bytes += discard(pulls[i], answer_bytes, wanted.sets, nowhere);
   }
   std::printf("{\"connections\": %zu, \"gb_s\": %.3f, \"client_s\": %.2f, \"seconds\": %.2f}\n", pulls.size(),
               static_cast<double>(bytes) / took.count() / 1e9, processor_s() - before, took.count());
@@ -201,6 +202,7 @@ int main(int argc, char** argv) {
   app.add_option("ADDRESS", wanted.depot)->required();
   app.add_option("--connections", wanted.connections)->check(CLI::PositiveNumber);
   app.add_option("--seconds", wanted.seconds)->check(CLI::PositiveNumber);
+  app.add_option("--sets", wanted.sets)->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   kvd::drive(wanted);
   return 0;

@@ -29,10 +29,11 @@
 // unless one connection is alone (body_turns.h).
 //
 // Movers: where options.movers are given, the stream is a bare socket and no shaper bounds it, a batch with much of
-// bodies goes to a thread of theirs as soon as one is free (movers.h). Until it comes back nothing else is sent, and
-// its messages count as begun. Whatever must not be read any more when a call here returns is taken back from the
-// thread in that call: close(), destruction, and abandon() of a message that is in the batch. Who waits for a thread
-// stands in the line of turns, too, so that the loop's thread moves bodies as well where the others have all to do.
+// bodies goes to a thread of theirs as soon as one is free, unless nobody else is there (movers.h, Turns). Until it
+// comes back nothing else is sent, and its messages count as begun. Whatever must not be read any more when a call here
+// returns is taken back from the thread in that call: close(), destruction, and abandon() of a message that is in the
+// batch. Who waits for a thread stands in the line of turns, too, so that the loop's thread moves bodies as well where
+// the others have all to do.
 //
 // Holding: after hold() no message is taken, as if the peer were silent, until resume(): for a handler that works on
 // what a message has announced and wants what follows to wait, as it would behind payload.
@@ -303,9 +304,10 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
   SendId next_id_ = 1;
   std::size_t queued_bytes_ = 0;
   std::size_t owned_bytes_ = 0;
-  std::size_t unsent_ = 0;  // of the stream, as it is counted in the counters
-  std::size_t tokens_ = 0;  // body bytes that the shaper lets pass now
-  Batch move_;              // what a mover has; no pieces: none has any
+  std::size_t unsent_ = 0;      // of the stream, as it is counted in the counters
+  std::size_t tokens_ = 0;      // body bytes that the shaper lets pass now
+  Batch move_;                  // what a mover has; no pieces: none has any
+  bool shares_movers_ = false;  // with others who have bodies to send
   bool was_congested_ = false;
   bool full_ = false;  // the stream takes nothing now
   bool flushing_ = false;

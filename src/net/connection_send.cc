@@ -73,7 +73,7 @@ void Connection::flush() {
 // Of bodies, in one call; 0: others move theirs now.
 std::size_t Connection::body_slice() {
   if (options_.turns == nullptr || queued_bytes_ <= owned_bytes_ + BodyTurns::kSmallBytes) return kSendBytesMax;
-  return std::min(options_.turns->ask(*this, options_.movers == nullptr), kSendBytesMax);
+  return std::min(options_.turns->ask(*this, !shares_movers_), kSendBytesMax);
 }
 
 // One call of the stream. Returns whether another one makes sense now.
@@ -174,6 +174,9 @@ bool Connection::hand_over() {
   const Queued& front = queue_.front();
   const bool brings_descriptor = !front.started() && front.message.descriptor >= 0;
   if (socket < 0 || brings_descriptor || queued_bytes_ < owned_bytes_ + Movers::kBytesMin) return false;
+  const bool alone = options_.movers->is_alone(*this) && options_.turns != nullptr && options_.turns->is_alone();
+  shares_movers_ = !alone;
+  if (alone) return false;  // it has the loop's thread for itself
   const std::span<iovec> pieces = options_.movers->ask(*this);
   if (pieces.empty()) return false;
   const Batch batch = gather_queue(pieces, Movers::kMoveBytes, Movers::kMoveBytes);

@@ -12,7 +12,7 @@
 namespace kvd::net {
 namespace {
 
-constexpr std::size_t kMovesPerThread = 2;
+constexpr std::size_t kListsPerThread = 2;
 
 // What is left of `pieces` behind their first `bytes`.
 std::span<iovec> behind(std::span<iovec> pieces, std::size_t bytes) noexcept {
@@ -51,7 +51,7 @@ Result<std::unique_ptr<Movers>> Movers::start(io::Loop& loop, std::uint32_t thre
   } catch (const std::system_error& error) {
     if (movers->threads_.empty()) return fail(Code::kIo, "start a thread that moves bodies", error.code().value());
   }
-  const std::size_t count = movers->threads_.size() * kMovesPerThread;
+  const std::size_t count = movers->threads_.size() * kListsPerThread;
   const std::lock_guard lock(movers->mutex_);
   for (auto* list : {&movers->free_, &movers->handed_, &movers->done_}) list->reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -75,10 +75,23 @@ Movers::~Movers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+bool Movers::is_alone(const User& user) {
+  const Time now = loop_.now();
+  if (last_ != &user && last_ != nullptr) alone_from_ = after(now, kQuiet);
+  last_ = &user;
+  return now >= alone_from_;
+}
+
+// For somebody beside whom so many stand in line.
+bool Movers::has_list(std::size_t others) const noexcept {
+  const bool idle = moves_.size() - free_.size() < threads_.size();
+  return !free_.empty() && (idle || others > 0);
+}
+
 std::span<iovec> Movers::ask(User& user) {
   KVD_CHECK(user.move_ == nullptr);
   const bool first = line_.empty() || serving_ == &user || line_.front() == &user;
-  if (free_.empty() || !first) {
+  if (!first || !has_list(line_.size() - (user.waits_ ? 1 : 0))) {
     enter(user);
     return {};
   }
@@ -136,7 +149,7 @@ void Movers::leave(User& user) noexcept {
 }
 
 void Movers::serve() {
-  while (!line_.empty() && !free_.empty()) {
+  while (!line_.empty() && has_list(line_.size() - 1)) {
     User& user = *line_.front();
     leave(user);
     serving_ = &user;

@@ -11,9 +11,9 @@
 // or as long as a thread of this process waits for a core. While a thread is within a call whoever receives from the
 // same socket waits as long, as the kernel locks it.
 //
-// There are two lists for each thread, so that one waits for it while the loop is busy. Who finds none stands in a
-// line, and gets one when it is free, first come, first served; who has more goes to the end. Nothing is allocated
-// behind the start but the line's places.
+// There are two lists for each thread, so that one waits for it while the loop is busy; the second is given only while
+// somebody is left for the loop's own thread to move. Who finds none stands in a line, and gets one when it is free,
+// first come, first served; who has more goes to the end. Nothing is allocated behind the start but the line's places.
 #pragma once
 
 #include <sys/uio.h>
@@ -44,6 +44,7 @@ class Movers {
   static constexpr std::size_t kBytesMin = std::size_t{256} << 10;  // less is sent sooner than a thread is woken
   static constexpr std::size_t kCallBytes = std::size_t{128} << 10;
   static constexpr std::size_t kPiecesMax = 1024;  // IOV_MAX on Linux
+  static constexpr Duration kQuiet = Millis(100);
 
   // What became of a list.
   struct Moved {
@@ -78,6 +79,8 @@ class Movers {
   Movers(const Movers&) = delete;
   Movers& operator=(const Movers&) = delete;
 
+  // It has bodies to send. Whether for kQuiet nobody else had: it gains nothing by a thread then.
+  bool is_alone(const User& user);
   // The list to fill now, to be handed over before the next call of anything here, or left. Empty: none is free or
   // others were first; the user stands in line and on_mover() will come. Never calls back.
   std::span<iovec> ask(User& user);
@@ -103,6 +106,7 @@ class Movers {
   void deliver();
   void serve();
   Moved give_back(User& user);
+  [[nodiscard]] bool has_list(std::size_t others) const noexcept;
 
   io::Loop& loop_;
   const Send send_;
@@ -112,6 +116,8 @@ class Movers {
   std::vector<Move*> free_;
   std::list<User*> line_;
   const User* serving_ = nullptr;
+  const User* last_ = nullptr;  // who had bodies last; maybe gone
+  Time alone_from_ = Time::min();
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable wake_, ended_;

@@ -127,6 +127,16 @@ class MoversTest : public testing::Test {
     opener.join();
   }
   bool until(const std::function<bool()>& done) { return run_until(*loop_, done); }
+  // Something small has come from each, so that none is alone for the next second.
+  void talk(std::initializer_list<End*> ends) {
+    for (End* const end : ends) end->far->send(wire::frame({.request_id = 1}, wire::Ping{}));
+    ASSERT_TRUE(until([&] { return std::ranges::all_of(ends, [](End* e) { return !e->near->received.empty(); }); }));
+  }
+  // A peer may have all of a body before the loop hears of it.
+  void expect_all_done() {
+    until([&] { return std::ranges::count(done_, 0) == 0; });
+    EXPECT_EQ(done_, std::deque<int>(done_.size(), 1));
+  }
 
   const std::thread::id loop_thread_ = std::this_thread::get_id();
   CallGate gate_{true};
@@ -149,18 +159,21 @@ TEST_F(MoversTest, BodiesOfSeveralConnectionsArriveWholeAndInOrder) {
   }
   ASSERT_TRUE(
       until([&] { return std::ranges::all_of(ends, [](const End& e) { return e.far->received.size() == 6; }); }));
+  expect_all_done();
+  std::uint64_t moves = 0, moved_bytes = 0;
   for (std::size_t i = 0; i < ends.size(); ++i) {
     for (std::size_t round = 0; round < 3; ++round) {
       EXPECT_TRUE(ends[i].far->received[2 * round].payload == bodies_[round * ends.size() + i]);
       EXPECT_EQ(ends[i].far->received[2 * round + 1].header.request_id, 7U);
     }
     const NetCounters& counters = ends[i].near->counters;
-    EXPECT_GT(counters.moves.value(), 0U);  // the loop's thread moves some, too
-    EXPECT_GE(counters.moved_bytes.value(), Movers::kBytesMin);
+    moves += counters.moves.value();  // the loop's thread moves some, too, and maybe all of one connection
+    moved_bytes += counters.moved_bytes.value();
     EXPECT_LE(counters.moved_bytes.value(), counters.bytes_out.value());
     EXPECT_GE(ends[i].near->drained, 1);
   }
-  EXPECT_EQ(done_, std::deque<int>(15, 1));
+  EXPECT_GT(moves, 0U);
+  EXPECT_GT(moved_bytes, 0U);
 }
 
 TEST_F(MoversTest, ABodyIsDoneWithWhenTheMoverIs) {
@@ -181,7 +194,7 @@ TEST_F(MoversTest, ABodyIsDoneWithWhenTheMoverIs) {
   gate_.set(true);
   ASSERT_TRUE(until([&] { return end.far->received.size() == 2; }));
   EXPECT_TRUE(end.far->received[0].payload == bodies_[0]);
-  EXPECT_EQ(done_[0], 1);
+  expect_all_done();
   EXPECT_EQ(end.near->connection->queued_bytes(), 0U);
 }
 
@@ -214,23 +227,22 @@ TEST_F(MoversTest, DestructionWaitsForTheCallToo) {
 
 TEST_F(MoversTest, WhatNoThreadHasBegunIsTakenBackAtOnce) {
   start(1);
-  End busy = open(true);
-  End waits = open(false);
-  End in_line = open(false);
+  BodyTurns turns(*loop_);
+  End busy = open(true), waits = open(false, {.turns = &turns}), in_line = open(false, {.turns = &turns});
   gate_.set(false);
-  send(busy, 1);
-  busy.near->connection->flush();
-  gate_.wait_until_within(1);
-  for (std::uint64_t id = 2; End* const end : {&waits, &in_line}) {
+  for (std::uint64_t id = 1; End* const end : {&busy, &waits, &in_line}) {
     send(*end, id++);
     end->near->connection->flush();
-    end->near->connection->close(Error{Code::kCancelled, 0, "test"});
   }
+  gate_.wait_until_within(1);
+  ASSERT_TRUE(until([&] { return in_line.near->counters.bytes_out.value() > 0; }));
+  for (End* const end : {&waits, &in_line}) end->near->connection->close(Error{Code::kCancelled, 0, "test"});
   EXPECT_EQ(done_, (std::deque<int>{0, 1, 1}));
+  EXPECT_EQ(waits.near->counters.moves.value(), 1U);
   EXPECT_EQ(waits.near->counters.bytes_out.value(), 0U) << "the one thread is elsewhere";
   gate_.set(true);
   ASSERT_TRUE(until([&] { return busy.far->received.size() == 1; }));
-  EXPECT_EQ(done_, (std::deque<int>{1, 1, 1}));
+  expect_all_done();
 }
 
 TEST_F(MoversTest, AnAbandonedBodyIsNotReadAnyMoreAndGoesOnAsZeros) {
@@ -251,7 +263,7 @@ TEST_F(MoversTest, AnAbandonedBodyIsNotReadAnyMoreAndGoesOnAsZeros) {
   EXPECT_LT(differs - payload.begin(), static_cast<std::ptrdiff_t>(Movers::kMoveBytes)) << "recalled within its list";
   EXPECT_TRUE(std::all_of(differs, payload.end(), [](std::byte b) { return b == std::byte{0}; }));
   EXPECT_TRUE(end.far->received[1].payload == bodies_[1]);
-  EXPECT_EQ(done_, (std::deque<int>{1, 1}));
+  expect_all_done();
 }
 
 TEST_F(MoversTest, WhatAMoverHasIsNotWithdrawn) {
@@ -267,7 +279,7 @@ TEST_F(MoversTest, WhatAMoverHasIsNotWithdrawn) {
   gate_.set(true);
   ASSERT_TRUE(until([&] { return end.far->received.size() == 1; }));
   EXPECT_TRUE(end.far->received[0].payload == bodies_[0]);
-  EXPECT_EQ(done_, (std::deque<int>{1, 1}));
+  expect_all_done();
 }
 
 TEST_F(MoversTest, APeerThatStopsReadingIsWaitedForByTheLoop) {
@@ -348,6 +360,7 @@ TEST_F(MoversTest, TheLoopMovesBodiesWhereAllThreadsAreBusy) {
   BodyTurns turns(*loop_);
   End first = open(true, {.turns = &turns}), second = open(true, {.turns = &turns}),
       third = open(true, {.turns = &turns});
+  talk({&first, &second, &third});
   gate_.set(false);
   for (std::uint64_t id = 1; End* const end : {&first, &second, &third}) {
     send(*end, id++);
@@ -359,7 +372,22 @@ TEST_F(MoversTest, TheLoopMovesBodiesWhereAllThreadsAreBusy) {
   EXPECT_EQ(third.near->counters.moves.value(), 0U);
   gate_.set(true);
   ASSERT_TRUE(until([&] { return first.far->received.size() + second.far->received.size() == 2; }));
-  EXPECT_EQ(done_, (std::deque<int>{1, 1, 1}));
+  expect_all_done();
+}
+
+TEST_F(MoversTest, WhoIsAloneHasTheLoopForItself) {
+  start(1);
+  BodyTurns turns(*loop_);
+  End end = open(true, {.turns = &turns}), other = open(true, {.turns = &turns});
+  send(end, 1);
+  end.near->connection->flush();
+  ASSERT_TRUE(until([&] { return end.far->received.size() == 1; }));
+  EXPECT_EQ(end.near->counters.moves.value(), 0U);
+  talk({&other, &end});
+  send(end, 2);
+  end.near->connection->flush();
+  ASSERT_TRUE(until([&] { return end.far->received.size() == 2; }));
+  EXPECT_GT(end.near->counters.moves.value(), 0U) << "somebody may ask for something small";
 }
 
 TEST_F(MoversTest, NeitherSmallBodiesNorShapedOnesGoToThem) {
