@@ -28,7 +28,14 @@ wire::Buffer mover_frame(std::uint64_t id, std::size_t payload_bytes) {
 // Lets calls through, or holds them until it is opened.
 class CallGate {
  public:
-  explicit CallGate(bool open) : open_(open) {}
+  // Closed until set(true), or its end: a test that fails must not leave a thread within.
+  struct Closed {
+    explicit Closed(CallGate& closed) : gate(closed) { gate.set(false); }
+    ~Closed() { gate.set(true); }
+    Closed(const Closed&) = delete;
+    Closed& operator=(const Closed&) = delete;
+    CallGate& gate;
+  };
   void set(bool open) {
     {
       const std::lock_guard lock(mutex_);
@@ -56,7 +63,7 @@ class CallGate {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool open_;
+  bool open_ = true;
   int within_ = 0;
 };
 
@@ -68,8 +75,6 @@ class MoversTest : public testing::Test {
     std::unique_ptr<Peer> far;
     io::UniqueFd socket;
   };
-  ~MoversTest() override { gate_.set(true); }
-
   void start(std::uint32_t threads) {
     auto movers = Movers::start(*loop_, threads, [this](int socket, std::span<const iovec> pieces) {
       EXPECT_NE(std::this_thread::get_id(), loop_thread_);
@@ -139,7 +144,7 @@ class MoversTest : public testing::Test {
   }
 
   const std::thread::id loop_thread_ = std::this_thread::get_id();
-  CallGate gate_{true};
+  CallGate gate_;
   std::unique_ptr<io::Loop> loop_ = *io::make_real_loop();
   std::deque<std::vector<std::byte>> bodies_;
   std::deque<int> done_;
@@ -180,7 +185,7 @@ TEST_F(MoversTest, ABodyIsDoneWithWhenTheMoverIs) {
   start(1);
   End end = open(true);
   End other = open(true);
-  gate_.set(false);
+  const CallGate::Closed closed(gate_);
   send(end, 1, Movers::kBytesMin);
   end.near->connection->send({.head = wire::frame({.request_id = 2}, wire::Ping{}), .body = {}, .on_done = {}});
   end.near->connection->flush();
@@ -201,7 +206,7 @@ TEST_F(MoversTest, ABodyIsDoneWithWhenTheMoverIs) {
 TEST_F(MoversTest, CloseWaitsForTheCallAndGivesAllBodiesBack) {
   start(1);
   End end = open(false);
-  gate_.set(false);
+  const CallGate::Closed closed(gate_);
   send(end, 1);
   send(end, 2);
   end.near->connection->flush();
@@ -215,7 +220,7 @@ TEST_F(MoversTest, CloseWaitsForTheCallAndGivesAllBodiesBack) {
 TEST_F(MoversTest, DestructionWaitsForTheCallToo) {
   start(1);
   End end = open(false);
-  gate_.set(false);
+  const CallGate::Closed closed(gate_);
   send(end, 1);
   end.near->connection->flush();
   expect_waits([&] { end.near->connection.reset(); });
@@ -229,7 +234,7 @@ TEST_F(MoversTest, WhatNoThreadHasBegunIsTakenBackAtOnce) {
   start(1);
   BodyTurns turns(*loop_);
   End busy = open(true), waits = open(false, {.turns = &turns}), in_line = open(false, {.turns = &turns});
-  gate_.set(false);
+  const CallGate::Closed closed(gate_);
   for (std::uint64_t id = 1; End* const end : {&busy, &waits, &in_line}) {
     send(*end, id++);
     end->near->connection->flush();
@@ -248,7 +253,7 @@ TEST_F(MoversTest, WhatNoThreadHasBegunIsTakenBackAtOnce) {
 TEST_F(MoversTest, AnAbandonedBodyIsNotReadAnyMoreAndGoesOnAsZeros) {
   start(1);
   End end = open(true);
-  gate_.set(false);
+  const CallGate::Closed closed(gate_);
   const SendId first = send(end, 1);
   send(end, 2);
   end.near->connection->flush();
@@ -269,7 +274,7 @@ TEST_F(MoversTest, AnAbandonedBodyIsNotReadAnyMoreAndGoesOnAsZeros) {
 TEST_F(MoversTest, WhatAMoverHasIsNotWithdrawn) {
   start(1);
   End end = open(true);
-  gate_.set(false);
+  const CallGate::Closed closed(gate_);
   const SendId first = send(end, 1);
   const SendId second = send(end, 2);
   end.near->connection->flush();
@@ -316,7 +321,7 @@ TEST_F(MoversTest, APeerThatDoesNotReadIsCut) {
 TEST_F(MoversTest, AFarewellWaitsForWhatAMoverHas) {
   start(1);
   End end = open(true);
-  gate_.set(false);
+  const CallGate::Closed closed(gate_);
   send(end, 1);
   end.near->connection->flush();
   end.near->connection->close_after_flush(Error{Code::kUnavailable, 0, "that is all"});
@@ -330,7 +335,7 @@ TEST_F(MoversTest, AFarewellWaitsForWhatAMoverHas) {
 TEST_F(MoversTest, APeerThatGoesEndsTheConnectionOnce) {
   start(1);
   End end = open(false);
-  gate_.set(false);
+  const CallGate::Closed closed(gate_);
   send(end, 1, std::size_t{24} << 20);
   end.near->connection->flush();
   gate_.wait_until_within(1);
@@ -361,7 +366,7 @@ TEST_F(MoversTest, TheLoopMovesBodiesWhereAllThreadsAreBusy) {
   End first = open(true, {.turns = &turns}), second = open(true, {.turns = &turns}),
       third = open(true, {.turns = &turns});
   talk({&first, &second, &third});
-  gate_.set(false);
+  const CallGate::Closed closed(gate_);
   for (std::uint64_t id = 1; End* const end : {&first, &second, &third}) {
     send(*end, id++);
     end->near->connection->flush();
