@@ -90,6 +90,7 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   add("put-arena", "SIZE", "Memory through which a client of this host and user puts; 0 = it sends bytes [16MiB]");
   add("put-arenas", "SIZE", "All of that memory; clients beyond it send bytes [1GiB]");
   add("spin", "TIME", "How long the depot looks for more behind a lookup before it sleeps; 0 = not [50us]");
+  add("cores", "N", "Threads that send bodies of records, 1 to 64: the depot's one, and N - 1 for that alone [1]");
   add("connections-max", "N", "Client connections; beyond it one that has not said HELLO goes, or none comes [1024]");
   add("shape-read", "SIZE", "Slow reads down to this many bytes per second, for benchmarks; 0 = off [0]");
   add("verify", "on|off", "Verify what is read from flash; off only in tests that prove that it matters [on]");

@@ -16,6 +16,7 @@
 #include "base/sizes.h"
 #include "cmd/spdlog_log.h"
 #include "net/arena.h"
+#include "net/movers.h"
 #include "store/device_table.h"
 
 namespace kvd::cmd {
@@ -26,7 +27,7 @@ constexpr std::array kNames{
     "listen",          "http",        "segment",       "demote-after", "shape-read", "log-level",
     "shared-memory",   "eviction",    "scrub",         "dwpd",         "resp",       "resp-ack",
     "tls-cert",        "tls-key",     "tls-client-ca", "tls-crl",      "spin",       "device",
-    "put-arena",       "put-arenas"};
+    "put-arena",       "put-arenas",  "cores"};
 
 constexpr const char* kFlashDefault = "10GiB";
 
@@ -91,13 +92,22 @@ Result<policy::Eviction> parse_eviction(std::string_view text) {
   return fail(Code::kInvalid, "not lru or fifo");
 }
 
-// As many as descriptors can be had for.
-Result<std::uint32_t> parse_connections(std::string_view text) {
+Result<std::uint32_t> parse_count(std::string_view text, std::uint32_t max, const char* complaint) {
   std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > 1'000'000)
-    return fail(Code::kInvalid, "not a number from 1 to 1000000");
+  if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > max)
+    return fail(Code::kInvalid, complaint);
   return value;
+}
+
+// As many as descriptors can be had for.
+Result<std::uint32_t> parse_connections(std::string_view text) {
+  return parse_count(text, 1'000'000, "not a number from 1 to 1000000");
+}
+
+// The loop's thread and those that move bodies.
+Result<std::uint32_t> parse_cores(std::string_view text) {
+  return parse_count(text, net::Movers::kThreadsMax + 1, "not a number from 1 to 64");
 }
 
 Result<AckLevel> parse_ack(std::string_view text) {
@@ -266,6 +276,7 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   options.node.limits.arena_bytes = read.converted("put-arena", "16MiB", parse_arena);
   options.node.limits.arena_bytes_all_max = read.converted("put-arenas", "1GiB", parse_size);
   options.node.spin = read.converted("spin", "50us", parse_spin);
+  options.node.cores = read.converted("cores", "1", parse_cores);
   options.node.limits.connections_max = read.converted("connections-max", "1024", parse_connections);
   options.log_level = read.converted("log-level", "info", parse_level);
   options.credentials = read.text("credentials", "");

@@ -33,25 +33,16 @@ TEST(ServeOptions, FillInWhatIsNotSaid) {
 }
 
 TEST(ServeOptions, TakeWhatIsSaid) {
-  const auto options = make_options({{"dir", {"/data"}},
-                                     {"pool", {"8GiB"}},
-                                     {"flash", {"200GiB"}},
-                                     {"listen", {"127.0.0.1:0", "unix:///run/x"}},
-                                     {"http", {"off"}},
-                                     {"segment", {"16MiB"}},
-                                     {"demote-after", {"250ms"}},
-                                     {"shape-read", {"50MB"}},
-                                     {"eviction", {"fifo"}},
-                                     {"scrub", {"0"}},
-                                     {"dwpd", {"1.5"}},
-                                     {"resp", {"127.0.0.1:6379", "unix:///run/r"}},
-                                     {"resp-ack", {"written"}},
-                                     {"verify", {"off"}},
-                                     {"shared-memory", {"off"}},
-                                     {"spin", {"20us"}},
-                                     {"put-arena", {"1MiB"}},
-                                     {"put-arenas", {"3MiB"}},
-                                     {"connections-max", {"12000"}},
+  const auto options = make_options({{"dir", {"/data"}},          {"pool", {"8GiB"}},
+                                     {"flash", {"200GiB"}},       {"listen", {"127.0.0.1:0", "unix:///run/x"}},
+                                     {"http", {"off"}},           {"segment", {"16MiB"}},
+                                     {"demote-after", {"250ms"}}, {"shape-read", {"50MB"}},
+                                     {"eviction", {"fifo"}},      {"scrub", {"0"}},
+                                     {"dwpd", {"1.5"}},           {"resp", {"127.0.0.1:6379", "unix:///run/r"}},
+                                     {"resp-ack", {"written"}},   {"verify", {"off"}},
+                                     {"shared-memory", {"off"}},  {"spin", {"20us"}},
+                                     {"cores", {"64"}},           {"put-arena", {"1MiB"}},
+                                     {"put-arenas", {"3MiB"}},    {"connections-max", {"12000"}},
                                      {"log-level", {"debug"}}});
   ASSERT_TRUE(options.has_value());
   EXPECT_EQ(options->node.limits.connections_max, 12'000U);
@@ -69,6 +60,7 @@ TEST(ServeOptions, TakeWhatIsSaid) {
   EXPECT_FALSE(options->node.store.verify);
   EXPECT_FALSE(options->node.shared_memory);
   EXPECT_EQ(options->node.spin, std::chrono::microseconds(20));
+  EXPECT_EQ(options->node.cores, 64U);
   EXPECT_EQ(options->node.limits.arena_bytes, 1U << 20);
   EXPECT_EQ(options->node.limits.arena_bytes_all_max, 3U << 20);
   EXPECT_EQ(options->node.resp, (std::vector<std::string>{"tcp://127.0.0.1:6379", "unix:///run/r"}));
@@ -79,6 +71,12 @@ TEST(ServeOptions, TakeWhatIsSaid) {
 TEST(ServeOptions, SpinningIsBounded) {
   EXPECT_EQ(complaint({{"flash", {"0"}}, {"spin", {"0"}}}), "");
   EXPECT_NE(complaint({{"flash", {"0"}}, {"spin", {"11ms"}}}).find("--spin"), std::string::npos);
+}
+
+TEST(ServeOptions, CoresAreFromOneTo64) {
+  EXPECT_EQ(make_options({{"flash", {"0"}}})->node.cores, 1U);
+  for (const char* const wrong : {"0", "65", "-1", "2x", "all"})
+    EXPECT_NE(complaint({{"flash", {"0"}}, {"cores", {wrong}}}).find("--cores"), std::string::npos) << wrong;
 }
 
 TEST(ServeOptions, ArenasAreBounded) {

@@ -62,6 +62,10 @@ class Stream {
   // The socket beneath, for what sockets alone tell (the peer's user); -1 where there is none. It stays the stream's.
   [[nodiscard]] virtual int fd() const noexcept = 0;
 
+  // The socket to which the bytes that send() takes go as they are: another thread may send them there in its place,
+  // without a descriptor. -1 = there is none now. It stays the stream's, until close().
+  [[nodiscard]] virtual int bare_socket() const noexcept { return -1; }
+
   // What is encrypted says more; nothing of this changes after close(). Encrypted: bytes that were changed on their way
   // end the stream, and a handshake, which strangers can ask for, takes time.
   [[nodiscard]] virtual bool is_secure() const noexcept { return false; }

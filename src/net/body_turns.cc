@@ -12,12 +12,12 @@ void BodyTurns::note(const User& user) {
   last_ = &user;
 }
 
-std::size_t BodyTurns::ask(User& user) {
+std::size_t BodyTurns::ask(User& user, bool alone) {
   note(user);
   user.moves_until_ = after(loop_.now(), kQuiet);
   if (serving_ == &user) {
     if (slice_left_ > 0 && loop_.now() < turn_end_) return slice_left_;
-  } else if (serving_ == nullptr && is_alone()) {
+  } else if (serving_ == nullptr && alone && is_alone()) {
     return kNoLimit;
   }
   enter(user);

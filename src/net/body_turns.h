@@ -49,15 +49,16 @@ class BodyTurns {
 
   // Something has come from this connection.
   void note(const User& user);
+  // Whether for a second nobody has said anything but those who move bodies here.
+  [[nodiscard]] bool is_alone() const { return loop_.now() >= alone_from_; }
   // How many bytes of bodies it may move now. 0: it stands in line, and on_body_turn() will come. kNoLimit: it is
-  // alone. Never calls back.
-  std::size_t ask(User& user);
+  // alone, and may be so: not while other threads move bodies, too, which the loop has to look after. Never calls back.
+  std::size_t ask(User& user, bool alone = true);
   // It has moved so many.
   void spend(const User& user, std::size_t bytes) noexcept;
   void leave(User& user) noexcept;
 
  private:
-  [[nodiscard]] bool is_alone() const { return loop_.now() >= alone_from_; }
   void enter(User& user);
   void serve();
 

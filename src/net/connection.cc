@@ -61,6 +61,7 @@ void Connection::close(const Error& why) {
   resume_timer_.disarm();
   if (options_.shaper != nullptr) options_.shaper->leave(*this);
   if (options_.turns != nullptr) options_.turns->leave(*this);
+  leave_movers();
   stream_->close();
   count_unsent();
   drop_queue();

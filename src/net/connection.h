@@ -28,6 +28,13 @@
 // system call, and goes on in the next turn. Bodies of connections that share options.turns go in much shorter ones,
 // unless one connection is alone (body_turns.h).
 //
+// Movers: where options.movers are given, the stream is a bare socket and no shaper bounds it, a batch with much of
+// bodies goes to a thread of theirs as soon as one is free, unless nobody else is there (movers.h, Turns). Until it
+// comes back nothing else is sent, and its messages count as begun. Whatever must not be read any more when a call here
+// returns is taken back from the thread in that call: close(), destruction, and abandon() of a message that is in the
+// batch. Who waits for a thread stands in the line of turns, too, so that the loop's thread moves bodies as well where
+// the others have all to do.
+//
 // Holding: after hold() no message is taken, as if the peer were silent, until resume(): for a handler that works on
 // what a message has announced and wants what follows to wait, as it would behind payload.
 //
@@ -53,6 +60,7 @@
 #include "io/stream.h"
 #include "net/body_turns.h"
 #include "net/counters.h"
+#include "net/movers.h"
 #include "net/progress.h"
 #include "net/shaper.h"
 #include "wire/header.h"
@@ -105,6 +113,7 @@ struct ConnectionOptions {
   std::uint64_t progress_bytes_min = 1;
   Shaper* shaper = nullptr;        // borrowed: bounds the rate of bodies sent; may be null
   BodyTurns* turns = nullptr;      // borrowed: whose bodies move now, unless a shaper says so; null = all of them
+  Movers* movers = nullptr;        // borrowed: threads that send bodies (see Movers above); null = there are none
   bool takes_descriptors = false;  // see take_descriptor()
 };
 
@@ -118,7 +127,7 @@ struct Outgoing {
 
 using SendId = std::uint64_t;  // names a queued message; never 0, never reused on a connection
 
-class Connection final : private ShaperUser, private BodyTurns::User {
+class Connection final : private ShaperUser, private BodyTurns::User, private Movers::User {
  public:
   // start() begins to read.
   Connection(io::Loop& loop, MessageHandler& handler, NetCounters& counters, std::unique_ptr<io::Stream> stream,
@@ -136,10 +145,11 @@ class Connection final : private ShaperUser, private BodyTurns::User {
   // on_done of messages and on_drained(). Called by itself after every batch of on_message().
   void flush();
   // Takes back message `id` if its first byte has not been sent: it leaves no trace, on_done is called inside. False
-  // when it is partly or wholly sent.
+  // when it is partly or wholly sent, or a mover has it.
   bool withdraw(SendId id);
   // The same, but of a message that is partly sent the rest of the body goes out as zeros, which fail verification at
-  // the peer (returns false). When it returns the body is not read any more and on_done was called.
+  // the peer (returns false). When it returns the body is not read any more and on_done was called; so may have been
+  // those of messages before it.
   bool abandon(SendId id);
 
   // Bytes queued and not yet in the kernel: at least options.queue_bytes_high, or half of options.owned_bytes_max of
@@ -198,11 +208,14 @@ class Connection final : private ShaperUser, private BodyTurns::User {
     std::size_t pieces = 0;
     std::size_t bytes = 0;
     std::size_t body_bytes = 0;
+    SendId last = 0;  // message
   };
 
   void on_ready(std::uint32_t ready);
   void on_tokens(std::size_t bytes) override;
   void on_body_turn() override;
+  void on_mover() override { flush(); }
+  void on_moved(const Movers::Moved& moved) override;
 
   // connection_read.cc
   void read_some();
@@ -220,6 +233,11 @@ class Connection final : private ShaperUser, private BodyTurns::User {
 
   // connection_send.cc
   bool flush_some(std::size_t& budget);
+  bool hand_over();
+  void leave_movers();
+  void count_moved(const Movers::Moved& moved);
+  void note_moved(const Movers::Moved& moved);
+  [[nodiscard]] bool moves() const noexcept { return move_.pieces > 0; }
   [[nodiscard]] std::size_t body_slice();
   Batch gather_queue(std::span<iovec> out, std::size_t bytes_max, std::size_t body_max) const;
   void advance_queue(const Batch& batch, std::size_t bytes);
@@ -286,8 +304,10 @@ class Connection final : private ShaperUser, private BodyTurns::User {
   SendId next_id_ = 1;
   std::size_t queued_bytes_ = 0;
   std::size_t owned_bytes_ = 0;
-  std::size_t unsent_ = 0;  // of the stream, as it is counted in the counters
-  std::size_t tokens_ = 0;  // body bytes that the shaper lets pass now
+  std::size_t unsent_ = 0;      // of the stream, as it is counted in the counters
+  std::size_t tokens_ = 0;      // body bytes that the shaper lets pass now
+  Batch move_;                  // what a mover has; no pieces: none has any
+  bool shares_movers_ = false;  // with others who have bodies to send
   bool was_congested_ = false;
   bool full_ = false;  // the stream takes nothing now
   bool flushing_ = false;

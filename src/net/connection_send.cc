@@ -73,12 +73,12 @@ void Connection::flush() {
 // Of bodies, in one call; 0: others move theirs now.
 std::size_t Connection::body_slice() {
   if (options_.turns == nullptr || queued_bytes_ <= owned_bytes_ + BodyTurns::kSmallBytes) return kSendBytesMax;
-  return std::min(options_.turns->ask(*this), kSendBytesMax);
+  return std::min(options_.turns->ask(*this, !shares_movers_), kSendBytesMax);
 }
 
 // One call of the stream. Returns whether another one makes sense now.
 bool Connection::flush_some(std::size_t& budget) {
-  if (state_ == State::kClosed || queue_.empty() || full_) return false;
+  if (state_ == State::kClosed || queue_.empty() || full_ || moves() || hand_over()) return false;
   std::size_t body_max = kSendBytesMax;
   if (options_.shaper != nullptr) {
     if (tokens_ == 0) tokens_ = options_.shaper->ask(*this);
@@ -127,6 +127,7 @@ Connection::Batch Connection::gather_queue(std::span<iovec> out, std::size_t byt
       std::size_t n = std::min(piece.size(), bytes_max - batch.bytes);
       if (i > 0) n = std::min(n, body_max - batch.body_bytes);
       if (n == 0 || batch.pieces == out.size()) return batch;
+      batch.last = queued.id;
       out[batch.pieces++] = {const_cast<std::byte*>(piece.data()), n};  // sending only reads
       batch.bytes += n;
       if (i > 0) batch.body_bytes += n;
@@ -166,12 +167,64 @@ void Connection::advance_queue(const Batch& batch, std::size_t bytes) {
   for (io::Callback& on_done : done) call(std::move(on_done));
 }
 
+// Gives what is in front to a mover, if that is much of bodies and one is free. Never calls back.
+bool Connection::hand_over() {
+  if (options_.movers == nullptr || options_.shaper != nullptr) return false;
+  const int socket = stream_->bare_socket();
+  const Queued& front = queue_.front();
+  const bool brings_descriptor = !front.started() && front.message.descriptor >= 0;
+  if (socket < 0 || brings_descriptor || queued_bytes_ < owned_bytes_ + Movers::kBytesMin) return false;
+  const bool alone = options_.movers->is_alone(*this) && options_.turns != nullptr && options_.turns->is_alone();
+  shares_movers_ = !alone;
+  if (alone) return false;  // it has the loop's thread for itself
+  const std::span<iovec> pieces = options_.movers->ask(*this);
+  if (pieces.empty()) return false;
+  const Batch batch = gather_queue(pieces, Movers::kMoveBytes, Movers::kMoveBytes);
+  if (batch.body_bytes < Movers::kBytesMin) return false;  // in many small pieces, or behind large heads
+  move_ = batch;
+  options_.movers->move(*this, socket, batch.pieces);
+  return true;
+}
+
+void Connection::on_moved(const Movers::Moved& moved) {
+  note_moved(moved);
+  flush();
+}
+
+// A mover has come back. Calls on_done of what is through; may close.
+void Connection::note_moved(const Movers::Moved& moved) {
+  const Batch batch = std::exchange(move_, {});
+  count_moved(moved);
+  const bool full = moved.error && moved.error->code == Code::kBusy;
+  full_ = full;
+  advance_queue(batch, moved.bytes);
+  if (moved.error && !full) close(*moved.error);
+}
+
+void Connection::count_moved(const Movers::Moved& moved) {
+  counters_.moves.add();
+  counters_.moved_bytes.add(moved.bytes);
+  counters_.send_calls.add(moved.calls);
+  counters_.bytes_out.add(moved.bytes);
+  sent_bytes_ += moved.bytes;
+  if (moved.bytes > 0) last_sent_ = loop_.now();
+}
+
+// No thread reads the queue's memory or uses the socket any more. Never calls back.
+void Connection::leave_movers() {
+  if (options_.movers == nullptr) return;
+  options_.movers->leave(*this);
+  if (!moves()) return;
+  move_ = {};
+  count_moved(options_.movers->recall(*this));
+}
+
 std::deque<Connection::Queued>::iterator Connection::find_queued(SendId id) {
   return std::find_if(queue_.begin(), queue_.end(), [id](const Queued& q) { return q.id == id; });
 }
 
 bool Connection::remove_unstarted(std::deque<Queued>::iterator at) {
-  if (at == queue_.end() || at->started()) return false;
+  if (at == queue_.end() || at->started() || at->id <= move_.last) return false;
   io::Callback on_done = std::move(at->message.on_done);
   disown(at->message.head.size());
   queued_bytes_ -= at->message.head.size();
@@ -184,8 +237,14 @@ bool Connection::remove_unstarted(std::deque<Queued>::iterator at) {
 bool Connection::withdraw(SendId id) { return remove_unstarted(find_queued(id)); }
 
 bool Connection::abandon(SendId id) {
-  const auto at = find_queued(id);
+  auto at = find_queued(id);
   if (at == queue_.end()) return false;
+  if (id <= move_.last) {
+    options_.movers->enter(*this);  // what is left goes on from the loop
+    note_moved(options_.movers->recall(*this));
+    at = find_queued(id);
+    if (at == queue_.end()) return false;
+  }
   if (!at->started()) return remove_unstarted(at);
   // Framing needs as many bytes as were announced; zeros fail verification at the peer.
   std::vector<Bytes> zeros;

@@ -10,6 +10,7 @@ struct NetCounters {
   Counter messages_in, messages_out;  // whole messages
   Counter bytes_in, bytes_out;
   Counter recv_calls, send_calls;  // system calls that move bytes
+  Counter moves, moved_bytes;      // hand-overs to threads that move bodies, and what these sent, all in bytes_out
   Counter protocol_errors;         // connections ended because of what the peer sent
   Counter stalled;                 // connections cut because the peer stopped reading or writing, or was too slow
   Gauge owned_bytes;               // headers, metas and encrypted bytes that wait to be sent

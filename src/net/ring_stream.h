@@ -39,6 +39,7 @@ class RingStream final : public io::Stream, private io::Polled {
   bool set_read_mark(std::size_t bytes) override { return memory_ == nullptr && socket_->set_read_mark(bytes); }
   [[nodiscard]] bool is_local() const noexcept override { return socket_->is_local(); }
   [[nodiscard]] int fd() const noexcept override { return socket_->fd(); }
+  [[nodiscard]] int bare_socket() const noexcept override { return memory_ == nullptr ? socket_->bare_socket() : -1; }
   [[nodiscard]] bool is_secure() const noexcept override { return socket_->is_secure(); }
   [[nodiscard]] std::size_t unsent() const noexcept override { return socket_->unsent(); }
   [[nodiscard]] bool heard() const noexcept override { return socket_->heard(); }

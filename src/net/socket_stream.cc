@@ -83,15 +83,7 @@ Result<std::size_t> SocketStream::receive(std::span<const iovec> places, io::Pri
 }
 
 Result<std::size_t> SocketStream::send(std::span<const iovec> pieces, int descriptor) {
-  msghdr message = message_of(pieces);
-  DescriptorSpace space;
-  if (descriptor >= 0) attach_descriptor(message, space, descriptor);
-  ssize_t sent = 0;
-  do {
-    sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  if (sent < 0) return fail(moving_error(errno, "send to the peer"));
-  return static_cast<std::size_t>(sent);
+  return send_to_socket(socket_.get(), pieces, descriptor);
 }
 
 void SocketStream::end_sending() { ::shutdown(socket_.get(), SHUT_WR); }
@@ -114,6 +106,18 @@ bool SocketStream::is_local() const noexcept {
   int domain = 0;
   socklen_t bytes = sizeof domain;
   return ::getsockopt(socket_.get(), SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX;
+}
+
+Result<std::size_t> send_to_socket(int socket, std::span<const iovec> pieces, int descriptor) {
+  msghdr message = message_of(pieces);
+  DescriptorSpace space;
+  if (descriptor >= 0) attach_descriptor(message, space, descriptor);
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0) return fail(moving_error(errno, "send to the peer"));
+  return static_cast<std::size_t>(sent);
 }
 
 std::unique_ptr<io::Stream> make_socket_stream(io::UniqueFd socket) {

@@ -27,6 +27,7 @@ class SocketStream final : public io::Stream {
   bool set_read_mark(std::size_t bytes) override;
   [[nodiscard]] bool is_local() const noexcept override;
   [[nodiscard]] int fd() const noexcept override { return socket_.get(); }
+  [[nodiscard]] int bare_socket() const noexcept override { return socket_.get(); }
   [[nodiscard]] bool heard() const noexcept override { return heard_; }
 
  private:
@@ -36,6 +37,9 @@ class SocketStream final : public io::Stream {
   int mark_bytes_ = 1;
   bool heard_ = false;
 };
+
+// What SocketStream::send() does; on any thread.
+Result<std::size_t> send_to_socket(int socket, std::span<const iovec> pieces, int descriptor = -1);
 
 // The same as a stream of any kind.
 std::unique_ptr<io::Stream> make_socket_stream(io::UniqueFd socket);

@@ -30,6 +30,7 @@ struct NodeContext {
   net::NetCounters& net;
   net::Shaper* shaper;    // null = reads are not slowed down
   net::BodyTurns* turns;  // of all connections of the loop; null = bodies go as they come
+  net::Movers* movers;    // threads that send bodies beside the loop's; null = there are none
   Leases& leases;
   Checker& checker;
   SliceLine& slices;

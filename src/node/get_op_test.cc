@@ -130,6 +130,7 @@ struct Lender {
             .net = net,
             .shaper = nullptr,
             .turns = nullptr,
+            .movers = nullptr,
             .leases = leases,
             .checker = checker,
             .slices = slices,

@@ -135,6 +135,8 @@ constexpr std::array kNetCounters{
     Field{"bytes_out", &NetCounters::bytes_out, "Bytes sent to clients."},
     Field{"recv_calls", &NetCounters::recv_calls, "System calls that received bytes."},
     Field{"send_calls", &NetCounters::send_calls, "System calls that sent bytes."},
+    Field{"moves", &NetCounters::moves, "Batches of bodies that went to the threads of --cores beside the loop's."},
+    Field{"moved_bytes", &NetCounters::moved_bytes, "Bytes that these threads sent, which are among those sent."},
     Field{"protocol_errors", &NetCounters::protocol_errors, "Connections ended because of what the peer sent."},
     Field{"stalled", &NetCounters::stalled,
           "Connections cut because the peer stopped reading or writing, or was too slow."}};

@@ -13,6 +13,7 @@
 #include "base/error_text.h"
 #include "http/server.h"
 #include "net/listener.h"
+#include "net/movers.h"
 #include "net/shaper.h"
 #include "net/socket_stream.h"
 #include "node/context.h"
@@ -134,6 +135,7 @@ class NodeImpl final : public Node {
   std::unique_ptr<Checker> checker_;
   SliceLine slices_;
   net::BodyTurns turns_{loop_};
+  std::unique_ptr<net::Movers> movers_;
   std::unique_ptr<NodeContext> context_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Session>> sessions_;
   std::deque<std::uint64_t> newcomers_;  // by age; those that have said HELLO leave it with the ones before them
@@ -301,6 +303,10 @@ void NodeImpl::make_context() {
   if (options_.shape_read_bytes_per_s > 0) {
     shaper_ = std::make_unique<net::Shaper>(loop_, options_.shape_read_bytes_per_s);
   }
+  if (options_.cores > 1) {
+    if (auto movers = net::Movers::start(loop_, options_.cores - 1)) movers_ = std::move(*movers);
+    if (movers_ == nullptr) log_.warn("no thread beside the loop's could be started: it moves all bodies itself");
+  }
   leases_ = std::make_unique<Leases>(loop_, *store_, counters_, options_.limits);
   checker_ = std::make_unique<Checker>(loop_, *store_);
   context_.reset(new NodeContext{.loop = loop_,
@@ -312,6 +318,7 @@ void NodeImpl::make_context() {
                                  .net = net_,
                                  .shaper = shaper_.get(),
                                  .turns = &turns_,
+                                 .movers = movers_.get(),
                                  .leases = *leases_,
                                  .checker = *checker_,
                                  .slices = slices_,

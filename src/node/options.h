@@ -100,6 +100,7 @@ struct NodeOptions {
   bool shared_memory = true;
   bool rings = true;                                 // clients of this host and user may send through memory
   Duration spin = std::chrono::microseconds(50);     // that the loop looks for more before it sleeps; 0 = not
+  std::uint32_t cores = 1;                           // threads that move bodies: the loop's, and more that send
   bool serve_recovering = false;                     // start() listens at once and leaves recovery to recover()
   io::DiskFactory* disks = nullptr;                  // where the flash file is opened; borrowed, null = the real disks
   std::shared_ptr<const auth::Authority> authority;  // who may come in, as Node::set_authority(); null = everybody

@@ -331,6 +331,40 @@ class SameHost(ServeTest):
             self.end(process)
 
 
+class Cores(ServeTest):
+    KEYS, SLAB, LAYERS = 4, 512 << 10, 4
+
+    def test_records_come_whole_from_the_threads_beside_the_loop(self):
+        process, printed = self.start("--dir", self.store, *SMALL, "--cores", "3", "--shared-memory", "off")
+        port, stored = address_of(printed)[1], os.urandom(self.KEYS * self.LAYERS * self.SLAB)
+        clients = [self.client(port, stored) for _ in range(3)]
+        for transfer in ["multiput", *["multiget"] * 5]:
+            operations = [getattr(client, transfer)(*place, total_ms=30_000) for client, _, place in clients]
+            for operation, (client, memory, _) in zip(operations, clients, strict=True):
+                self.assertTrue(client.wait(operation, timeout_ms=30_000).ok)
+                client.release(operation)
+                self.assertEqual(memory, stored)
+                memory[:] = bytes(len(memory))
+        with urllib.request.urlopen(f"{http_of(printed)}/metrics", timeout=5) as page:
+            figures = dict(re.findall(r"^(kvdepot_net_moved?\w+) (\S+)", page.read().decode(), re.M))
+        self.assertGreater(float(figures["kvdepot_net_moves_total"]), 0, figures)
+        self.assertGreater(float(figures["kvdepot_net_moved_bytes_total"]), self.SLAB, figures)
+        process.terminate()
+        self.assertEqual(process.wait(START_SECONDS_MAX), 0)
+
+    def client(self, port, stored):
+        """A client, memory with what it puts, and the place of all records there, in a namespace of its own."""
+        client = kvdepot.Client(f"tcp://127.0.0.1:{port}", require_connection=True, connect_timeout_ms=10_000)
+        self.addCleanup(client.close)
+        memory = bytearray(stored)
+        group = {"group": 0, "layers": self.LAYERS, "slab_bytes": self.SLAB, "parts": 2, "block_tokens": 16,
+                 "order": "LBHNC"}
+        place = (client.open_namespace("default", os.urandom(8), [group]), os.urandom(16 * self.KEYS), 16,
+                 client.register(memory), [layer * self.SLAB for layer in range(self.LAYERS)],
+                 [key * self.LAYERS * self.SLAB for key in range(self.KEYS)])
+        return client, memory, place
+
+
 class BadPeers(ServeTest):
     def test_another_protocol_is_told_where_it_is(self):
         _, printed = self.start("--dir", self.store, *SMALL)
