@@ -8,7 +8,7 @@
 // (no address space, a proxy between) is not asked for it again. To get at memory a channel that wants it tries the
 // unix socket beside a loopback port first (net/local_socket.h), and the port where that does not lead to a greeting.
 // One with a token uses that socket never: a process of the same user can have taken its name, and would have the token
-// (docs/decisions/0010-memory-and-credentials.md).
+// (docs/decisions/0011-memory-and-credentials.md).
 // A namespace that the depot cannot open yet (it recovers) is asked for again, with the same back-off, and whenever an
 // operation wants it. Belongs to the I/O thread; the user outlives it.
 #pragma once

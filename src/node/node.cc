@@ -237,7 +237,7 @@ bool NodeImpl::gives_memory() const { return options_.shared_memory && options_.
 bool NodeImpl::lends() const { return gives_memory() && options_.authority == nullptr; }
 
 // Beside a TCP port. Without it clients of the port are sent bytes. Not where there are tokens to be had: anybody can
-// take its name while no depot runs (docs/decisions/0010-memory-and-credentials.md).
+// take its name while no depot runs (docs/decisions/0011-memory-and-credentials.md).
 void NodeImpl::bind_local_socket(const net::Listener& port) {
   auto listener = port.bind_local_socket(loop_);
   if (listener) {
