@@ -76,7 +76,7 @@ void Channel::dial() {
   timer_.arm_in(kHandshakeLimit);
   resolver_.resolve(options_.address, [this](Result<net::Endpoint> endpoint) {
     if (!endpoint) return lost({Code::kUnavailable, 0, endpoint.error().what});
-    const bool local = takes_memory() && !avoid_local_socket_;
+    const bool local = takes_memory() && !avoid_local_socket_ && !options_.token;
     const auto beside = local ? net::local_socket_of(*endpoint) : std::nullopt;
     if (!beside) return dial_port(*endpoint);
     dialer_->connect(*beside, kNever, [this, port = *endpoint](Result<std::unique_ptr<io::Stream>> stream) {
@@ -172,15 +172,22 @@ Status Channel::on_hello(const wire::Header& header, Bytes meta) {
   }
   if (reply->ops_max == 0) return fail(Code::kCorrupt, "the depot takes no requests");  // made anew, as any other
   credits_ = reply->ops_max;
-  if ((reply->features & ~features()) != 0) return fail(Code::kCorrupt, "the depot does what it was not asked for");
-  gives_memory_ = (reply->features & wire::kFeatureSharedMemory) != 0;
-  gives_keeper_ = (reply->features & wire::kFeatureKeep) != 0;
-  gives_arena_ = (reply->features & wire::kFeatureArena) != 0;
-  gives_rings_ = (reply->features & wire::kFeatureRings) != 0;
+  if (Status agreed = agree(reply->features); !agreed) return agreed;
   takes_put_parts_ = (reply->features & wire::kFeaturePutParts) != 0;
   if ((reply->features & wire::kFeatureToken) == 0) return let_in();
+  says_features_later_ = (reply->features & wire::kFeatureAuthFeatures) != 0;
   state_ = State::kAuth;
   connection_->send({.head = wire::frame({}, wire::Auth{token_}), .body = {}, .on_done = {}});
+  return {};
+}
+
+// The depot's answer to what memory this client would take.
+Status Channel::agree(std::uint64_t given) {
+  if ((given & ~features()) != 0) return fail(Code::kCorrupt, "the depot does what it was not asked for");
+  gives_memory_ = (given & wire::kFeatureSharedMemory) != 0;
+  gives_keeper_ = (given & wire::kFeatureKeep) != 0;
+  gives_arena_ = (given & wire::kFeatureArena) != 0;
+  gives_rings_ = (given & wire::kFeatureRings) != 0;
   return {};
 }
 
@@ -191,7 +198,14 @@ Status Channel::on_auth_reply(const wire::Header& header, Bytes meta) {
     connection_->close(hello_error(header.status));
     return {};
   }
-  if (const auto reply = wire::decode<wire::AuthReply>(header, meta); !reply) return fail(reply.error());
+  const auto reply = wire::decode<wire::AuthReply>(header, meta);
+  if (!reply) return fail(reply.error());
+  if (reply->features.has_value() != says_features_later_) {
+    return fail(Code::kCorrupt, "the depot's answer to the token is not what was agreed on");
+  }
+  if (reply->features) {
+    if (Status agreed = agree(*reply->features); !agreed) return agreed;
+  }
   return let_in();
 }
 
@@ -279,7 +293,8 @@ std::uint64_t Channel::features() const noexcept {
   return (options_.shared_memory ? wire::kFeatureSharedMemory : 0) |
          (options_.shared_memory && keep_ ? wire::kFeatureKeep : 0) | (options_.rings ? wire::kFeatureRings : 0) |
          (options_.arena ? wire::kFeatureArena : 0) | (options_.put_parts ? wire::kFeaturePutParts : 0) |
-         (token_.empty() ? 0 : wire::kFeatureToken);
+         (token_.empty() ? 0 : wire::kFeatureToken) |
+         (token_.empty() || !takes_memory() ? 0 : wire::kFeatureAuthFeatures);
 }
 
 Status Channel::become_ready() {

@@ -7,6 +7,8 @@
 // stayed ready for a second starts from 10 ms again. A depot that offers its memory and whose memory cannot be mapped
 // (no address space, a proxy between) is not asked for it again. To get at memory a channel that wants it tries the
 // unix socket beside a loopback port first (net/local_socket.h), and the port where that does not lead to a greeting.
+// One with a token uses that socket never: a process of the same user can have taken its name, and would have the token
+// (docs/decisions/0011-memory-and-credentials.md).
 // A namespace that the depot cannot open yet (it recovers) is asked for again, with the same back-off, and whenever an
 // operation wants it. Belongs to the I/O thread; the user outlives it.
 #pragma once
@@ -144,6 +146,7 @@ class Channel final : private net::MessageHandler {
   void on_reopen_timer();
   void give_back(std::uint32_t handle);
   Status on_hello(const wire::Header& header, Bytes meta);
+  Status agree(std::uint64_t given);
   Status on_auth_reply(const wire::Header& header, Bytes meta);
   Status on_memory(const wire::Header& header, Bytes meta);
   Status on_keeper(const wire::Header& header);
@@ -186,6 +189,7 @@ class Channel final : private net::MessageHandler {
   bool gives_arena_ = false;         // the same
   bool gives_rings_ = false;         // the same
   bool takes_put_parts_ = false;
+  bool says_features_later_ = false;   // which of these it gives the depot says with the answer to the token
   bool keep_ = true;                   // asked for; not any more once a keeper did not arrive
   net::RingStream* stream_ = nullptr;  // the connection's
   std::uint32_t credits_ = 0;

@@ -111,6 +111,25 @@ TEST_F(CoreLocal, ASocketOfAnotherUserIsPassedByAtOnce) {
   EXPECT_EQ(rig->depot->connections, 2U);
 }
 
+// A depot with credentials does not listen there, so who does would only have the token, and all that is put: a process
+// of the same user, which need not be one that may read the token's file.
+TEST_F(CoreLocal, AClientWithATokenDoesNotGoNearIt) {
+  RigOptions options;
+  options.token = [] { return Result<std::string>("kvd_a"); };
+  start(false, options);
+  rig->depot->script.token = "kvd_a";
+  io::UniqueFd squatted(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const net::Endpoint name = beside();
+  ASSERT_EQ(::bind(squatted.get(), name.get(), name.bytes), 0);
+  ASSERT_EQ(::listen(squatted.get(), 16), 0);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(shared_bytes(), 0U);
+    EXPECT_LT(::accept(squatted.get(), nullptr, nullptr), 0) << "somebody came";
+    rig->depot->drop_connections();
+    rig->loop.settle();
+  }
+}
+
 TEST_F(CoreLocal, ADepotThatComesBackWithoutIsReachedAtItsPort) {
   start(true);
   EXPECT_EQ(shared_bytes(), rig->memory.size());

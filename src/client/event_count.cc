@@ -23,7 +23,10 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 void EventCount::raise(std::uint32_t value, std::uint32_t channels) noexcept {
   // Sequentially consistent against wait(): either the waiter sees the new value or we see the waiter.
   word_.store(value, std::memory_order_seq_cst);
-  if (waiters_.load(std::memory_order_seq_cst) > 0) futex(word_, FUTEX_WAKE_BITSET, INT_MAX, nullptr, channels);
+  if (waiters_.load(std::memory_order_seq_cst) == 0) return;
+  // What goes to all channels wakes also those whose bits a reset() has taken away.
+  const bool wanted = channels == kAllChannels || (wanted_.load(std::memory_order_seq_cst) & channels) != 0;
+  if (wanted) futex(word_, FUTEX_WAKE_BITSET, INT_MAX, nullptr, channels);
 }
 
 bool EventCount::wait(std::uint32_t seen, std::uint32_t channels, Time until) noexcept {
@@ -33,6 +36,7 @@ bool EventCount::wait(std::uint32_t seen, std::uint32_t channels, Time until) no
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
     deadline = {.tv_sec = seconds.count(), .tv_nsec = (since - seconds).count()};
   }
+  wanted_.fetch_or(channels, std::memory_order_seq_cst);
   waiters_.fetch_add(1, std::memory_order_seq_cst);
   bool in_time = true;
   if (word_.load(std::memory_order_seq_cst) == seen) {

@@ -1,8 +1,8 @@
 // EventCount: a number that one thread raises and others wait for, on a futex. The raising thread takes no lock and
-// makes no system call unless somebody waits, so a waiter that loses its core never holds up the I/O thread.
+// makes no system call unless somebody waits for it, so a waiter that loses its core never holds up the I/O thread.
 //
-// Waiters name what they wait for by a bit (`channel`), so that a waiter for the end of an operation is not woken by
-// each of its layers. Any thread may wait; reset() only while nobody raises.
+// Waiters name what they wait for by a bit (`channel`), so that the end of an operation is what wakes a waiter for it,
+// and its layers cost no system call. Any thread may wait; reset() only while nobody raises.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,10 @@ class EventCount {
 
   // Everything written before raise() is visible to who reads the new value.
   [[nodiscard]] std::uint32_t value() const noexcept { return word_.load(std::memory_order_acquire); }
-  void reset() noexcept { word_.store(0, std::memory_order_release); }
+  void reset() noexcept {
+    wanted_.store(0, std::memory_order_seq_cst);
+    word_.store(0, std::memory_order_release);
+  }
 
   // Sets the value and wakes waiters on any of `channels`. One raising thread at a time.
   void raise(std::uint32_t value, std::uint32_t channels) noexcept;
@@ -30,6 +33,7 @@ class EventCount {
  private:
   std::atomic<std::uint32_t> word_{0};
   std::atomic<std::uint32_t> waiters_{0};
+  std::atomic<std::uint32_t> wanted_{0};  // channels that somebody has waited for since reset()
 };
 
 // The monotonic clock that `until` above refers to: CLOCK_MONOTONIC, as the real loop.

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "block/prefetch.h"
 #include "block/verified_copy.h"
 
 namespace kvd::client {
@@ -153,6 +154,16 @@ void GetFlow::landed(std::size_t bytes) {
   walk_.advance(bytes, [this](std::size_t layer, std::uint32_t key) { on_slab(layer, key); });
 }
 
+// Asks for the first pages of the slab behind the one that ends within `bytes`, in which nobody else would look ahead.
+void GetFlow::fetch_behind(const SlabWalk::Place& at, std::size_t bytes) const {
+  const std::uint32_t slab_bytes = op_.request.layout.slab_bytes();
+  if (at.in_slab + bytes < slab_bytes || walk_.left() <= bytes || slab_bytes < block::kAheadWorth) return;
+  const bool in_layer = at.key_at + 1 < live_.size();
+  const std::byte* const source = sources_[in_layer ? at.key_at + 1 : 0];
+  const Bytes next(source + (at.layer + (in_layer ? 0 : 1) - source_layer_) * source_stride_, slab_bytes);
+  for (std::size_t page = 0; page < block::kAheadBytes; page += block::kAheadStep) block::fetch_ahead(next, page);
+}
+
 // Slabs of keys that have failed are passed over.
 void GetFlow::copy(std::size_t bytes_max) {
   const OpRequest& request = op_.request;
@@ -162,6 +173,7 @@ void GetFlow::copy(std::size_t bytes_max) {
     const SlabWalk::Place at = walk_.place();
     const Bytes slab(sources_[at.key_at] + (at.layer - source_layer_) * source_stride_, slab_bytes);
     const Bytes step = slab.subspan(at.in_slab, std::min<std::size_t>(kCopyStepBytes, slab_bytes - at.in_slab));
+    fetch_behind(at, step.size());
     if (!failed_.test(at.key)) {
       // One that is hashed where it lies is hashed at once, if it is not too long for that.
       if (verifies() && at.in_slab == 0 && (!stays_ || step.size() < slab_bytes)) {

@@ -93,6 +93,7 @@ class GetFlow {
   [[nodiscard]] std::uint64_t checksum(std::size_t layer, std::uint32_t key) const;
   void fail_key(std::size_t key);
   void on_slab(std::size_t layer, std::uint32_t key);
+  void fetch_behind(const SlabWalk::Place& at, std::size_t bytes) const;
   void announce_layer();
 
   Op& op_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "net/pacing.h"
 #include "net/socket_stream.h"
 
 namespace kvd::net {
@@ -36,6 +37,7 @@ void SocketDialer::connect(const Endpoint& endpoint, Time deadline, OnDone on_do
   known_ = {};
   socket_.reset(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket_.ok()) return know(Error{Code::kIo, errno, "make a socket"});
+  if (endpoint.family() != AF_UNIX && is_loopback(endpoint)) do_not_pace(socket_.get());
   int connected = 0;
   do {
     connected = ::connect(socket_.get(), endpoint.get(), endpoint.bytes);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "net/local_socket.h"
+#include "net/pacing.h"
 
 namespace kvd::net {
 namespace {
@@ -101,6 +102,7 @@ Result<std::unique_ptr<Listener>> Listener::bind(io::Loop& loop, const Address& 
   } else {
     const int on = 1;
     ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);  // a restart need not wait for TIME_WAIT
+    if (is_loopback(*endpoint)) do_not_pace(socket.get());
   }
   if (::bind(socket.get(), endpoint->get(), endpoint->bytes) != 0) return fail(bind_error(errno));
   std::unique_ptr<Listener> listener(new Listener(loop, address, std::move(name_lock), std::move(socket)));

@@ -1,9 +1,12 @@
 #include "net/listener.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -56,6 +59,23 @@ TEST_F(ListenerTest, AcceptsOnAPortThatTheSystemChose) {
   const auto socket = dial(listener->address());
   ASSERT_TRUE(socket.has_value());
   EXPECT_TRUE(run_until(*loop_, [&] { return accepted == 1; }));
+}
+
+// From its first moment: a change behind it would leave the timers of a control that paces.
+TEST_F(ListenerTest, ConnectionsOverLoopbackArePacedAtNoTime) {
+  const auto control_of = [](int socket) {
+    std::array<char, 16> name{};
+    socklen_t bytes = name.size();
+    return ::getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &bytes) == 0 ? name.data() : std::string();
+  };
+  auto listener = *Listener::bind(*loop_, tcp_address());
+  io::UniqueFd accepted;
+  ASSERT_TRUE(listener->start([&](io::UniqueFd socket) { accepted = std::move(socket); }).has_value());
+  const auto dialed = dial(listener->address());
+  ASSERT_TRUE(dialed.has_value());
+  ASSERT_TRUE(run_until(*loop_, [&] { return accepted.ok(); }));
+  EXPECT_EQ(control_of((*dialed)->fd()), "reno");  // not started yet
+  EXPECT_EQ(control_of(accepted.get()), "reno");
 }
 
 TEST_F(ListenerTest, APortInUseIsBusy) {

@@ -5,12 +5,12 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <string_view>
 #include <utility>
 
 #include "base/check.h"
 #include "net/address.h"
 #include "net/descriptor.h"
+#include "net/pacing.h"
 
 namespace kvd::net {
 namespace {
@@ -21,15 +21,12 @@ Error moving_error(int error, const char* what) noexcept {
   return {gone ? Code::kUnavailable : Code::kIo, error, what};
 }
 
-// No network is between the two ends, so no sender has to be slow: where the system's own choice paces what it sends
-// (BBR), it halves what loopback gives and lets it stall for tens of milliseconds. Reno is in every kernel and open to
-// every user; where it cannot be had, the system's choice stays.
+// For sockets of a listener on all addresses, which could not know their peers; better late than never (pacing.h).
 void do_not_pace_loopback(int socket) noexcept {
   Endpoint peer;
   peer.bytes = sizeof peer.storage;
   if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer.storage), &peer.bytes) != 0 || !is_loopback(peer)) return;
-  constexpr std::string_view kReno = "reno";
-  ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size());
+  do_not_pace(socket);
 }
 
 constexpr int kIdleSeconds = 30;   // until the kernel asks whether the peer is there

@@ -19,7 +19,9 @@ Gate::Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& 
       wall_clock_(options.wall_clock ? options.wall_clock : system_seconds),
       authority_(options.authority),
       strangers_(loop, options.limits.strangers_max, options.limits.stranger_grace),
-      tenants_(options.limits.known_connections_max()) {
+      tenants_({.connections = options.limits.known_connections_max(),
+                .rings = options.limits.rings_max,
+                .arenas = options.limits.arenas_max()}) {
   if (authority_ != nullptr) tenants_.list(authority_->tenants());
 }
 

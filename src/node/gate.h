@@ -27,6 +27,9 @@ class Gate {
 
   // One more connection of a client who is known now; see Tenants. A refusal is counted.
   Result<TenantSlot> take_connection(const SharedTenant& tenant);
+  // Rings, or an arena, for a connection that is in; see Tenants.
+  TenantSlot take_rings(const SharedTenant& tenant) { return tenants_.take_rings(tenant); }
+  TenantSlot take_arena(const SharedTenant& tenant) { return tenants_.take_arena(tenant); }
 
   struct Admission {
     auth::SharedIdentity identity;

@@ -222,6 +222,8 @@ constexpr std::array kUseFields{
     UseField{"connections", &UseFigure::connections, false, "Open connections of its clients."},
     UseField{"connections_refused", &UseFigure::connections_refused, true,
              "Connections refused: it had as many as it may, or the rest is kept for others."},
+    UseField{"rings", &UseFigure::rings, false, "Of these connections, those whose messages go through memory."},
+    UseField{"arenas", &UseFigure::arenas, false, "Of these connections, those with an arena for puts."},
     UseField{"records_got", &UseFigure::records_got, true, "Records and values that its clients asked for and got."},
     UseField{"records_missed", &UseFigure::records_missed, true,
              "Records and values that its clients asked for and did not get."},

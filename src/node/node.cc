@@ -78,6 +78,7 @@ class NodeImpl final : public Node {
   [[nodiscard]] std::string recovery_text() const;
   [[nodiscard]] bool serves_all() const;
   [[nodiscard]] store::StoreOptions store_options() const;
+  [[nodiscard]] bool gives_memory() const;
   [[nodiscard]] bool lends() const;
   Status bind(std::string& why);
   [[nodiscard]] net::Reach reach_of(const net::Address& address) const;
@@ -166,8 +167,8 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       unfinished_(percent_of(options_.store.pool_bytes, options_.limits.unfinished_percent_max),
                   &counters_.unfinished_bytes),
       op_keys_(options_.limits.op_keys_max, &counters_.op_keys),
-      rings_(lends() && options_.rings ? options_.limits.rings_max : 0, &counters_.rings),
-      arenas_(lends() ? options_.limits.arena_bytes_all_max : 0, &counters_.arena_bytes),
+      rings_(gives_memory() && options_.rings ? options_.limits.rings_max : 0, &counters_.rings),
+      arenas_(gives_memory() ? options_.limits.arena_bytes_all_max : 0, &counters_.arena_bytes),
       gate_(loop, log, counters_, options_),
       slices_(loop),
       room_timer_(loop, [this] { tell_room(); }),
@@ -228,13 +229,15 @@ store::StoreOptions NodeImpl::store_options() const {
   return options;
 }
 
-// Whether clients of the same host may be lent the pool's memory. Shaping is of bytes sent; with credentials there may
-// be tenants that must not see each other's records, now or after the next reload.
-bool NodeImpl::lends() const {
-  return options_.shared_memory && options_.shape_read_bytes_per_s == 0 && options_.authority == nullptr;
-}
+// Whether clients of the same host are given memory. Shaping is of bytes sent.
+bool NodeImpl::gives_memory() const { return options_.shared_memory && options_.shape_read_bytes_per_s == 0; }
 
-// Beside a TCP port. Without it clients of the port are sent bytes.
+// Whether the pool's may be among it. With credentials there may be tenants that must not see each other's records, now
+// or after the next reload.
+bool NodeImpl::lends() const { return gives_memory() && options_.authority == nullptr; }
+
+// Beside a TCP port. Without it clients of the port are sent bytes. Not where there are tokens to be had: anybody can
+// take its name while no depot runs (docs/decisions/0011-memory-and-credentials.md).
 void NodeImpl::bind_local_socket(const net::Listener& port) {
   auto listener = port.bind_local_socket(loop_);
   if (listener) {

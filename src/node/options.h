@@ -69,6 +69,9 @@ struct Limits {
   // pool: 4 MiB of it are used where slabs are small. Whoever comes when all have that much sends bytes.
   std::uint64_t arena_bytes = std::uint64_t{16} << 20;
   std::uint64_t arena_bytes_all_max = std::uint64_t{1} << 30;
+  [[nodiscard]] std::uint64_t arenas_max() const noexcept {
+    return arena_bytes == 0 ? 0 : arena_bytes_all_max / arena_bytes;
+  }
   Duration view_grace = std::chrono::seconds(1);  // a view outlives its GET's deadline by this, and lasts no longer
                                                   // than stall_limit
 };
@@ -95,10 +98,10 @@ struct NodeOptions {
   std::function<std::optional<RespAccess>(std::string_view token)> resp_identify;
   std::string http;                          // HOST:PORT of /metrics and /healthz; empty = off
   std::uint64_t shape_read_bytes_per_s = 0;  // slows GET payload down to this on purpose; 0 = off
-  // Clients of this host and user may read the pool. Not when reads are slowed down, and not where there are
-  // credentials: the pool shows everybody's records.
+  // Clients of this host and user are given memory: the pool to read from, and rings and arenas of their own. Not when
+  // reads are slowed down, and the pool not where there are credentials: it shows everybody's records.
   bool shared_memory = true;
-  bool rings = true;                                 // clients of this host and user may send through memory
+  bool rings = true;                                 // rings are among it
   Duration spin = std::chrono::microseconds(50);     // that the loop looks for more before it sleeps; 0 = not
   std::uint32_t cores = 1;                           // threads that move bodies: the loop's, and more that send
   bool serve_recovering = false;                     // start() listens at once and leaves recovery to recover()

@@ -186,17 +186,9 @@ Status Session::on_hello(const wire::Header& header, Bytes meta) {
   stranger_.release();
   handshake_timer_.disarm();
   connection_->set_meta_bytes_max(wire::kMetaBytesMax);
-  const bool asked = (hello->features & wire::kFeatureSharedMemory) != 0;
-  shares_memory_ = asked && context_.shared_fd >= 0 && connection_->is_local();
-  const bool rings = (hello->features & wire::kFeatureRings) != 0 && make_rings();
-  const bool keeps = shares_memory_ && (hello->features & wire::kFeatureKeep) != 0 && make_keeper();
-  const bool arena = (hello->features & wire::kFeatureArena) != 0 && make_arena();
-  let_in(header, (shares_memory_ ? wire::kFeatureSharedMemory : 0) | (rings ? wire::kFeatureRings : 0) |
-                     (keeps ? wire::kFeatureKeep : 0) | (arena ? wire::kFeatureArena : 0));
-  if (shares_memory_) offer_memory();
-  if (keeps) offer_keeper();
-  if (arena) offer_arena();
-  if (rings) offer_rings();
+  const std::uint64_t given = make_memory(hello->features);
+  let_in(header, given);
+  offer(given);
   return {};
 }
 

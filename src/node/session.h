@@ -196,12 +196,19 @@ class Session final : private net::MessageHandler {
   void end_match(const RunningMatch& match);
   bool match_next();
 
-  // session_view.cc: GETs through shared memory
+  // session_memory.cc: what memory a client is given
+  [[nodiscard]] std::uint64_t make_memory(std::uint64_t features);
+  void offer(std::uint64_t features);
+  [[nodiscard]] bool owns(auth::Right right) const noexcept;
   void offer_memory();
   bool make_keeper();
   void offer_keeper();
   bool make_rings();
   void offer_rings();
+  bool make_arena();
+  void offer_arena();
+
+  // session_view.cc: GETs through shared memory
   Status on_release(const wire::Header& header, Bytes meta);
   void decide_lending(RunningGet& get);
   bool may_keep_keys(std::uint64_t keys);
@@ -209,8 +216,6 @@ class Session final : private net::MessageHandler {
   net::Outgoing next_message(RunningGet& get, std::uint64_t& view);
 
   // session_arena.cc: PUTs through memory
-  bool make_arena();
-  void offer_arena();
   Status on_put_arena(const wire::Header& header, Bytes meta);
   bool take_some();
   bool take_next();
@@ -251,12 +256,14 @@ class Session final : private net::MessageHandler {
   std::string peer_host_;
   bool greeted_ = false;
   bool awaits_token_ = false;                     // HELLO was answered, AUTH was not
+  std::uint64_t asked_ = 0;                       // features of that HELLO
   Stranger stranger_;                             // until it is known who this is, where that has to be
   auth::SharedIdentity identity_;                 // null: there are no credentials
   SharedTenant tenant_;                           // of the identity
   TenantSlot seat_;                               // one of the tenant's connections
   bool puts_in_parts_ = false;                    // PUT data need not be whole layers
   bool shares_memory_ = false;                    // the client has the pool's memory
+  TenantSlot rings_seat_, arena_seat_;            // its tenant's part of the next ones, where there are tenants
   Budget::Share rings_;                           // one of the node's, where messages go through memory
   std::unique_ptr<net::RingMemory> ring_memory_;  // until the client was told of it
   Budget::Share arena_share_;                     // of the node's bytes of arenas

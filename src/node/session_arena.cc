@@ -1,4 +1,4 @@
-// PUTs whose slabs lie in the connection's arena: its making, and what is taken from it.
+// PUTs whose slabs lie in the connection's arena: what is taken from it.
 #include <algorithm>
 #include <utility>
 
@@ -16,24 +16,6 @@ constexpr std::uint64_t kUntoldMax = std::uint64_t{1} << 20;
 constexpr Duration kToldLater = std::chrono::milliseconds(1);
 
 }  // namespace
-
-// Whether this connection can have one; it is made then.
-bool Session::make_arena() {
-  const std::uint64_t bytes = context_.limits.arena_bytes;
-  if (bytes == 0 || context_.arenas.bytes_max() < bytes || !connection_->is_local()) return false;
-  arena_share_ = context_.arenas.take(bytes);
-  if (!arena_share_) return false;
-  auto arena = net::Arena::create(bytes);
-  if (!arena) arena_share_.release();
-  if (arena) arena_ = std::move(*arena);
-  return arena.has_value();
-}
-
-void Session::offer_arena() {
-  const int fd = arena_->fd();
-  connection_->send(
-      {.head = wire::frame({}, wire::Arena{.bytes = arena_->size()}), .body = {}, .on_done = {}, .descriptor = fd});
-}
 
 // What fits into a turn is taken at once. Of more the connection waits, as it would for payload, so no second message
 // is looked at while slabs of this one are being copied.

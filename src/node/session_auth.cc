@@ -34,7 +34,8 @@ Status Session::on_stranger(const wire::Header& hello, const wire::Hello& said) 
     return {};
   }
   awaits_token_ = true;
-  let_in(hello, wire::kFeatureToken);
+  asked_ = said.features;
+  let_in(hello, wire::kFeatureToken | (asked_ & wire::kFeatureAuthFeatures));
   return {};
 }
 
@@ -56,8 +57,12 @@ Status Session::on_auth(const wire::Header& header, Bytes meta) {
     turn_away(wire::Opcode::kAuthReply, in.error());
     return {};
   }
+  // A client that could not be told now, who it is being known, was told of nothing with HELLO and gets nothing.
+  wire::AuthReply said;
+  if ((asked_ & wire::kFeatureAuthFeatures) != 0) said.features = make_memory(asked_);
   const wire::Header answer{.flags = wire::kFlagLast, .request_id = header.request_id};
-  connection_->send({.head = wire::frame(answer, wire::AuthReply{}), .body = {}, .on_done = {}});
+  connection_->send({.head = wire::frame(answer, said), .body = {}, .on_done = {}});
+  offer(said.features.value_or(0));
   return {};
 }
 

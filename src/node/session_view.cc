@@ -7,52 +7,6 @@
 
 namespace kvd::node {
 
-// Behind the HELLO reply that agrees to it, before anything else.
-void Session::offer_memory() {
-  const wire::Memory memory{.bytes = context_.store.pool_bytes()};
-  connection_->send({.head = wire::frame({}, memory), .body = {}, .on_done = {}, .descriptor = context_.shared_fd});
-}
-
-// Whether this client may keep what it is lent. What it closes for that is made then.
-bool Session::make_keeper() {
-  if (context_.leavers.count() >= context_.limits.leavers_max) return false;
-  Result<io::UniqueFd> keeper = holdings_->keeper.open();
-  if (keeper) keeper_ = std::move(*keeper);
-  return keeper.has_value();
-}
-
-// Once it is sent, the client's is the only one.
-void Session::offer_keeper() {
-  const int fd = keeper_.get();
-  connection_->send(
-      {.head = wire::frame({}, wire::Keeper{}), .body = {}, .on_done = [this] { keeper_.reset(); }, .descriptor = fd});
-}
-
-// Whether this connection can have rings; they are made then.
-bool Session::make_rings() {
-  if (context_.rings.bytes_max() == 0 || !connection_->is_local()) return false;
-  rings_ = context_.rings.take(1);
-  if (!rings_) return false;
-  auto memory = net::RingMemory::create();
-  if (!memory) rings_.release();
-  if (memory) ring_memory_ = std::move(*memory);
-  return memory.has_value();
-}
-
-// The last message on the socket. A client sends nothing between its HELLO and this one; what it sends on the socket
-// all the same is read as what it is, and what follows is awaited in the ring.
-void Session::offer_rings() {
-  const int fd = ring_memory_->fd();
-  connection_->send({.head = wire::frame({}, wire::Rings{.bytes = ring_memory_->bytes()}),
-                     .body = {},
-                     .on_done =
-                         [this] {
-                           if (connection_ == nullptr || connection_->closed()) return;
-                           stream_->use(std::move(ring_memory_), net::RingStream::Side::kDepot);
-                         },
-                     .descriptor = fd});
-}
-
 Status Session::on_release(const wire::Header& header, Bytes meta) {
   const Result<wire::Release> release = wire::decode<wire::Release>(header, meta);
   if (!release) return fail(release.error());

@@ -14,7 +14,8 @@ SharedTenant& Tenants::find(const std::string& name, const auth::Quotas& quotas)
   SharedTenant& tenant = tenants_[name];
   if (tenant == nullptr) tenant = std::make_shared<TenantUse>(name);
   tenant->requests.set_max(quotas.requests);
-  tenant->connections.set_max(quotas.connections);
+  for (Budget* const budget : {&tenant->connections, &tenant->rings, &tenant->arenas})
+    budget->set_max(quotas.connections);
   return tenant;
 }
 
@@ -37,28 +38,37 @@ void Tenants::forget_gone() {
 
 // Looks at all tenants, which are a thousand at most, as often as a connection is let in. A tenant that has less than
 // its part gets what is free even where others, by an earlier list, have more than theirs.
-bool Tenants::leaves_others_theirs(const TenantUse& tenant) const {
-  const std::uint64_t part = connections_max_ / 2 / std::max<std::size_t>(listed_, 1);
-  const std::uint64_t own = tenant.listed ? std::min(part, tenant.connections.bytes_max()) : 0;
-  const bool keeps_for_others = tenant.connections.used() >= own;
+bool Tenants::leaves_others_theirs(const TenantUse& tenant, Use use, std::uint64_t total) const {
+  const std::uint64_t part = total / 2 / std::max<std::size_t>(listed_, 1);
+  const std::uint64_t own = tenant.listed ? std::min(part, (tenant.*use).bytes_max()) : 0;
+  const bool keeps_for_others = (tenant.*use).used() >= own;
   std::uint64_t taken = 0;  // or kept for others than this one
   for (const auto& [name, other] : tenants_) {
-    const std::uint64_t used = other->connections.used();
+    const Budget& others = (*other).*use;
     const bool keeps = keeps_for_others && other->listed && other.get() != &tenant;
-    taken += keeps ? std::max(used, std::min(part, other->connections.bytes_max())) : used;
+    taken += keeps ? std::max(others.used(), std::min(part, others.bytes_max())) : others.used();
   }
-  return taken < connections_max_;
+  return taken < total;
+}
+
+TenantSlot Tenants::take(const SharedTenant& tenant, Use use, std::uint64_t total) {
+  if (!leaves_others_theirs(*tenant, use, total)) return {};
+  return {.tenant = tenant, .share = ((*tenant).*use).take(1)};
 }
 
 Result<TenantSlot> Tenants::take_connection(const SharedTenant& tenant) {
   const char* why = "the tenant has as many connections as it may";
   if (tenant->connections.has_room(1)) {
-    if (leaves_others_theirs(*tenant)) return TenantSlot{.tenant = tenant, .share = tenant->connections.take(1)};
+    if (TenantSlot slot = take(tenant, &TenantUse::connections, totals_.connections); slot.share) return slot;
     why = "the connections that are left are kept for other tenants";
   }
   tenant->connections_refused.add();
   return fail(Code::kBusy, why);
 }
+
+TenantSlot Tenants::take_rings(const SharedTenant& tenant) { return take(tenant, &TenantUse::rings, totals_.rings); }
+
+TenantSlot Tenants::take_arena(const SharedTenant& tenant) { return take(tenant, &TenantUse::arenas, totals_.arenas); }
 
 std::vector<Tenants::Figure> Tenants::figures() const {
   const std::scoped_lock lock(mutex_);
@@ -72,6 +82,8 @@ std::vector<Tenants::Figure> Tenants::figures() const {
     figure.in_flight += tenant->in_flight.value();
     figure.connections += tenant->connected.value();
     figure.connections_refused += tenant->connections_refused.value();
+    figure.rings += tenant->with_rings.value();
+    figure.arenas += tenant->with_arena.value();
     figure.records_got += tenant->records_got.value();
     figure.records_missed += tenant->records_missed.value();
     figure.bytes_sent += tenant->bytes_sent.value();

@@ -23,11 +23,14 @@ struct TenantUse {
   explicit TenantUse(std::string tenant)
       : name(std::move(tenant)),
         requests(auth::Quotas::kUnlimited, &in_flight),
-        connections(auth::Quotas::kUnlimited, &connected) {}
+        connections(auth::Quotas::kUnlimited, &connected),
+        rings(auth::Quotas::kUnlimited, &with_rings),
+        arenas(auth::Quotas::kUnlimited, &with_arena) {}
   const std::string name;
-  Gauge in_flight, connected;
-  Budget requests;     // in flight: GETs, PUTs, REMOVEs and MATCHes of many records
-  Budget connections;  // of clients that have said who they are
+  Gauge in_flight, connected, with_rings, with_arena;
+  Budget requests;       // in flight: GETs, PUTs, REMOVEs and MATCHes of many records
+  Budget connections;    // of clients that have said who they are
+  Budget rings, arenas;  // of these connections those that have them
   Counter accepted, refused;
   Counter connections_refused;
   Counter records_got, records_missed;  // that were asked for
@@ -39,10 +42,17 @@ struct TenantUse {
 // Owners: Tenants, sessions of the tenant's clients, and requests that outlive their session.
 using SharedTenant = std::shared_ptr<TenantUse>;
 
-// A request in flight, or a connection.
+// A request in flight, a connection, or what a connection has: rings, an arena.
 struct TenantSlot {
   SharedTenant tenant;  // before the share, which gives itself back to it
   Budget::Share share;
+};
+
+// What all tenants together may have.
+struct TenantTotals {
+  std::uint64_t connections = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t rings = 0;
+  std::uint64_t arenas = 0;
 };
 
 class Tenants {
@@ -50,9 +60,7 @@ class Tenants {
   // Named in metrics by themselves; those beyond are summed.
   static constexpr std::size_t kShownMax = 64;
 
-  // `connections_max`: of all tenants together.
-  explicit Tenants(std::uint64_t connections_max = std::numeric_limits<std::uint64_t>::max())
-      : connections_max_(connections_max) {}
+  explicit Tenants(const TenantTotals& totals = {}) : totals_(totals) {}
 
   // These tenants are the ones of the day, with their quotas. Others are forgotten when nobody is of them any more.
   // What is beyond a quota that has become smaller stays until it ends by itself. Loop thread.
@@ -64,21 +72,28 @@ class Tenants {
   // connections are shared out evenly among the listed tenants, and nobody else gets of a tenant's part. So whoever
   // opens as many as it can keeps no other tenant out. Loop thread.
   Result<TenantSlot> take_connection(const SharedTenant& tenant);
+  // Rings, or an arena, for one of its connections. Shared out in the same way, so that no tenant has all of them;
+  // empty: what is left is kept for others. Loop thread.
+  TenantSlot take_rings(const SharedTenant& tenant);
+  TenantSlot take_arena(const SharedTenant& tenant);
 
   struct Figure {
     std::string name;
-    std::uint64_t accepted = 0, refused = 0, in_flight = 0, connections = 0, connections_refused = 0, records_got = 0,
-                  records_missed = 0, bytes_sent = 0, bytes_received = 0;
+    std::uint64_t accepted = 0, refused = 0, in_flight = 0, connections = 0, connections_refused = 0, rings = 0,
+                  arenas = 0, records_got = 0, records_missed = 0, bytes_sent = 0, bytes_received = 0;
   };
   // Of at most kShownMax tenants, in order of their names, and of all others as "(others)". Any thread.
   [[nodiscard]] std::vector<Figure> figures() const;
 
  private:
-  [[nodiscard]] bool leaves_others_theirs(const TenantUse& tenant) const;
+  // What a tenant has of what is shared out.
+  using Use = Budget TenantUse::*;
+  [[nodiscard]] bool leaves_others_theirs(const TenantUse& tenant, Use use, std::uint64_t total) const;
+  TenantSlot take(const SharedTenant& tenant, Use use, std::uint64_t total);
   SharedTenant& find(const std::string& name, const auth::Quotas& quotas);
   void forget_gone();
 
-  const std::uint64_t connections_max_;
+  const TenantTotals totals_;
   std::size_t listed_ = 0;
   mutable std::mutex mutex_;  // of the map; what is in it stays as long as it is listed or used
   std::map<std::string, SharedTenant> tenants_;

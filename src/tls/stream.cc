@@ -361,7 +361,6 @@ void TlsStream::flush() {
 
 // One record's bytes, or fewer. False: nothing more has come, or see state_ and ended_.
 bool TlsStream::read_record(std::span<std::byte> place, std::size_t& got) {
-  ERR_clear_error();
   got = 0;
   const int done = SSL_read_ex(ssl_.get(), place.data(), place.size(), &got);
   if (flooded_) {
@@ -381,6 +380,7 @@ bool TlsStream::read_record(std::span<std::byte> place, std::size_t& got) {
 Result<std::size_t> TlsStream::receive(std::span<const iovec> places, io::PrivateFd*) {
   if (closed_) return fail(Code::kIo, "receive on a closed stream");
   if (state_ == State::kHandshake) return fail(kBusyNow);
+  ERR_clear_error();  // once for all records: a call that fails is the last
   std::size_t total = 0;
   maybe_more_ = true;
   for (std::size_t i = 0; i < places.size() && state_ == State::kOpen && maybe_more_; ++i) {
@@ -404,7 +404,6 @@ Result<std::size_t> TlsStream::receive(std::span<const iovec> places, io::Privat
 }
 
 bool TlsStream::write_record(Bytes plain) {
-  ERR_clear_error();
   std::size_t written = 0;
   if (SSL_write_ex(ssl_.get(), plain.data(), plain.size(), &written) == 1 && written == plain.size()) {
     ++with_key_;
@@ -421,6 +420,7 @@ Result<std::size_t> TlsStream::send(std::span<const iovec> pieces, int descripto
   if (state_ == State::kFailed) return fail(why_);
   if (state_ == State::kHandshake || kept_bytes() > 0) return fail(kBusyNow);
   if (with_key_ >= kKeyRecords) renew_keys();
+  ERR_clear_error();  // once for all records: a call that fails is the last
   std::array<std::byte, kRecordBytes> gathered;
   std::size_t total = 0, i = 0, at = 0;
   while (i < pieces.size() && kept_bytes() == 0 && state_ == State::kOpen) {

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include <gtest/gtest.h>
+#include <openssl/err.h>
 #include <openssl/ssl.h>
 
 #include "base/random.h"
@@ -102,6 +103,20 @@ TEST_F(TlsStreamTest, TellsOfBytesThatAreDecryptedAlready) {
   client_->send(there);
   EXPECT_TRUE(run_until([&] { return server_->got.size() == there.size(); }));
   EXPECT_EQ(server_->got, there);
+}
+
+// The library's errors are a thread's, and somebody else may have left one there.
+TEST_F(TlsStreamTest, AnErrorThatWasThereBeforeIsNotTheStreams) {
+  serve(pki_.server_files(false));
+  connect({.ca = pki_.ca(), .certificate = "", .key = ""});
+  ASSERT_TRUE(run_until([this] { return both_there() && client_->stream().peer_certificate() != nullptr; }));
+  std::array<std::byte, 100> bytes{};
+  const iovec place{bytes.data(), bytes.size()};
+  ERR_raise(ERR_LIB_SSL, ERR_R_INTERNAL_ERROR);
+  EXPECT_EQ(client_->stream().receive({&place, 1}, nullptr).error().code, Code::kBusy);
+  ERR_raise(ERR_LIB_SSL, ERR_R_INTERNAL_ERROR);
+  EXPECT_EQ(client_->stream().send({&place, 1}, -1).value(), bytes.size());
+  EXPECT_EQ(ERR_peek_error(), 0U);
 }
 
 TEST_F(TlsStreamTest, ManyShortPiecesShareRecords) {

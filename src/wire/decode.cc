@@ -118,6 +118,15 @@ Result<Auth> decode<Auth>(const Header&, Bytes meta) {
 }
 
 template <>
+Result<AuthReply> decode<AuthReply>(const Header&, Bytes meta) {
+  AuthReply m;
+  ByteReader r(meta);
+  if (!meta.empty()) m.features = r.read<std::uint64_t>();
+  if (!r.done()) return malformed();
+  return m;
+}
+
+template <>
 Result<Open> decode<Open>(const Header&, Bytes meta) {
   ByteReader r(meta);
   bool fits = true;
@@ -435,11 +444,6 @@ Result<Stats> decode<Stats>(const Header&, Bytes meta) {
 template <>
 Result<Ping> decode<Ping>(const Header&, Bytes meta) {
   return decode_bare<Ping>(meta);
-}
-
-template <>
-Result<AuthReply> decode<AuthReply>(const Header&, Bytes meta) {
-  return decode_bare<AuthReply>(meta);
 }
 
 template <>

@@ -51,6 +51,10 @@ void put_meta(Writer& w, const HelloReply& m) {
 
 void put_meta(Writer& w, const Auth& m) { w.put_string(m.token, kTokenBytesMax); }
 
+void put_meta(Writer& w, const AuthReply& m) {
+  if (m.features) w.put(*m.features);
+}
+
 void put_meta(Writer& w, const Open& m) {
   w.put_string(m.ns.tenant, kTenantBytesMax);
   w.put_string(m.ns.fingerprint, kFingerprintBytesMax);

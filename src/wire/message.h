@@ -30,12 +30,13 @@ inline constexpr std::size_t kOrderBytesMax = 64;
 inline constexpr std::size_t kTokenBytesMax = 256;  // above any token
 
 // Features of HELLO: the client says what it can take, the depot says what of it it does.
-inline constexpr std::uint64_t kFeatureSharedMemory = 1;  // MEMORY, GET view and RELEASE; unix sockets only
-inline constexpr std::uint64_t kFeatureToken = 2;         // the client has a token; the depot wants it: AUTH
-inline constexpr std::uint64_t kFeatureRings = 4;         // RINGS: messages go through memory; unix sockets only
-inline constexpr std::uint64_t kFeatureKeep = 8;          // KEEPER and Get::keep; with shared memory only
-inline constexpr std::uint64_t kFeaturePutParts = 16;     // PutData::key_first: puts need not come in whole layers
-inline constexpr std::uint64_t kFeatureArena = 32;        // ARENA, PUT arena and TAKEN; unix sockets only
+inline constexpr std::uint64_t kFeatureSharedMemory = 1;   // MEMORY, GET view and RELEASE; unix sockets only
+inline constexpr std::uint64_t kFeatureToken = 2;          // the client has a token; the depot wants it: AUTH
+inline constexpr std::uint64_t kFeatureRings = 4;          // RINGS: messages go through memory; unix sockets only
+inline constexpr std::uint64_t kFeatureKeep = 8;           // KEEPER and Get::keep; with shared memory only
+inline constexpr std::uint64_t kFeaturePutParts = 16;      // PutData::key_first: puts need not come in whole layers
+inline constexpr std::uint64_t kFeatureArena = 32;         // ARENA, PUT arena and TAKEN; unix sockets only
+inline constexpr std::uint64_t kFeatureAuthFeatures = 64;  // AuthReply::features; with kFeatureToken only
 
 // Little-endian u64s at any alignment.
 class U64View {
@@ -86,6 +87,13 @@ struct HelloReply {
 struct Auth {
   static constexpr Opcode kOpcode = Opcode::kAuth;
   std::string_view token{};
+};
+
+// The token was accepted. With kFeatureAuthFeatures it says which of the features that the client asked for and that
+// give it memory the depot does: before, nobody knew who it is.
+struct AuthReply {
+  static constexpr Opcode kOpcode = Opcode::kAuthReply;
+  std::optional<std::uint64_t> features{};
 };
 
 // Declares a namespace on this connection.
@@ -269,7 +277,6 @@ template <Opcode Op>
 struct Bare {
   static constexpr Opcode kOpcode = Op;
 };
-using AuthReply = Bare<Opcode::kAuthReply>;
 using Cancel = Bare<Opcode::kCancel>;  // header.request_id names the request that shall end
 using UnpinReply = Bare<Opcode::kUnpinReply>;
 using Stats = Bare<Opcode::kStats>;

@@ -137,6 +137,19 @@ TEST(WireMessage, AuthHasItsGoldenMetaAndRoundTrips) {
   EXPECT_EQ(p.header.opcode, Opcode::kAuth);
 }
 
+TEST(WireMessage, TheAnswerToATokenMaySayWhatIsAgreedOn) {
+  const Buffer bare = frame({}, AuthReply{});
+  EXPECT_EQ(bare.size(), kHeaderBytes);
+  const Buffer says = frame({}, AuthReply{.features = kFeatureRings | kFeatureArena});
+  EXPECT_EQ(Buffer(says.begin() + kHeaderBytes, says.end()), from_hex("24 00 00 00 00 00 00 00"));
+  EXPECT_FALSE(decode<AuthReply>(parse(bare).header, {})->features.has_value());
+  const Parsed p = parse(says);
+  EXPECT_EQ(decode<AuthReply>(p.header, p.meta)->features, kFeatureRings | kFeatureArena);
+  for (const std::size_t bytes : std::initializer_list<std::size_t>{1, 7, 9}) {
+    EXPECT_FALSE(decode<AuthReply>({.opcode = Opcode::kAuthReply}, Buffer(bytes)).has_value()) << bytes;
+  }
+}
+
 TEST(WireMessage, ATokenLongerThanAnyIsMalformed) {
   const auto decoded = [](std::size_t token_bytes, std::size_t left_over) {
     Buffer meta(2 + token_bytes + left_over);

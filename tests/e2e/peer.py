@@ -30,6 +30,10 @@ class Peer:
         return self._done(self.client.multiput(self.ns, KEY, len(KEY), self.region, [0, SLAB], [0], total_ms=10_000,
                                                **options))
 
+    def found(self):
+        """Whether a lookup finds the record."""
+        return self._done(self.client.match(self.ns, KEY, len(KEY), total_ms=10_000)).prefix_blocks == 1
+
     def get(self):
         """The completion, and what came as the first byte; None: nothing."""
         self.memory[:] = bytes(len(self.memory))

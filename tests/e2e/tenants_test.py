@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import tempfile
@@ -15,7 +16,7 @@ import unittest
 
 import kvdepot
 from tests.e2e.depot_process import DepotProcess
-from tests.e2e.peer import GROUPS, WAIT_SECONDS_MAX, Peer
+from tests.e2e.peer import GROUPS, LAYERS, SLAB, WAIT_SECONDS_MAX, Peer
 from tests.e2e.silent_flood import FLOOD_SECONDS_MAX, SilentFlood
 
 
@@ -81,6 +82,58 @@ class TenantsTest(unittest.TestCase):
             for path in (a_file, b_file, reader_file):
                 with open(path, encoding="ascii") as file:
                     self.assertNotIn(file.read().strip(), depot.output, "no token is ever logged")
+
+    def test_tenants_of_this_host_look_up_and_put_through_memory_of_their_own(self):
+        a_file, a_line = self.token("a.token", "a")
+        b_file, b_line = self.token("b.token", "b")
+        reader_file, reader_line = self.token("reader.token", "a", "read")
+        self.write(a_line, b_line, reader_line)
+        with DepotProcess(pool="64MiB", flash="80MiB", extra=["--credentials", self.credentials],
+                          listen=f"unix://{self.folder}/s") as depot:
+            a, b, reader = (Peer(self, depot.address, tenant, token_file=file)
+                            for file, tenant in ((a_file, "a"), (b_file, "b"), (reader_file, "a")))
+            metrics = depot.metrics()
+            self.assertEqual([metrics[f'kvdepot_tenant_{what}{{tenant="{tenant}"}}'] for tenant in "ab"
+                              for what in ("rings", "arenas")], [2, 1, 1, 1])
+            self.assertEqual(a.put(1).failed_keys, 0)
+            self.assertEqual(depot.metrics()["kvdepot_put_arena_bytes_total"], SLAB * LAYERS, "all of it")
+            self.assertEqual((a.found(), reader.found(), b.found()), (True, True, False))
+            self.assertEqual((a.get()[1], b.get()[1]), (1, None), "another tenant's record")
+            self.assertEqual(b.put(2).failed_keys, 0)
+            self.assertEqual(depot.metrics()["kvdepot_put_arena_bytes_total"], 2 * SLAB * LAYERS)
+            self.assertEqual((a.get()[1], b.get()[1], reader.get()[1]), (1, 2, 1))
+            self.assertEqual(reader.put(3).why, "the credential does not allow this")
+            for _ in range(200):
+                self.assertTrue(a.found())
+            self.assertEqual(depot.metrics()["kvdepot_requests_match_total"], 203)
+            self.assertEqual(depot.metrics()["kvdepot_gets_lent_total"], 0, "nobody is lent the pool")
+
+            self.write(a_line)      # b and the reader are revoked, and what they had of memory goes
+            os.kill(depot.pid, signal.SIGHUP)
+            self.until(lambda: depot.metrics()["kvdepot_rings"] == 1)
+            self.until(lambda: depot.metrics()["kvdepot_arena_bytes"] == 16 << 20)
+            self.until(lambda: "unauthorized" in b.client.stats()["last_refusal"])
+            self.assertEqual((a.found(), a.get()[1]), (True, 1))
+            self.write(a_line, b_line)
+            os.kill(depot.pid, signal.SIGHUP)
+            self.until(lambda: b.client.stats()["connected"])
+            self.until(lambda: depot.metrics()["kvdepot_rings"] == 2)
+            self.assertEqual((b.found(), b.get()[1]), (True, 2))
+
+    def test_a_process_that_has_taken_the_name_beside_the_port_is_shown_no_token(self):
+        file, line = self.token("a.token", "a")
+        self.write(line)
+        with DepotProcess(pool="64MiB", flash="80MiB", extra=["--credentials", self.credentials]) as depot:
+            name = "\0kvdepot/" + depot.address.removeprefix("tcp://").replace(":", "/")
+            with socket.socket(socket.AF_UNIX) as squatter:
+                squatter.bind(name)     # it is free: the depot has no memory for clients of ports
+                squatter.listen(8)
+                squatter.setblocking(False)
+                a = Peer(self, depot.address, "a", token_file=file)
+                self.assertEqual(a.put(1).failed_keys, 0)
+                self.assertEqual((a.found(), a.get()[1]), (True, 1))
+                with self.assertRaises(BlockingIOError):
+                    squatter.accept()
 
     def test_a_tenant_has_its_bounds_and_its_figures(self):
         a_file, a_line = self.token("a.token", "a")

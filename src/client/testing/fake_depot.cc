@@ -111,6 +111,7 @@ class FakeDepot::Session final : public net::MessageHandler {
   bool shares_ = false;
   bool keeps_ = false;
   bool takes_parts_ = false;
+  std::optional<std::uint64_t> late_;  // what memory it gives, said behind the token
   std::unique_ptr<net::Arena> arena_;
   std::uint64_t arena_taken_ = 0;
   // The PUT data message that is coming in.
@@ -132,7 +133,9 @@ Status FakeDepot::Session::on_message(const wire::Header& header, Bytes meta) {
     case kAuth: {
       depot_.tokens_shown.emplace_back(wire::decode<wire::Auth>(header, meta)->token);
       if (depot_.tokens_shown.back() == depot_.script.token) {
-        send(wire::frame({.flags = wire::kFlagLast}, wire::AuthReply{}));
+        wire::AuthReply reply;
+        if (late_ && !depot_.script.late_missing) reply.features = *late_ | depot_.script.late_features;
+        send(wire::frame({.flags = wire::kFlagLast}, reply));
         give_memory();
       } else {
         send(wire::error_frame(kAuthReply, 0, Code::kInvalid, "unauthorized"));
@@ -195,6 +198,10 @@ void FakeDepot::Session::on_hello(const wire::Header& header, Bytes meta) {
   if (!wrong.token.empty()) {
     if ((asked & wire::kFeatureToken) == 0) {
       return send(wire::error_frame(wire::Opcode::kHelloReply, 0, Code::kInvalid, "unauthorized"));
+    }
+    if (!wrong.early && (asked & wire::kFeatureAuthFeatures) != 0) {
+      late_ = reply.features & ~wire::kFeaturePutParts;
+      reply.features = (reply.features & wire::kFeaturePutParts) | wire::kFeatureAuthFeatures;
     }
     reply.features |= wire::kFeatureToken;
   }

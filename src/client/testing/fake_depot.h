@@ -35,9 +35,12 @@ struct FakeScript {
   bool last_message_apart = false;                        // the end of a get comes as a message of its own
   std::set<std::pair<std::size_t, std::size_t>> corrupt;  // (key, layer): a byte of it is flipped on the way out
   bool wrong_layer_order = false;
-  LeaseId lease = 0;        // in MATCH replies
-  bool takes_parts = true;  // of layers, in PUT data
-  std::string token;        // asked for; empty = everybody may come in
+  LeaseId lease = 0;                // in MATCH replies
+  bool takes_parts = true;          // of layers, in PUT data
+  std::string token;                // asked for; empty = everybody may come in
+  bool early = false;               // says with HELLO what memory it gives, and not with the answer to the token
+  bool late_missing = false;        // says that it will say so with that, and does not
+  std::uint64_t late_features = 0;  // says these with it, too
   // Of shared memory: whether it is agreed to, and then what is wrong with it.
   bool shares = false;
   bool keeps = false;         // views of GETs that ask for it, until its keeper is closed
