@@ -240,8 +240,10 @@ bool Connection::abandon(SendId id) {
   auto at = find_queued(id);
   if (at == queue_.end()) return false;
   if (id <= move_.last) {
-    options_.movers->enter(*this);  // what is left goes on from the loop
+    options_.movers->enter(*this);                         // what is left goes on from the loop
+    const bool flushing = std::exchange(flushing_, true);  // and not from an on_done, which may call flush()
     note_moved(options_.movers->recall(*this));
+    flushing_ = flushing;
     at = find_queued(id);
     if (at == queue_.end()) return false;
   }

@@ -140,7 +140,8 @@ Movers::Moved Movers::give_back(User& user) {
 }
 
 void Movers::enter(User& user) {
-  if (!std::exchange(user.waits_, true)) user.place_ = line_.insert(line_.end(), &user);
+  if (std::exchange(user.waits_, true)) return;
+  user.place_ = line_.insert(line_.end(), &user);
   if (!free_.empty() && !timer_.armed()) timer_.arm(loop_.now());
 }
 

@@ -271,6 +271,26 @@ TEST_F(MoversTest, AnAbandonedBodyIsNotReadAnyMoreAndGoesOnAsZeros) {
   expect_all_done();
 }
 
+TEST_F(MoversTest, WhatIsFlushedWhileABodyIsAbandonedWaits) {
+  start(1);
+  End end = open(true);
+  const auto small = make_bytes(10, 3);
+  const CallGate::Closed closed(gate_);
+  end.near->connection->send({.head = mover_frame(9, small.size()), .body = {Bytes(small)}, .on_done = [&] {
+                                end.near->connection->flush();
+                              }});
+  const SendId big = send(end, 1);
+  end.near->connection->flush();
+  expect_waits([&] { EXPECT_FALSE(end.near->connection->abandon(big)); });
+  std::ranges::fill(bodies_[0], std::byte{0xEE});
+  ASSERT_TRUE(until([&] { return end.far->received.size() == 2; }));
+  const auto& payload = end.far->received[1].payload;
+  const auto original = make_bytes(kBig, 1);
+  const auto differs = std::ranges::mismatch(payload, original).in1;
+  EXPECT_LE(differs - payload.begin(), static_cast<std::ptrdiff_t>(Movers::kCallBytes)) << "one call was under way";
+  EXPECT_TRUE(std::all_of(differs, payload.end(), [](std::byte b) { return b == std::byte{0}; }));
+}
+
 TEST_F(MoversTest, WhatAMoverHasIsNotWithdrawn) {
   start(1);
   End end = open(true);

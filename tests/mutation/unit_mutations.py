@@ -165,6 +165,8 @@ MUTATIONS = [
      "  count_moved(options_.movers->recall(*this));\n", "", "kvd_net_test", "MoversTest.*"),
     ("a body is given up while a mover reads it", "src/net/connection_send.cc",
      "  if (id <= move_.last) {", "  if (false) {", "kvd_net_test", "MoversTest.*"),
+    ("what is flushed meanwhile goes to a mover again", "src/net/connection_send.cc",
+     "std::exchange(flushing_, true);", "flushing_;", "kvd_net_test", "MoversTest.*"),
     ("a message that a mover has is taken back", "src/net/connection_send.cc",
      "at->started() || at->id <= move_.last) return false;", "at->started()) return false;",
      "kvd_net_test", "MoversTest.*"),
