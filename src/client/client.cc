@@ -25,6 +25,8 @@ namespace {
 
 constexpr Duration kCancelAgain = std::chrono::milliseconds(100);
 constexpr std::size_t kPolledMax = 4096;  // copies made by one call
+// A get of no more comes within the time that it takes to wake a thread or two.
+constexpr std::size_t kSoonThereBytes = std::size_t{256} << 10;
 constexpr char kForked[] = "a forked child must open a client of its own";
 
 Time time_in(std::chrono::milliseconds timeout) {
@@ -219,9 +221,18 @@ Status ThreadedClient::accepts() const {
   return {};
 }
 
+// A lookup, or a small get beside which there is nothing else: of several the I/O thread does one's work while the
+// caller sees to another's.
+bool is_soon_there(const OpRequest& request, const OpTable& others) {
+  if (request.kind != OpKind::kGet) return request.kind == OpKind::kMatch;
+  if (!others.is_empty()) return false;
+  return request.keys.count() * request.layer_count * std::size_t{request.layout.slab_bytes()} <= kSoonThereBytes;
+}
+
 Result<OpId> ThreadedClient::submit(Result<OpRequest> request) {
   if (!request) return fail(request.error());
   request->submitted = parts_->loop->now();
+  request->soon = spin_ > Duration::zero() && is_soon_there(*request, parts_->ops);
   const auto op = parts_->ops.add(std::move(*request));
   if (!op) {
     parts_->state.busy.add();
@@ -229,8 +240,7 @@ Result<OpId> ThreadedClient::submit(Result<OpRequest> request) {
   }
   parts_->state.requests.add();
   const OpId id = (*op)->id.load(std::memory_order_relaxed);
-  // Bodies would take the caller's time; a lookup is small, and its answer is soon there.
-  if (spin_ > Duration::zero() && (*op)->request.kind == OpKind::kMatch) {
+  if ((*op)->request.soon) {
     parts_->core.submit_here(**op, Op::kStart);
   } else {
     parts_->core.submit(**op, Op::kStart);
@@ -238,17 +248,17 @@ Result<OpId> ThreadedClient::submit(Result<OpRequest> request) {
   return id;
 }
 
-// Who waits for a lookup does the I/O thread's work for a moment: what comes through rings comes without any thread's
-// waking.
+// Who waits for what is soon there does the I/O thread's work for a moment: no thread has to be woken for it, and what
+// comes through rings comes without any thread's waking.
 void ThreadedClient::help(OpId op, std::uint16_t layer, Time until) {
-  if (spin_ == Duration::zero()) return;
   const Op* const waited = parts_->ops.find(op);
-  if (waited == nullptr || waited->request.kind != OpKind::kMatch) return;
+  if (waited == nullptr || !waited->request.soon) return;
   const auto done = [&] {
     const auto found = parts_->ops.try_get(op, layer);
     return found.has_value() || found.error().code != Code::kBusy || monotonic_now() >= until;
   };
-  if (!done()) static_cast<void>(parts_->loop->help(spin_, nullptr, done));
+  const bool in_memory = waited->request.kind == OpKind::kMatch;  // by rings, where there are any; bodies never are
+  if (!done()) static_cast<void>(parts_->loop->help(spin_, nullptr, done, in_memory));
 }
 
 Result<OpId> ThreadedClient::match_prefix(const MatchRequest& request) {

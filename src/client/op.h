@@ -34,6 +34,7 @@ struct OpRequest {
   KeyList keys;
   Deadline deadline;
   Time submitted{};
+  bool soon = false;  // there: who waits for it does the I/O thread's work meanwhile
   // match
   std::uint32_t lease_ms = 0;
   bool promote = false;

@@ -44,6 +44,11 @@ OpTable::OpTable(std::uint32_t ops_max, int event_fd) : event_fd_(event_fd), rin
   }
 }
 
+bool OpTable::is_empty() const {
+  const std::lock_guard lock(free_mutex_);
+  return free_.size() == ops_.size();
+}
+
 Result<Op*> OpTable::add(OpRequest request) {
   OpId generation = 0;
   std::uint32_t slot = 0;

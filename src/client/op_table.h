@@ -23,6 +23,8 @@ class OpTable {
 
   // Puts a request into a free slot and returns the op, whose id is valid from now on. kBusy: none is free.
   Result<Op*> add(OpRequest request);
+  // There is no operation that has not been released.
+  [[nodiscard]] bool is_empty() const;
   // The op with this id or null. It stays in its slot until release(id).
   [[nodiscard]] Op* find(OpId id) const noexcept;
   // Copies the completion of `layer` (schema number) or, with kWholeOp, of the whole op, if it is known. kBusy: not
@@ -63,7 +65,7 @@ class OpTable {
   int event_fd_;
   std::atomic<bool> signalling_{false};
 
-  std::mutex free_mutex_;  // guards the next two
+  mutable std::mutex free_mutex_;  // guards the next two
   std::vector<std::uint32_t> free_;
   std::uint64_t generation_ = 0;
 

@@ -113,8 +113,9 @@ class LoopHelpTest : public testing::Test {
     loop->stop();
     thread_.join();
   }
-  void help(const std::function<void()>& work, const std::function<bool()>& done, Duration limit = Millis(100)) {
-    while (!loop->help(limit, work, done)) std::this_thread::yield();
+  void help(const std::function<void()>& work, const std::function<bool()>& done, Duration limit = Millis(100),
+            bool in_memory = true) {
+    while (!loop->help(limit, work, done, in_memory)) std::this_thread::yield();
   }
   std::unique_ptr<Loop> loop = *make_real_loop();
 
@@ -217,7 +218,7 @@ class LoopHelpSocketTest : public LoopHelpTest {
   }
   void write() { EXPECT_EQ(::write(far_.get(), "x", 1), 1); }
   // Calls `then` once while this thread has the loop's descriptors, and goes on until `done`.
-  void with_descriptors(const std::function<void()>& then, const std::function<bool()>& done) {
+  void with_descriptors(const std::function<void()>& then, const std::function<bool()>& done, bool in_memory = true) {
     for (bool called = false; !called;) {
       loop->post([] {});  // its thread sleeps anew, as it does behind the first helper
       int asked = 0;
@@ -230,7 +231,7 @@ class LoopHelpSocketTest : public LoopHelpTest {
             }
             return called && done();
           },
-          std::chrono::seconds(5));
+          std::chrono::seconds(5), in_memory);
     }
   }
 
@@ -246,6 +247,22 @@ TEST_F(LoopHelpSocketTest, WhatDescriptorsTellOfIsSeenHere) {
     with_descriptors([&] { write(); }, [&] { return got_ == i; });
     help([&] { EXPECT_EQ(reader_, std::this_thread::get_id()); }, nullptr);
   }
+}
+
+TEST_F(LoopHelpSocketTest, BesideMemoryItIsSeenHereWhereItIsWaitedFor) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "nobody spins on one core";
+  struct Never final : Polled {
+    bool ready() override { return false; }
+    void before_sleep() override {}
+    void after_sleep() override {}
+    void run() override {}
+  } memory;
+  help([&] { loop->add(memory); }, nullptr);
+  for (int i = 1; i <= 20; ++i) {
+    with_descriptors([&] { write(); }, [&] { return got_ == i; }, false);
+    help([&] { EXPECT_EQ(reader_, std::this_thread::get_id()); }, nullptr);
+  }
+  help([&] { loop->remove(memory); }, nullptr);
 }
 
 TEST_F(LoopHelpSocketTest, WhatComesBehindItIsLeftToTheLoop) {

@@ -106,7 +106,8 @@ class RealLoop final : public Loop {
   bool run_once(Duration max_wait) override;
   [[nodiscard]] Time ready_since() const override { return ready_since_; }
   void expect() override { expects_ = true; }
-  bool help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done) override;
+  bool help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done,
+            bool in_memory) override;
   void set_spin(Duration spin) override { spin_ = can_spin_ ? spin : Duration::zero(); }
 
  protected:
@@ -212,7 +213,8 @@ bool RealLoop::run_once(Duration max_wait) {
 // All but descriptors.
 std::size_t RealLoop::run_memory() { return run_polled() + run_posted() + timers_.fire_due(now()); }
 
-bool RealLoop::help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done) {
+bool RealLoop::help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done,
+                    bool in_memory) {
   const std::unique_lock turn(turn_, std::try_to_lock);
   if (!turn || !asleep_) return false;
   running_ = true;
@@ -222,7 +224,7 @@ bool RealLoop::help(Duration limit, const std::function<void()>& work, const std
   Time current = now();
   helped_at_ = current;
   if (!may_spin(current)) limit = Duration::zero();
-  if (has_polled() || !done) {
+  if ((has_polled() && in_memory) || !done) {
     help_in_memory(limit, done);
   } else {
     help_with_descriptors(limit, done);

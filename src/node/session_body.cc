@@ -11,7 +11,8 @@ namespace {
 
 // Of the pool in one turn, as what is lent does not fill the socket: what a connection may queue.
 constexpr std::uint64_t kLentPerTurn = std::uint64_t{8} << 20;
-constexpr Duration kDoubt = std::chrono::milliseconds(250);  // a CANCEL is queued at once, behind a few bodies
+constexpr std::size_t kSoonAgainBytes = std::size_t{256} << 10;  // takes less than to be woken behind it
+constexpr Duration kDoubt = std::chrono::milliseconds(250);      // a CANCEL is queued at once, behind a few bodies
 
 // No client holds parts of the pool for longer than the limit, whatever it asks for.
 Time deadline_of(const wire::Header& header, Time now, Duration limit) {
@@ -83,6 +84,9 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
                                .keep = get->keep,
                                .deadline = deadline_of(header, now, context_.limits.op_limit)};
   auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(ns), get->keys, get->shard, get->group);
+  const std::size_t bytes = keys->count() * static_cast<std::size_t>(layers) * shape.slab_bytes;
+  // Who waits for little, and for nothing else, asks soon again.
+  if (bytes <= kSoonAgainBytes && gets_by_id_.empty()) context_.loop.expect();
   RunningGet running{
       .slot = std::move(admitted->slot),
       .ns = std::move(*use),
