@@ -176,6 +176,22 @@ TEST_F(OpTableTest, WaitersOfEachLayerAndOfTheWholeAreWoken) {
   EXPECT_EQ(got, (std::array{Code::kOk, Code::kOk, Code::kOk, Code::kBusy}));
 }
 
+// Who sleeps is woken by his layer, not by the time that he would wait at the most.
+TEST_F(OpTableTest, AWaiterOfALayerSleepsUntilThatLayer) {
+  const OpId id = add(2);
+  const Time until = monotonic_now() + std::chrono::seconds(10);
+  Time woken = kNever;
+  std::thread waiter([&] {
+    EXPECT_TRUE(table_.wait(id, 1, until).has_value());
+    woken = monotonic_now();
+  });
+  std::this_thread::sleep_for(Millis(50));
+  for (int i = 0; i < 2; ++i) table_.announce_layer(*table_.find(id));
+  waiter.join();
+  EXPECT_LT(woken, until);
+  end(id);
+}
+
 TEST_F(OpTableTest, AWaiterLearnsThatItsOperationWasReleased) {
   const OpId id = add();
   end(id);

@@ -219,7 +219,9 @@ class LoopHelpSocketTest : public LoopHelpTest {
   void write() { EXPECT_EQ(::write(far_.get(), "x", 1), 1); }
   // Calls `then` once while this thread has the loop's descriptors, and goes on until `done`.
   void with_descriptors(const std::function<void()>& then, const std::function<bool()>& done, bool in_memory = true) {
+    const auto began = std::chrono::steady_clock::now();
     for (bool called = false; !called;) {
+      ASSERT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5)) << "it never has them";
       loop->post([] {});  // its thread sleeps anew, as it does behind the first helper
       int asked = 0;
       help(
@@ -258,7 +260,7 @@ TEST_F(LoopHelpSocketTest, BesideMemoryItIsSeenHereWhereItIsWaitedFor) {
     void run() override {}
   } memory;
   help([&] { loop->add(memory); }, nullptr);
-  for (int i = 1; i <= 20; ++i) {
+  for (int i = 1; i <= 20 && !HasFatalFailure(); ++i) {
     with_descriptors([&] { write(); }, [&] { return got_ == i; }, false);
     help([&] { EXPECT_EQ(reader_, std::this_thread::get_id()); }, nullptr);
   }

@@ -190,7 +190,7 @@ MUTATIONS = [
     ("layers that somebody waits for wake nobody", "src/client/event_count.cc",
      "(wanted_.load(std::memory_order_seq_cst) & channels) != 0;",
      "(wanted_.load(std::memory_order_seq_cst) & channels) == 77;",
-     "kvd_client_test", "OpTableTest.WaitersOfEachLayerAndOfTheWholeAreWoken"),
+     "kvd_client_test", "OpTableTest.AWaiterOfALayerSleepsUntilThatLayer"),
     ("a part need not go on where the last one ended", "src/node/put_op.cc",
      "header.items != keys_->count() || first != slab_ ||", "header.items != keys_->count() || first > slabs() ||",
      "kvd_node_test", "PutPartsTest.*"),
