@@ -148,8 +148,12 @@ bool Pool::make_room(std::uint32_t pages) {
   std::size_t looks = kLooksMax;
   std::optional<Stretch> stretch;
   const PoolRecord* oldest = clean_.front();
-  for (std::size_t i = 0; i < kVictimsMax && oldest != nullptr && !stretch; ++i) {
-    stretch = best_around(*oldest, pages, looks);
+  // A stretch with records of the newer half is taken where no other is found: they are likely to be asked for.
+  const std::uint64_t newer = oldest == nullptr ? 0 : oldest->used_at + (clean_.back()->used_at - oldest->used_at) / 2;
+  for (std::size_t i = 0; i < kVictimsMax && looks > 0 && oldest != nullptr; ++i) {
+    const std::optional<Stretch> found = best_around(*oldest, pages, looks);
+    if (found && (!stretch || found->newest < stretch->newest)) stretch = found;
+    if (stretch && stretch->newest <= std::max(newer, oldest->used_at)) break;
     oldest = clean_.after(*oldest);
   }
   if (!stretch && !clean_.empty()) stretch = next_by_place(pages);

@@ -92,6 +92,27 @@ TEST_F(PoolTest, OfTheStretchesAroundAnOldRecordTheOldestGoes) {
   EXPECT_NE(pool_->find(kept), nullptr);
 }
 
+// The oldest record lies between the newest: these do not go with it where the next one has old neighbours.
+TEST_F(PoolTest, NewNeighboursOfTheOldestRecordStay) {
+  auto records = fill();
+  const auto is_next = [](std::size_t i) { return i >= 500 && i < 503; };
+  const auto is_beside = [](std::size_t i) { return i >= 98 && i <= 102; };
+  std::vector<RecordKey> kept;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (is_next(i)) pool_->touch(*records[i]);
+    if (is_beside(i) && i != 100) kept.push_back(records[i]->key);
+  }
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (!is_next(i) && !is_beside(i)) pool_->touch(*records[i]);
+  }
+  for (std::size_t i = 98; i <= 102; ++i) {
+    if (i != 100) pool_->touch(*records[i]);
+  }
+  ASSERT_NE(add(3 * kSmall), nullptr);
+  EXPECT_EQ(evicted(), 3U);
+  for (const RecordKey& key : kept) EXPECT_NE(pool_->find(key), nullptr);
+}
+
 TEST_F(PoolTest, WhatCannotBeHadEvictsNothing) {
   auto records = fill();
   shuffle(records);
