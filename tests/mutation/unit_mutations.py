@@ -154,7 +154,7 @@ MUTATIONS = [
      "  user.place_ = line_.insert(line_.end(), &user);", "  user.place_ = line_.insert(line_.begin(), &user);",
      "kvd_net_test", "BodyTurnsTest.*"),
     ("who is alone waits for turns", "src/net/body_turns.cc",
-     "  } else if (serving_ == nullptr && alone && is_alone()) {", "  } else if (last_ == nullptr) {",
+     "  } else if (serving_ == nullptr && alone && is_alone()) {", "  } else if (last_ == nullptr && alone) {",
      "kvd_net_test", "BodyTurnsTest.*"),
     ("a body's head goes before its turn", "src/net/connection_send.cc",
      "body_max == 0 && options_.shaper == nullptr;", "false && options_.shaper == nullptr;",
