@@ -283,6 +283,38 @@ TEST(Client, AnOperationMayBeReleasedWhileOthersWaitForIt) {
   for (std::thread& waiter : waiters) waiter.join();
 }
 
+// A caller may be the one who finds the connection lost, and one within whose turn others cancel.
+TEST(Client, WhoReceivesByHimselfSurvivesALostConnectionAndCancels) {
+  Bench bench(2, 2, 4096, {.breaker_probe = milliseconds(5)});
+  ASSERT_EQ(bench.finish(bench.put()).code, Code::kOk);
+  std::atomic<OpId> current{0};
+  std::atomic<bool> stop{false};
+  std::thread canceller([&] {
+    for (; !stop; std::this_thread::yield()) static_cast<void>(bench.client->cancel(current));
+  });
+  std::thread killer([&] {
+    for (int drops = 0; drops < 20 && !stop; ++drops) {
+      bench.depot.run([](FakeDepot& depot) { depot.drop_connections(); });
+      EXPECT_TRUE(bench.client->reconnect(std::chrono::seconds(30)).has_value());
+    }
+  });
+  for (int ended = 0; ended < 200;) {
+    const auto op = ended % 2 == 0 ? bench.match() : bench.get();
+    if (!op) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (ended % 5 == 0) current = *op;
+    const auto whole = bench.client->wait(*op, kWholeOp, std::chrono::seconds(30));
+    EXPECT_TRUE(whole.has_value());
+    bench.client->release(*op);
+    ++ended;
+  }
+  stop = true;
+  canceller.join();
+  killer.join();
+}
+
 // Cancels loads at whatever point they have reached; after cancel() returns the memory is the caller's again.
 TEST(Client, NothingLandsAfterCancelReturns) {
   Bench bench(16, 8, 65536);
