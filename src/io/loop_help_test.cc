@@ -98,7 +98,7 @@ TEST(LoopSpin, LooksForAMomentAndThenSleeps) {
 TEST(LoopHelp, TakesNoTurnWhileTheLoopIsWithinOne) {
   const auto loop = *make_real_loop();
   bool helped = true;
-  loop->post([&] { helped = loop->help(Duration::zero(), nullptr, nullptr); });
+  loop->post([&] { std::thread([&] { helped = loop->help(Duration::zero(), nullptr, nullptr); }).join(); });
   std::thread other([&] { loop->run_once(Duration::zero()); });
   other.join();
   EXPECT_FALSE(helped);
