@@ -61,6 +61,11 @@ bool Demoter::older_elsewhere(std::uint64_t hash, const FlashPlace& place) const
   });
 }
 
+void Demoter::end_doubts() {
+  flash_.doubts_end = true;
+  if (flash_.in_doubt()) kick();
+}
+
 void Demoter::await_removals(std::move_only_function<void(Status)> on_ack) {
   const Removals how = removals_before(flash_.put_seq_next);
   if (how != Removals::kWaiting) return on_ack(how == Removals::kWritten ? Status{} : Status(tier_is_off()));
@@ -75,7 +80,8 @@ Demoter::Removals Demoter::removals_before(std::uint64_t put_seq) const {
   for (const auto& log : logs_) {
     const FlashDevice& device = log->device;
     if (device.unknown) return Removals::kLost;
-    if (device.tombstones.written_before(put_seq)) continue;
+    const bool doubtful = flash_.doubts_end && device.doubtful > 0;
+    if (!doubtful && device.tombstones.written_before(put_seq)) continue;
     if (!device.health.on()) return Removals::kLost;
     waiting = true;
   }
