@@ -51,13 +51,7 @@ bool Demoter::older_elsewhere(std::uint64_t hash, const FlashPlace& place) const
   return std::ranges::any_of(logs_, [&](const auto& log) {
     const FlashDevice& device = log->device;
     if (&device == &flash_.device_of(place.segment)) return false;
-    bool in_frame = false;
-    log->writer.visit_in_flight([&](const Frame& frame) {
-      in_frame = in_frame || std::ranges::any_of(frame.tombstones(), [hash](const Tombstone& t) {
-                   return t.awaited && t.key.hash == hash;
-                 });
-    });
-    return in_frame || device.strays.contains(hash) || device.tombstones.may_wait(hash);
+    return device.strays.contains(hash) || device.tombstones.may_wait(hash);
   });
 }
 
