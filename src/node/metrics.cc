@@ -328,6 +328,8 @@ constexpr std::array kDeviceGauges{
     Field{"bytes", &DeviceStats::bytes, "Size of its log."},
     Field{"segments", &DeviceStats::segments, "Segments of its log."},
     Field{"segments_free", &DeviceStats::segments_free, "Segments of it without data."},
+    Field{"segments_doubtful", &DeviceStats::segments_doubtful,
+          "Segments of it whose headers could not be read at the start."},
     Field{"records", &DeviceStats::records, "Records on it."},
     Field{"removals_waiting", &DeviceStats::removals_waiting, "Removals that are to be written to it."},
     Field{"in_flight", &DeviceStats::in_flight, "Operations that it has not answered."}};

@@ -147,7 +147,7 @@ void Demoter::flush_always(bool always) {
 
 bool Demoter::settled() const noexcept {
   return dirty_bytes_ == 0 && !pending() && !any([](const DeviceLog& log) { return log.writer.in_flight() > 0; }) &&
-         removal_waits_.empty();
+         removal_waits_.empty() && !(flash_.doubts_end && flash_.in_doubt());
 }
 
 // ---- When ----
@@ -196,6 +196,7 @@ void Demoter::tombstones_durable() {
 }
 
 void Demoter::pump() {
+  for (const auto& log : logs_) log->evictor.end_doubts();
   if (logs_.size() > 1) tombstones_durable();  // or a device is off, or what they name was given up
   take_removals();
   drop_due();

@@ -51,14 +51,13 @@ bool Demoter::older_elsewhere(std::uint64_t hash, const FlashPlace& place) const
   return std::ranges::any_of(logs_, [&](const auto& log) {
     const FlashDevice& device = log->device;
     if (&device == &flash_.device_of(place.segment)) return false;
-    bool in_frame = false;
-    log->writer.visit_in_flight([&](const Frame& frame) {
-      in_frame = in_frame || std::ranges::any_of(frame.tombstones(), [hash](const Tombstone& t) {
-                   return t.awaited && t.key.hash == hash;
-                 });
-    });
-    return in_frame || device.strays.contains(hash) || device.tombstones.may_wait(hash);
+    return device.strays.contains(hash) || device.tombstones.may_wait(hash);
   });
+}
+
+void Demoter::end_doubts() {
+  flash_.doubts_end = true;
+  if (flash_.in_doubt()) kick();
 }
 
 void Demoter::await_removals(std::move_only_function<void(Status)> on_ack) {
@@ -75,7 +74,8 @@ Demoter::Removals Demoter::removals_before(std::uint64_t put_seq) const {
   for (const auto& log : logs_) {
     const FlashDevice& device = log->device;
     if (device.unknown) return Removals::kLost;
-    if (device.tombstones.written_before(put_seq)) continue;
+    const bool doubtful = flash_.doubts_end && device.doubtful > 0;
+    if (!doubtful && device.tombstones.written_before(put_seq)) continue;
     if (!device.health.on()) return Removals::kLost;
     waiting = true;
   }

@@ -39,9 +39,9 @@ void DeviceSegments::start_eviction_of(std::uint32_t segment) {
   all_.at(segment).state = SegmentState::kEvicting;
 }
 
-std::optional<std::uint32_t> DeviceSegments::start_preparing() {
+std::optional<std::uint32_t> DeviceSegments::start_preparing(SegmentState from) {
   for (std::uint32_t s = first_; s < end(); ++s) {
-    if (all_.at(s).state != SegmentState::kFree) continue;
+    if (all_.at(s).state != from) continue;
     all_.at(s).state = SegmentState::kPreparing;
     return s;
   }
@@ -131,7 +131,7 @@ std::uint32_t DeviceSegments::count_in(SegmentState state) const noexcept {
 
 std::uint32_t DeviceSegments::occupied() const noexcept {
   return count_in(SegmentState::kOpen) + count_in(SegmentState::kSealing) + count_in(SegmentState::kSealed) +
-         count_in(SegmentState::kUnread) + count_in(SegmentState::kRecovered);
+         count_in(SegmentState::kUnread) + count_in(SegmentState::kRecovered) + count_in(SegmentState::kDoubtful);
 }
 
 }  // namespace kvd::store

@@ -46,8 +46,8 @@ class DeviceSegments {
   [[nodiscard]] std::optional<std::uint32_t> first_victim(const std::function<bool(std::uint32_t)>& is) const;
   // A chosen segment, which must be kSealed, becomes kEvicting.
   void start_eviction_of(std::uint32_t segment);
-  // A kFree segment becomes kPreparing; empty when there is none.
-  std::optional<std::uint32_t> start_preparing();
+  // A segment of this state, kFree or kDoubtful, becomes kPreparing; empty when there is none.
+  std::optional<std::uint32_t> start_preparing(SegmentState from);
 
   // Free segments from `from` on, but for `lent`, are never used again: the store shrinks.
   void retire_from(std::uint32_t from, std::optional<std::uint32_t> lent);

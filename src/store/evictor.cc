@@ -59,7 +59,7 @@ void Evictor::maintain() {
     return static_cast<std::uint32_t>(std::ranges::count_if(tasks_, [this](const auto& task) {
       const bool held_up = task->step == Task::Step::kTombstones && flash_.tells_others(task->segment) &&
                            flash_.loop.now() >= after(task->cleaned_at, kOthersWait);
-      return task->step != Task::Step::kReaders && !held_up && !task->retire;
+      return task->step != Task::Step::kReaders && !held_up && task->becomes != SegmentState::kRetired;
     }));
   };
   while (device_.health.on() && tasks_.size() < kTasksMax &&
@@ -91,12 +91,30 @@ void Evictor::changed() {
 // Free segments come before all that is given up, and beside it: tombstones may have nowhere else to be carried to.
 void Evictor::prepare_free() {
   const auto preparing = [this] {
-    return static_cast<std::uint32_t>(std::ranges::count_if(tasks_, [](const auto& task) { return !task->evicts; }));
+    return static_cast<std::uint32_t>(std::ranges::count_if(
+        tasks_, [](const auto& task) { return !task->evicts && task->becomes == SegmentState::kReady; }));
   };
   while (device_.health.on() && device_.segments.ready_count() + preparing() < kReadyWanted) {
-    const auto free = device_.segments.start_preparing();
+    auto free = device_.segments.start_preparing(SegmentState::kFree);
+    const bool doubtful = !free;
+    if (doubtful) free = device_.segments.start_preparing(SegmentState::kDoubtful);
     if (!free) return;
-    prepare(add_task(*free, false));
+    Task& task = add_task(*free, false);
+    task.doubtful = doubtful;
+    prepare(task);
+  }
+}
+
+void Evictor::end_doubts() {
+  if (!flash_.doubts_end || device_.doubtful == 0 || !device_.health.on()) return;
+  auto ending = std::ranges::count(tasks_, SegmentState::kFree, [](const auto& task) { return task->becomes; });
+  for (; ending < static_cast<std::ptrdiff_t>(kTasksMax); ++ending) {
+    const auto segment = device_.segments.start_preparing(SegmentState::kDoubtful);
+    if (!segment) return;
+    Task& task = add_task(*segment, false);
+    task.doubtful = true;
+    task.becomes = SegmentState::kFree;
+    prepare(task);
   }
 }
 
@@ -104,8 +122,8 @@ void Evictor::prepare_free() {
 // while the last ready segment took such copies leaves that. Recovery sees to it that some segment has none to carry.
 bool Evictor::stuck() const {
   const DeviceSegments& segments = device_.segments;
-  return !tasks_.empty() && segments.ready_count() == 0 && segments.count_in(SegmentState::kOpen) == 0 &&
-         segments.count_in(SegmentState::kSealing) == 0 &&
+  return !flash_.in_doubt() && !tasks_.empty() && segments.ready_count() == 0 &&
+         segments.count_in(SegmentState::kOpen) == 0 && segments.count_in(SegmentState::kSealing) == 0 &&
          std::ranges::all_of(tasks_, [](const auto& task) { return task->step == Task::Step::kTombstones; });
 }
 
@@ -130,7 +148,8 @@ bool Evictor::make_index_room_now() {
 
 void Evictor::evict(std::uint32_t segment, bool retire) {
   device_.segments.start_eviction_of(segment);
-  begin(segment).retire = retire;
+  Task& task = begin(segment);
+  if (retire) task.becomes = SegmentState::kRetired;
 }
 
 // Of a segment that is kEvicting since just now.
@@ -166,7 +185,8 @@ Evictor::Task& Evictor::add_task(std::uint32_t segment, bool evicts) {
   Task& task = *tasks_.back();
   task.segment = segment;
   task.evicts = evicts;
-  task.content_known = task.retire = false;
+  task.content_known = task.doubtful = false;
+  task.becomes = SegmentState::kReady;
   task.content.clear();
   task.removed.clear();
   task.failures = 0;
@@ -263,7 +283,9 @@ void Evictor::index_clean(Task& task) {
   task.cleaned_at = flash_.loop.now();
   device_.tombstones.carry_from(task.segment);
   for (const auto& device : flash_.devices) device->tombstones.hurry(task.segment);
-  const bool waits = device_.tombstones.carried(task.segment) > 0 || flash_.tells_others(task.segment);
+  flash_.doubts_end = true;
+  const bool waits =
+      device_.tombstones.carried(task.segment) > 0 || flash_.tells_others(task.segment) || flash_.in_doubt();
   if (waits && on_progress_) on_progress_();
   check_tombstones(task);
 }
@@ -274,6 +296,7 @@ void Evictor::tombstones_durable() {
 }
 
 void Evictor::check_tombstones(Task& task) {
+  if (flash_.in_doubt()) return;
   if (device_.tombstones.carried(task.segment) > 0 || flash_.tells_others(task.segment)) return;
   task.step = Task::Step::kReaders;
   check_readers(task);
@@ -367,12 +390,15 @@ void Evictor::finish(Task& task) {
   device_.tombstones.forget(task.segment);
   device_.strays.forget(task.segment);
   flash_.release_namespaces(task.segment);
-  if (task.retire) {
-    flash_.segments.at(task.segment).generation = task.new_generation;
-    flash_.segments.at(task.segment).next_generation = 0;
-    flash_.segments.at(task.segment).state = SegmentState::kRetired;
-  } else {
+  if (std::exchange(task.doubtful, false)) --device_.doubtful;
+  if (task.becomes == SegmentState::kReady) {
     device_.segments.ready(task.segment, task.new_generation, task.unopened);
+  } else {
+    Segment& segment = flash_.segments.at(task.segment);
+    segment.generation = task.new_generation;
+    segment.unopened = task.unopened;
+    segment.next_generation = 0;
+    segment.state = task.becomes;
   }
   changes_.settled(task.segment);
   const auto at = std::ranges::find_if(tasks_, [&](const auto& other) { return other.get() == &task; });
@@ -388,7 +414,8 @@ void Evictor::retry(Task& task) {
   flash_.segments.at(task.segment).next_generation = 0;  // it will have another one
   if (!device_.health.on()) return;                      // see resume()
   flash_.log.warn(fmt::format("store: segment {} could not be prepared; trying again", task.segment));
-  const bool waited_for = device_.tombstones.awaits_end(task.segment);  // nobody's removal may hang on it
+  const bool waited_for = device_.tombstones.awaits_end(task.segment) ||
+                          (task.doubtful && flash_.doubts_end);  // nobody's removal may hang on it
   ++task.failures;
   if (++failures_ >= kFailuresMax || (waited_for && task.failures >= kFailuresMax))
     return device_.health.turn_off("no segment can be prepared");

@@ -5,7 +5,12 @@
 // are written elsewhere and flushed, and so are those that its records imply on other devices; (4) loads that still
 // read from it end; (5) its header with a new generation is written and flushed; (6) where the disk takes discards, the
 // device is told that what the segment held is not needed, one piece at a time, until it fails at one. Only then may
-// frames overwrite it. A segment that never held anything needs (5) only. Belongs to the store's loop.
+// frames overwrite it. A segment that never held anything needs (5) only.
+//
+// A segment whose header could not be read at the start may hold an older copy of anything. It is left alone, so that
+// the next start can find what it holds, until something is removed, replaced or given up: then all such segments get
+// new headers, and (5) of what is given up waits for these, as it may be all that tells of older copies there. They are
+// also made ready, before anything is given up, where no other segment is free. Belongs to the store's loop.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +59,8 @@ class Evictor {
   bool make_index_room_now();
   // A sealed segment to give up as soon as may be, a few at a time: recovery had no room for its records.
   void give_up(std::uint32_t segment);
+  // Where Flash::doubts_end: overwrites headers that could not be read, a few at a time. Call until none is left.
+  void end_doubts();
   // The device is back: goes on with what could not be done, and gives up what is doomed.
   void resume();
   // Gives up this segment, which must be sealed; `retire`: for good, its number is to disappear from the volume.
@@ -76,9 +83,10 @@ class Evictor {
     std::uint32_t segment = 0;
     bool evicts = false;  // it held something
     bool content_known = false;
-    std::vector<std::uint64_t> content;         // content_known: hashes of the records that it held, sorted
-    std::unordered_set<std::uint64_t> removed;  // hashes for which removed_from() has named it
-    bool retire = false;
+    std::vector<std::uint64_t> content;           // content_known: hashes of the records that it held, sorted
+    std::unordered_set<std::uint64_t> removed;    // hashes for which removed_from() has named it
+    SegmentState becomes = SegmentState::kReady;  // or kRetired, kFree: with the new header
+    bool doubtful = false;                        // its header could not be read
     std::uint64_t new_generation = 0;
     std::uint64_t unopened = 0;  // in its header
     std::uint64_t sweep_at = 0;

@@ -123,7 +123,11 @@ struct Flash {
   }
   // Some device may hold what nobody knows of.
   [[nodiscard]] bool something_unknown() const noexcept {
-    return std::ranges::any_of(devices, [](const auto& device) { return device->unknown; });
+    return std::ranges::any_of(devices, [](const auto& device) { return device->unknown || device->doubtful > 0; });
+  }
+  // Some device that is on has segments of which nobody knows what a later start will find there.
+  [[nodiscard]] bool in_doubt() const noexcept {
+    return std::ranges::any_of(devices, [](const auto& device) { return device->health.on() && device->doubtful > 0; });
   }
   // The highest number that a device has for this opening.
   [[nodiscard]] std::uint64_t boot_epoch() const noexcept {
@@ -145,6 +149,10 @@ struct Flash {
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;
   std::size_t removals_waiting_max = Tombstones::kWaitingMax;
+  // Something was removed, replaced or given up in this opening, so nothing older may be found at a later start: the
+  // headers of doubtful segments are overwritten (Evictor::end_doubts), before removals and replacements are answered
+  // and before anything that was given up is overwritten.
+  bool doubts_end = false;
   // Of which recovery could not read all. A later opening may: removals and replacements name them.
   std::vector<ReplacedPlace> partly_read;
 

@@ -73,6 +73,7 @@ void FlashDevice::update_gauges() {
   stats.bytes.set(volume.offset_of(volume.segments()));
   stats.segments.set(segments.count());
   stats.segments_free.set(segments.count() - segments.occupied());
+  stats.segments_doubtful.set(doubtful);
   stats.removals_waiting.set(tombstones.waiting());
 }
 

@@ -209,18 +209,32 @@ void Recovery::sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) cons
 
 Status Recovery::find_uses(FlashDevice& device, std::vector<Use>& uses) {
   const std::size_t before = uses.size();
-  if (!device.volume.created() && believe_table(device, uses)) return {};
+  Numbers unreadable;
+  if (!device.volume.created() && believe_table(device, uses, unreadable)) return doubt(device, unreadable), Status{};
   uses.erase(uses.begin() + static_cast<std::ptrdiff_t>(before), uses.end());
   std::vector<std::uint32_t> all(device.segments.count());
   std::iota(all.begin(), all.end(), device.segments.first());
-  if (read_headers(device, all, uses) == all.size())
-    return fail(Code::kIo, "no segment of the flash file can be read", EIO);
+  unreadable = read_headers(device, all, uses);
+  if (unreadable.size() == all.size()) return fail(Code::kIo, "no segment of the flash file can be read", EIO);
+  doubt(device, unreadable);
   return {};
+}
+
+// At a later opening they may be readable again.
+void Recovery::doubt(FlashDevice& device, const Numbers& unreadable) {
+  if (unreadable.empty()) return;
+  for (const std::uint32_t segment : unreadable) flash_.segments.doubt(segment);
+  device.doubtful = static_cast<std::uint32_t>(unreadable.size());
+  device.unlisted = true;
+  flash_.log.warn(
+      fmt::format("store: the headers of {} segments (the first is {}) cannot be read: what lies there is missed, and "
+                  "looked for at the next start unless something is removed, replaced or given up before",
+                  unreadable.size(), std::ranges::min(unreadable)));
 }
 
 // The newest header that the table tells of is read all the same: it says in which order segments were used, and
 // whether the table is right.
-bool Recovery::believe_table(FlashDevice& device, std::vector<Use>& uses) {
+bool Recovery::believe_table(FlashDevice& device, std::vector<Use>& uses, Numbers& unreadable) {
   const auto table = UseTable::read(flash_, device);
   if (!table) return false;
   std::vector<Use> listed;
@@ -234,7 +248,7 @@ bool Recovery::believe_table(FlashDevice& device, std::vector<Use>& uses) {
     }
   }
   uses.insert(uses.end(), listed.begin(), listed.end());
-  read_headers(device, changed, uses);
+  unreadable = read_headers(device, changed, uses);
   if (listed.empty()) return true;
   const Use newest = *std::ranges::max_element(listed, {}, &Use::generation);
   const AlignedBuffer page(kPageBytes);
@@ -243,22 +257,21 @@ bool Recovery::believe_table(FlashDevice& device, std::vector<Use>& uses) {
          read[0].generation == newest.generation && read[0].unopened == newest.unopened;
 }
 
-// How many of them cannot be read.
-std::size_t Recovery::read_headers(FlashDevice& device, std::span<const std::uint32_t> segments,
-                                   std::vector<Use>& uses) {
+// Those of them that cannot be read.
+Recovery::Numbers Recovery::read_headers(FlashDevice& device, std::span<const std::uint32_t> segments,
+                                         std::vector<Use>& uses) {
   std::vector<std::uint32_t> again;
   FirstPages(flash_.loop, device, segments, [&](std::uint32_t segment, Bytes page, const Status& status) {
     const bool taken = status && take_header(device, segment, page, uses);
     if (!taken && (!status || load<std::uint64_t>(page.data()) != 0)) again.push_back(segment);
   }).read();
-  std::size_t unreadable = 0;
+  Numbers unreadable;
   const AlignedBuffer page(kPageBytes);
   for (const std::uint32_t segment : again) {
     const Status read = disk_of(device).read(device.offset_of(segment), page.span());
-    if (!read) ++unreadable;
+    if (!read) unreadable.push_back(segment);
     if (read) take_header(device, segment, page.span(), uses);
   }
-  if (unreadable > 0) device.unlisted = true;  // at a later opening they may be readable again
   return unreadable;
 }
 

@@ -17,9 +17,9 @@
 // end.
 //
 // Of two schemas of one group of a namespace the one in the segment with the higher generation counts (Namespaces). A
-// store never writes a second one while a segment holds the first; but a segment whose header could not be read counts
-// as free, and may be readable again at a later opening. Records of the other schema are dropped, and their segment is
-// given up as soon as the store writes.
+// store never writes a second one while a segment holds the first; but what lies in a segment whose header cannot be
+// read is not known, and may be at a later opening. Records of the other schema are dropped, and their segment is given
+// up as soon as the store writes. Such a segment is kDoubtful, not free: see Evictor.
 //
 // Which of two copies is the newer one cannot be told where a footer that was read cannot be read again. On one device
 // the one in the segment that was begun later is served. On two it need not be newer: none is served then. What may
@@ -80,8 +80,10 @@ class Recovery {
   // The uses of all segments of a device: as the last opening's table says, and by the headers that it does not tell
   // of.
   Status find_uses(FlashDevice& device, std::vector<Use>& uses);
-  bool believe_table(FlashDevice& device, std::vector<Use>& uses);
-  std::size_t read_headers(FlashDevice& device, std::span<const std::uint32_t> segments, std::vector<Use>& uses);
+  using Numbers = std::vector<std::uint32_t>;  // of segments, as the store numbers them
+  bool believe_table(FlashDevice& device, std::vector<Use>& uses, Numbers& unreadable);
+  Numbers read_headers(FlashDevice& device, std::span<const std::uint32_t> segments, std::vector<Use>& uses);
+  void doubt(FlashDevice& device, const Numbers& unreadable);
   bool take_header(FlashDevice& device, std::uint32_t segment, Bytes page, std::vector<Use>& uses);
   void number_on(const std::vector<Use>& uses);
   // The footer, or what a scan finds, into memory. `footer`: as it was read ahead.

@@ -6,8 +6,9 @@
 //     +------ (failed header, recovery) ------- kEvicting <-----------------------------------------------+
 //
 // While a store recovers: kUnread --all that may contradict its records is known--> kRecovered --the end--> kSealed;
-// an unread one that turns out to hold nothing becomes kFree.
-// Records of kOpen, kSealing, kSealed and kRecovered segments can be read. No I/O here. One owner, no locking.
+// an unread one that turns out to hold nothing becomes kFree. kDoubtful: its header cannot be read, and may be at a
+// later start; a new header makes it kFree (FlashDevice::doubtful), or it is prepared like a free one when no other is
+// free. Records of kOpen, kSealing, kSealed and kRecovered segments can be read. No I/O here. One owner, no locking.
 #pragma once
 
 #include <compare>
@@ -29,7 +30,8 @@ enum class SegmentState : std::uint8_t {
   kEvicting,
   kRetired,
   kUnread,
-  kRecovered
+  kRecovered,
+  kDoubtful
 };
 
 // Where something lies in the log, in the order in which it was written.
@@ -97,6 +99,7 @@ class Segments {
     segments_[segment].state = is ? SegmentState::kUnread : SegmentState::kFree;
   }
   void recovered(std::uint32_t segment) { segments_[segment].state = SegmentState::kRecovered; }
+  void doubt(std::uint32_t segment) { segments_[segment].state = SegmentState::kDoubtful; }
   // kOpen or kSealing or (recovery) kUnread or kRecovered -> kSealed. `next_victim`: holds little that is worth
   // keeping.
   void seal(std::uint32_t segment, bool next_victim = false);

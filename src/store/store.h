@@ -173,6 +173,7 @@ struct TenantFigures {
 struct DeviceStats {
   Counter bytes_read, bytes_written, bytes_discarded, bytes_scrubbed, io_errors, outages;
   Gauge bytes, segments, segments_free, records;
+  Gauge segments_doubtful;               // whose headers could not be read at the start; not used
   Gauge off;                             // 1 while it is off because it fails
   Gauge removals_waiting;                // tombstones that are to be written to it
   Gauge in_flight;                       // operations that it has not answered

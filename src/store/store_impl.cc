@@ -371,6 +371,7 @@ void StoreImpl::supersede(PoolRecord& record) {
   if (old != nullptr) stats_.puts_replacing.add();
   if (tier_ != nullptr) {
     Flash& flash = tier_->flash;
+    tier_->demoter.end_doubts();
     if (old != nullptr) {
       record.replaced = std::exchange(old->replaced, {});
       if (old->frame != nullptr || flash.backs(old->place))
@@ -505,6 +506,7 @@ bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
   }
   if (tier_ != nullptr) {
     tier_->demoter.activity();
+    tier_->demoter.end_doubts();
     // Also what its tenant has given up: the next start would find it again.
     if (const auto found = tier_->flash.known(key.hash)) {
       present = present || serves(namespaces_->tenant(key.ns), found);

@@ -358,6 +358,8 @@ Status StoreImpl::shrink(DeviceLog& of, std::string& why) {
   log_.warn(fmt::format("store {}: shrinking from {} to {} segments", device.dir, device.segments.count(),
                         device.volume.segments_wanted()));
   tier_->demoter.flush_always();
+  tier_->demoter.end_doubts();
+  while (device.doubtful > 0 && device.health.on() && drain_ == nullptr) loop_.run_once(Duration::max());
   const std::uint32_t wanted = device.numbered(device.volume.segments_wanted());
   const std::uint32_t end = device.segments.end();
   const auto lent = segment_to_lend(device);

@@ -406,7 +406,7 @@ TEST_F(WhileRecoveringTest, ANamespaceIsOpenedOnlyWhenFlashHasToldOfIt) {
   EXPECT_EQ(kit_.get(39), 1u);
 }
 
-// A segment whose header cannot be read counts as free, so its namespace may be stored with another schema. When it can
+// A segment whose header is lost counts as free, so its namespace may be stored with another schema. When it can
 // be read again there are two.
 TEST_F(WhileRecoveringTest, OfTwoSchemasTheNewerCountsAndTheOlderSegmentGoes) {
   open();

@@ -18,6 +18,7 @@ void Tombstones::add(const Tombstone& tombstone) {
   pending_.push_back(tombstone);
   pending_.back().awaited = true;
   unwritten_.insert(tombstone.put_seq);
+  waiting_hashes_.add(tombstone.key.hash);
   if (tombstone.told_by != UINT32_MAX) ++told_[tombstone.told_by];
 }
 
@@ -55,16 +56,14 @@ void Tombstones::restore(const Tombstone& tombstone) {
   live_.push_back(tombstone);
 }
 
-bool Tombstones::may_wait(std::uint64_t hash) const {
-  const auto is = [hash](const Tombstone& t) { return t.awaited && t.key.hash == hash; };
-  return !ends_.empty() || std::ranges::any_of(pending_, is) || std::ranges::any_of(carried_pending_, is);
-}
-
 void Tombstones::take_pending() { queue_of(next_pending()).pop_front(); }
 
 // It is on flash, or has nothing to name any more.
 void Tombstones::written_or_gone(Tombstone& tombstone) {
-  if (std::exchange(tombstone.awaited, false)) unwritten_.erase(unwritten_.find(tombstone.put_seq));
+  if (std::exchange(tombstone.awaited, false)) {
+    unwritten_.erase(unwritten_.find(tombstone.put_seq));
+    waiting_hashes_.remove(tombstone.key.hash);
+  }
   if (tombstone.from == UINT32_MAX) return;
   KVD_CHECK(carry_pending_ > 0);
   --carry_pending_;

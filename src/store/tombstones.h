@@ -21,6 +21,7 @@
 #include "store/device_segments.h"
 #include "store/namespaces.h"
 #include "store/segments.h"
+#include "store/waiting_hashes.h"
 
 namespace kvd::store {
 
@@ -47,6 +48,10 @@ class Tombstones {
   // Of those segments of a store that one device has: all that a tombstone names, and those that hold it.
   Tombstones(Segments& segments, const DeviceSegments& own) : segments_(segments), own_(own), carried_(own.end(), 0) {}
 
+  // Takes the memory with which may_wait() tells one record from another: 1 MiB. Where there are other devices, before
+  // anything is added.
+  void tell_apart() { waiting_hashes_.reserve(); }
+
   // A record of a live (or just being given up) segment was removed. Written with the next frame.
   void add(const Tombstone& tombstone);
   // One that needs no writing, because a record that lies in `holder` says the same: it replaces the record that the
@@ -70,9 +75,9 @@ class Tombstones {
   [[nodiscard]] bool written_before(std::uint64_t put_seq) const {
     return unwritten_.empty() || *unwritten_.begin() >= put_seq;
   }
-  // Whether one of a record with this hash waits that is nowhere on flash yet, or removals wait for the end of a
-  // segment that may be of any.
-  [[nodiscard]] bool may_wait(std::uint64_t hash) const;
+  // Whether one of a record with this hash was added that is nowhere on flash yet, in a frame or not, or removals wait
+  // for the end of a segment that may be of any. In constant time.
+  [[nodiscard]] bool may_wait(std::uint64_t hash) const { return !ends_.empty() || waiting_hashes_.contains(hash); }
   // What became of a taken one.
   void written(Tombstone tombstone, std::uint32_t holder, std::uint64_t holder_generation);
   void failed(const Tombstone& tombstone);
@@ -137,6 +142,7 @@ class Tombstones {
   std::deque<Tombstone> carried_pending_;
   // put_seq of those that are nowhere on flash yet, and of ends_. Several have one where a record outdates several.
   std::multiset<std::uint64_t> unwritten_;
+  WaitingHashes waiting_hashes_;                 // of those, without ends_
   std::map<std::uint32_t, std::uint64_t> ends_;  // put_seq of the first removal that waits for the end of a segment
   std::vector<std::uint32_t> carried_;           // by segment of the store
   std::unordered_map<std::uint32_t, std::uint32_t> told_;  // told_by() where it is not 0

@@ -62,6 +62,46 @@ TEST_F(TombstonesTest, OneThatNobodyWaitsForAnswersForNoOther) {
   EXPECT_FALSE(tombstones_.pending());
 }
 
+// Until it is written, wherever it is meanwhile.
+TEST_F(TombstonesTest, WhichRecordsWaitIsKnownByTheirHashes) {
+  tombstones_.tell_apart();
+  const auto of = [](std::uint64_t hash, std::uint32_t segment) {
+    Tombstone tombstone = naming(segment, 7);
+    tombstone.key.hash = hash << 32;
+    return tombstone;
+  };
+  const auto waits = [&](std::uint64_t hash) { return tombstones_.may_wait(hash << 32); };
+  tombstones_.add(of(1, 0));
+  tombstones_.add(of(1, 1));
+  tombstones_.add(of(2, 2));
+  EXPECT_TRUE(waits(1));
+  EXPECT_TRUE(waits(2));
+  EXPECT_FALSE(waits(3));
+  const Tombstone in_frame = tombstones_.next_pending();
+  tombstones_.take_pending();
+  tombstones_.failed(in_frame);
+  write_one(3);
+  EXPECT_TRUE(waits(1)) << "in another segment";
+  write_one(3);
+  EXPECT_FALSE(waits(1));
+  tombstones_.forget(2);
+  EXPECT_FALSE(waits(2)) << "it has nothing to name";
+  tombstones_.imply(of(3, 1), 3, generation_of(3));
+  tombstones_.carry_from(3);
+  EXPECT_FALSE(waits(3)) << "its record says so";
+  tombstones_.add(of(4, 0));
+  EXPECT_TRUE(waits(4));
+  tombstones_.device_off([](const Tombstone&) { return true; });
+  EXPECT_TRUE(waits(4)) << "a removal";
+  Tombstone outdated = of(5, 0);
+  outdated.outdates = true;
+  tombstones_.add(outdated);
+  tombstones_.device_off([](const Tombstone&) { return true; });
+  EXPECT_FALSE(waits(5)) << "a stray";
+  tombstones_.await_end(1, 8);
+  EXPECT_TRUE(waits(6));
+}
+
 // A record in a segment of another device implies it until it is durable, however often it is written.
 TEST_F(TombstonesTest, WhatAnotherDeviceTellsCountsUntilItIsDurable) {
   segments_.add_device(2, policy::make_eviction(policy::Eviction::kLru, 2));
