@@ -59,9 +59,10 @@ class DoubtTest : public ::testing::Test {
       kit_.loop.run_for(Millis(10));
     }
   }
+  static Code code_of(const Status& status) { return status ? Code::kOk : status.error().code; }
   std::optional<Code> await_removals(Duration limit = Millis(100)) {
     answer_.reset();
-    kit_.store->await_removals([this](Status status) { answer_ = status ? Code::kOk : status.error().code; });
+    kit_.store->await_removals([this](const Status& status) { answer_ = code_of(status); });
     kit_.loop.run_until([this] { return answer_.has_value(); }, limit);
     return answer_;
   }
@@ -213,7 +214,7 @@ TEST_F(DoubtTest, WhereOneCannotBeOverwrittenRemovalsAndReplacementsAreNotAcknow
   kit_.drive().wear_out(io::DiskOp::Kind::kRead, at(0), kPageBytes);
   open();
   kit_.drive().wear_out(io::DiskOp::Kind::kWrite, at(0), kPageBytes);
-  EXPECT_EQ(kit_.replace(1, 2, AckLevel::kSynced).error().code, Code::kIo);
+  EXPECT_EQ(code_of(kit_.replace(1, 2, AckLevel::kSynced)), Code::kIo);
 }
 
 TEST_F(DoubtTest, APassingErrorOfAnOverwriteIsTriedAgain) {
@@ -294,7 +295,7 @@ TEST_F(DoubtDevicesTest, WhereTheirDeviceIsOffARemovalSaysSo) {
   kit_.remove(last_);
   EXPECT_EQ(await_removals(seconds(60)), Code::kIo);
   EXPECT_EQ(kit_.store->device_figures()[1].stats->off.value(), 1u);
-  EXPECT_EQ(kit_.replace(last_, 2, AckLevel::kWritten).error().code, Code::kIo);
+  EXPECT_EQ(code_of(kit_.replace(last_, 2, AckLevel::kWritten)), Code::kIo);
   kit_.drive(1).release();
   kit_.loop.run_for(seconds(20));
   EXPECT_EQ(await_removals(), Code::kOk) << "it is back";
