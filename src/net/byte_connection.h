@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/result.h"
@@ -22,6 +23,7 @@
 #include "net/connection.h"
 #include "net/counters.h"
 #include "net/progress.h"
+#include "net/slices.h"
 
 namespace kvd::net {
 
@@ -50,7 +52,8 @@ class ByteConnection final : private BodyTurns::User {
     Duration stall_limit = std::chrono::seconds(30);  // Duration::max() = never
     // What moves in a stall limit while the peer is within something, or while the queue is not empty.
     std::uint64_t progress_bytes_min = 1;
-    BodyTurns* turns = nullptr;  // as of a Connection
+    BodyTurns* turns = nullptr;     // as of a Connection
+    SliceLine* messages = nullptr;  // the same
   };
 
   ByteConnection(io::Loop& loop, ByteHandler& handler, NetCounters& counters, std::unique_ptr<io::Stream> stream,
@@ -124,6 +127,7 @@ class ByteConnection final : private BodyTurns::User {
   io::Timer stall_timer_;
   io::Timer closed_timer_;
   io::Timer resume_timer_;
+  std::optional<SliceLine::User> more_;  // as of a Connection
   State state_ = State::kOpen;
   Error why_closed_{};
   bool told_closed_ = false;

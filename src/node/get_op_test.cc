@@ -106,6 +106,7 @@ struct Lender {
       : leases(loop, store, counters, limits),
         checker(loop, store),
         slices(loop),
+        messages(loop),
         leavers(counters),
         gate(loop, log, counters, options) {}
   NullLog log;
@@ -114,7 +115,8 @@ struct Lender {
   net::NetCounters net;
   Leases leases;
   Checker checker;
-  SliceLine slices;
+  net::SliceLine slices;
+  net::SliceLine messages;
   Leavers leavers;
   NodeOptions options;
   Gate gate;
@@ -134,6 +136,7 @@ struct Lender {
             .leases = leases,
             .checker = checker,
             .slices = slices,
+            .messages = messages,
             .pinned = pinned,
             .lent = lent,
             .kept = kept,

@@ -23,7 +23,8 @@ net::ByteConnection::Options resp_connection_options(const NodeContext& context)
           .owned_bytes_all_max = context.limits.reply_bytes_all_max,
           .stall_limit = context.limits.stall_limit,
           .progress_bytes_min = context.limits.progress_bytes_min,
-          .turns = context.turns};
+          .turns = context.turns,
+          .messages = &context.messages};
 }
 
 std::string_view why_not_read(Code code) {

@@ -38,6 +38,7 @@ net::ConnectionOptions connection_options(const NodeContext& context) {
   options.owned_bytes_all_max = context.limits.reply_bytes_all_max;
   options.shaper = context.shaper;
   options.turns = context.turns;
+  options.messages = &context.messages;
   options.movers = context.movers;
   return options;
 }
