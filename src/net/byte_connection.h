@@ -11,6 +11,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -73,6 +74,10 @@ class ByteConnection final : private BodyTurns::User {
     return is_congested();
   }
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_ + stream_->unsent(); }
+  // As of a Connection.
+  [[nodiscard]] std::uint64_t taken_bytes() const noexcept {
+    return sent_bytes_ - std::min<std::uint64_t>(sent_bytes_, stream_->untaken());
+  }
   // Since when the peer has taken nothing of what waits for it; kNever when it is not waited for.
   [[nodiscard]] Time stuck_since() const noexcept { return full_ && !queue_.empty() ? last_sent_ : kNever; }
   // Receives nothing from now on until resume(); also from inside landed().

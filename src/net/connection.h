@@ -48,6 +48,7 @@
 // it earlier is fine outside its callbacks; on_closed() does not come then.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -163,6 +164,10 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
     return queued_bytes_ >= options_.queue_bytes_high || owned_bytes_ >= options_.owned_bytes_max / 2;
   }
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_ + stream_->unsent(); }
+  // What the peer's host has taken so far, as near as that is known. A system call.
+  [[nodiscard]] std::uint64_t taken_bytes() const noexcept {
+    return sent_bytes_ - std::min<std::uint64_t>(sent_bytes_, stream_->untaken());
+  }
   // Since when the peer has taken nothing of what waits for it; kNever when it is not waited for.
   [[nodiscard]] Time stuck_since() const noexcept { return full_ && !queue_.empty() ? last_sent_ : kNever; }
   // Memory held for messages on their way in; none while nothing comes.

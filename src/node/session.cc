@@ -82,6 +82,7 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
   connection_ = std::make_unique<net::Connection>(context.loop, static_cast<net::MessageHandler&>(*this), context.net,
                                                   std::move(switching), connection_options(context));
   pins_.on_room = [this] { schedule_pump(); };
+  pins_.taken = [this] { return connection_->taken_bytes() + views_.given_back_bytes(); };
 }
 
 Session::~Session() {

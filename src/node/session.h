@@ -272,7 +272,7 @@ class Session final : private net::MessageHandler {
   std::vector<SharedNamespace> namespaces_;       // by the handle that the client knows; null = closed
 
   std::unique_ptr<Holdings> holdings_;  // outlives what is below; the next six are its
-  Budget& pins_;
+  Pins& pins_;
   Budget& lent_;
   Budget& kept_;
   Budget& kept_keys_;
