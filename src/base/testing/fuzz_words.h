@@ -1,0 +1,24 @@
+// Inputs of fuzzers that are mostly words of a language: a byte from 0x80 on stands for one of its words.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace kvd {
+
+inline std::string spell(std::span<const std::uint8_t> input, std::span<const std::string_view> words) {
+  std::string text;
+  for (const std::uint8_t byte : input) {
+    if (byte < 0x80) {
+      text.push_back(static_cast<char>(byte));
+    } else {
+      text += words[(byte - 0x80U) % words.size()];
+    }
+  }
+  return text;
+}
+
+}  // namespace kvd

@@ -1,0 +1,111 @@
+// Fuzzes a live server: an input is what one connection sends, in two pieces. What comes back are answers of this
+// server, no more than it gives a connection, and the next connection is served.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/testing/fuzz_words.h"
+#include "http/server.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);  // NOLINT(readability-identifier-naming)
+
+namespace {
+
+using namespace std::string_view_literals;
+
+constexpr std::array kWords{"GET "sv,
+                            "HEAD "sv,
+                            "POST "sv,
+                            "/metrics"sv,
+                            "/healthz?x=1"sv,
+                            " HTTP/1.1\r\n"sv,
+                            " HTTP/1.0\r\n"sv,
+                            "Host: a\r\n"sv,
+                            "Connection: close\r\n"sv,
+                            "Connection: keep-alive, upgrade\r\n"sv,
+                            "Content-Length: "sv,
+                            "Transfer-Encoding: chunked\r\n"sv,
+                            "Expect: 100-continue\r\n"sv,
+                            "Upgrade: websocket\r\n"sv,
+                            "\r\n"sv,
+                            "\r\n\r\n"sv,
+                            "5\r\nabcde\r\n0\r\n\r\n"sv,
+                            "18446744073709551616"sv,
+                            "X: y\r\n z\r\n"sv,
+                            "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"sv,
+                            "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"sv};
+constexpr std::size_t kAnswersMax = 101;  // a hundred requests, and the word for what came behind them
+constexpr int kProbeEach = 64;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+kvd::http::HttpServer& server() {
+  static const auto live = [] {
+    auto started = kvd::http::HttpServer::start("127.0.0.1:0", [](std::string_view path) {
+      require(path.find('?') == std::string_view::npos);
+      return kvd::http::Response{.status = path == "/metrics" ? 200 : 404, .body = "a 1\n"};
+    });
+    require(started.has_value());
+    return std::move(*started);
+  }();
+  return *live;
+}
+
+// What the server says to one connection. Ends it by a reset: thousands of them would leave no port.
+std::string exchange(std::string_view first, std::string_view second) {
+  std::uint16_t port = 0;
+  const std::string address = server().address();
+  std::from_chars(address.data() + address.rfind(':') + 1, address.data() + address.size(), port);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const timeval limit{.tv_sec = 4, .tv_usec = 0};  // less than the server gives a request
+  const linger reset{.l_onoff = 1, .l_linger = 0};
+  require(fd >= 0 && ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+  require(::setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset) == 0);
+  require(::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+  for (const std::string_view piece : {first, second})
+    if (!piece.empty() && ::send(fd, piece.data(), piece.size(), MSG_NOSIGNAL) < 0) break;  // it has had enough
+  ::shutdown(fd, SHUT_WR);
+  std::string answer;
+  std::array<char, 4096> buffer{};
+  ssize_t n = 0;
+  while ((n = ::recv(fd, buffer.data(), buffer.size(), 0)) > 0)
+    answer.append(buffer.data(), static_cast<std::size_t>(n));
+  require(n == 0 || errno == ECONNRESET);  // it ends what has ended
+  ::close(fd);
+  return answer;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {  // NOLINT(readability-identifier-naming)
+  const std::string all = kvd::spell({data, size}, kWords);
+  const std::size_t cut = size == 0 ? 0 : all.size() * data[0] / 256;
+  const std::string answer = exchange(std::string_view(all).substr(0, cut), std::string_view(all).substr(cut));
+  require(answer.empty() || answer.starts_with("HTTP/1.1 "));
+  std::size_t answers = 0;
+  for (std::size_t at = 0; (at = answer.find("HTTP/1.1 ", at)) != std::string::npos; at += 9) {
+    const std::string_view status = std::string_view(answer).substr(at + 9, 4);
+    if (status.size() < 4) break;  // cut off by the end of a connection that had more to say
+    require(status == "200 " || status == "404 " || status == "400 " || status == "405 ");
+    ++answers;
+  }
+  require(answers <= kAnswersMax);
+  static int runs = 0;
+  if (++runs % kProbeEach == 0) require(exchange("GET /metrics HTTP/1.0\r\n\r\n", "").ends_with("\r\n\r\na 1\n"));
+  return 0;
+}
