@@ -276,6 +276,10 @@ def check_text(tree: Tree) -> Iterator[Finding]:
                 yield Finding(name, number, "text", "spaces at the end of the line")
         if text and not text.endswith("\n"):
             yield Finding(name, text.count("\n") + 1, "text", "no newline at the end of the file")
+    for name in {*tree.ours, *tree.matching("docs/", (".md",))}:
+        for number, line in enumerate(tree.lines(name), 1):
+            if line.startswith(("<" * 7 + " ", ">" * 7 + " ")):
+                yield Finding(name, number, "text", "a merge was not finished here")
 
 
 def check_word(tree: Tree) -> Iterator[Finding]:

@@ -176,6 +176,13 @@ class TidyTest(unittest.TestCase):
         self.write("Makefile", "all:\n\techo\n")
         self.assert_clean("text")
 
+    def test_an_unfinished_merge_is_found_in_results_too(self) -> None:
+        for name in ("docs/results/a.md", "src/base/result.cc"):
+            with self.subTest(name=name):
+                self.write(name, "a\n" + "<" * 7 + " HEAD\nb\n=======\nc\n" + ">" * 7 + " main\n")
+                self.assert_found("text", f"{name}:2: text: a merge was not finished here")
+                self.assert_found("text", f"{name}:6: text: a merge was not finished here")
+
     def test_unfinished_work_is_found(self) -> None:
         for text in (f"// {UNFINISHED}: later", "it holds " + "for" + " now", "a Place" + "holder", "x" + " X" + "XX"):
             with self.subTest(text=text):

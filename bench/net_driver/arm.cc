@@ -172,6 +172,8 @@ class Session {
 
 }  // namespace
 
+std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
+
 struct ValueHash::State {
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> xxh3{XXH3_createState(), &XXH3_freeState};
 };
@@ -192,11 +194,11 @@ Records::Records(std::size_t record_bytes, std::uint32_t count, std::uint64_t se
     std::memcpy(source_.data() + at, &word, sizeof word);
   }
   hashes_.reserve(count);
-  for (std::uint32_t i = 0; i < count; ++i) hashes_.push_back(XXH3_64bits(source(i).data(), record_bytes));
+  for (std::uint32_t i = 0; i < count; ++i) hashes_.push_back(hash_of(source(i)));
 }
 
 bool Records::matches(std::uint32_t i, std::span<const std::byte> got) const noexcept {
-  return got.size() == record_bytes_ && XXH3_64bits(got.data(), got.size()) == hashes_[i];
+  return got.size() == record_bytes_ && hash_of(got) == hashes_[i];
 }
 
 void Records::wipe_targets() { std::ranges::fill(target_, std::byte{0}); }

@@ -28,6 +28,9 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// xxh3 of what is there as a whole.
+[[nodiscard]] std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept;
+
 // xxh3 of a value that comes in pieces, each of which is still in the cache when it is added.
 class ValueHash {
  public:

@@ -1,6 +1,8 @@
 #include "limit_arms.h"
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "raw_server.h"
 
@@ -12,20 +14,36 @@ class RawArm final : public Arm {
   explicit RawArm(std::uint16_t port) : socket_(Socket::connect(port)) {}
   void use(Records& records) override { records_ = &records; }
   void send(What what, const Request& request) override {
-    if (what != What::kGet) throw Error("the raw loop has no puts");
-    const RawRequest raw{records_->bytes(), request.count};
-    socket_.send_all(std::as_bytes(std::span(&raw, 1)));
+    RawRequest raw{records_->bytes(), request.count, what == What::kPut ? 1U : 0U};
+    if (what == What::kGet) return socket_.send_all(std::as_bytes(std::span(&raw, 1)));
+    pieces_.assign(1, {&raw, sizeof raw});
+    hashes_.clear();
+    hashes_.reserve(request.count * ((records_->bytes() + kRawSlabBytes - 1) / kRawSlabBytes));  // they do not move
+    for (std::uint32_t i = request.first; i < request.first + request.count; ++i) add(records_->source(i));
+    socket_.send_all(pieces_);
   }
-  void finish(What, const Request& request) override {
+  void finish(What what, const Request& request) override {
+    std::byte taken{};
     for (std::uint32_t i = request.first; i < request.first + request.count; ++i) {
-      if (!receive_all(socket_, records_->target(i))) throw Error("the raw server closed the connection");
+      const std::span<std::byte> answer = what == What::kPut ? std::span(&taken, 1) : records_->target(i);
+      if (!receive_all(socket_, answer)) throw Error("the raw server closed the connection");
     }
   }
   [[nodiscard]] bool fills_targets() const noexcept override { return false; }  // with something that nobody knows
 
  private:
+  void add(std::span<std::byte> record) {
+    const std::size_t before = hashes_.size();
+    for (std::size_t at = 0; at < record.size(); at += kRawSlabBytes)
+      hashes_.push_back(hash_of(record.subspan(at, std::min(kRawSlabBytes, record.size() - at))));
+    pieces_.push_back({hashes_.data() + before, (hashes_.size() - before) * sizeof hashes_[0]});
+    pieces_.push_back({record.data(), record.size()});
+  }
+
   Socket socket_;
   Records* records_ = nullptr;
+  std::vector<std::uint64_t> hashes_;
+  std::vector<iovec> pieces_;
 };
 
 class MemcpyArm final : public Arm {

@@ -1,5 +1,5 @@
-// What bounds all clients: a loop of send and receive without a protocol, memcpy, which verify nothing, and xxh3, which
-// moves nothing.
+// What bounds all clients: a loop of send and receive without a protocol, which verifies what is put and not what is
+// got, memcpy, which verifies nothing, and xxh3, which moves nothing.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,7 @@
 
 namespace kvd::bench {
 
-// The loop's server: says its port on stdout and sends, for each request of 16 bytes, as many records from memory that
-// no cache holds. One connection at a time, for ever.
+// The loop's server: says its port on stdout and serves (raw_server.h). One connection at a time, for ever.
 [[noreturn]] void serve_raw();
 std::unique_ptr<Arm> open_raw(std::uint16_t port);
 // "Got" by memcpy from the source.

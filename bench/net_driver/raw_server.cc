@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <vector>
@@ -12,14 +13,31 @@ namespace {
 
 constexpr std::size_t kColdBytes = std::size_t{128} << 20;  // several times the caches
 
-void serve_one(const RawChannel& channel, std::span<const std::byte> cold) {
+void take(const RawChannel& channel, std::span<std::byte> place) {
+  std::vector<std::uint64_t> hashes((place.size() + kRawSlabBytes - 1) / kRawSlabBytes);
+  if (!channel.receive_all(std::as_writable_bytes(std::span(hashes)))) throw Error("a record of hashes only");
+  for (const std::uint64_t hash : hashes) {
+    const auto slab = place.first(std::min(kRawSlabBytes, place.size()));
+    if (!channel.receive_all(slab) || hash_of(slab) != hash) throw Error("a slab is damaged");
+    place = place.subspan(slab.size());
+  }
+  constexpr std::byte kTaken{1};
+  channel.send_all({&kTaken, 1});
+}
+
+void serve_one(const RawChannel& channel, std::span<std::byte> cold) {
   std::size_t at = 0;
   RawRequest request{};
   while (channel.receive_all(std::as_writable_bytes(std::span(&request, 1)))) {
     if (request.record_bytes == 0 || request.record_bytes > cold.size()) throw Error("a request of no sense");
     for (std::uint64_t i = 0; i < request.count; ++i) {
       if (at + request.record_bytes > cold.size()) at = 0;
-      channel.send_all(cold.subspan(at, request.record_bytes));
+      const auto place = cold.subspan(at, request.record_bytes);
+      if (request.is_put != 0) {
+        take(channel, place);
+      } else {
+        channel.send_all(place);
+      }
       at += request.record_bytes;
     }
   }

@@ -1,5 +1,6 @@
-// The server of a loop without a protocol: for each request of 16 bytes it sends as many records from memory that no
-// cache holds. What bytes go through, a socket or TLS, is its user's.
+// The server of a loop without a protocol: for each request of 24 bytes it sends as many records from memory that no
+// cache holds, or takes them into such memory, each slab verified while it is in the cache, and answers each with a
+// byte. What bytes go through, a socket or TLS, is its user's.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,10 @@
 namespace kvd::bench {
 
 struct RawRequest {
-  std::uint64_t record_bytes, count;
+  std::uint64_t record_bytes, count, is_put;
 };
+// Of a put each record begins with the xxh3 of its slabs; the last one may be shorter.
+inline constexpr std::size_t kRawSlabBytes = std::size_t{64} << 10;
 
 // What a connection's bytes go through.
 struct RawChannel {

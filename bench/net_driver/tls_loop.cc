@@ -70,7 +70,7 @@ class TlsLoopArm final : public Arm {
   void use(Records& records) override { records_ = &records; }
   void send(What what, const Request& request) override {
     if (what != What::kGet) throw Error("the loop has no puts");
-    const RawRequest raw{records_->bytes(), request.count};
+    const RawRequest raw{records_->bytes(), request.count, 0};
     tls_->send_all(std::as_bytes(std::span(&raw, 1)));
   }
   void finish(What, const Request& request) override {

@@ -3,6 +3,10 @@
 `redis` is Redis by hiredis; `redis_in_place` is the same server with a client of ours that receives each value where it
 belongs. All clients verify each value with xxh3. A put of ours stores new keys into a pool that is full; one of theirs
 replaces the value of a key.
+
+Of puts there is a limit beside them, which has no goal: a loop of send and recv whose client hashes and whose server
+verifies each slab, as a depot's do and the peers' do not. Where the loop is behind a peer, what is behind is the
+verification.
 """
 
 from __future__ import annotations
@@ -25,8 +29,25 @@ def server_cpu(verb: str, size: Size, peer: str) -> str:
     return f"tcp_{verb}_{size.name}_server_cpu_over_{peer}"
 
 
+def over_loop(size: Size) -> str:
+    return f"tcp_put_{size.name}_over_verifying_loop"
+
+
+def loop_over(size: Size, peer: str) -> str:
+    return f"verifying_loop_put_{size.name}_over_{peer}"
+
+
+def loop_cpu(size: Size, peer: str) -> str:
+    return f"verifying_loop_put_{size.name}_server_cpu_over_{peer}"
+
+
+def names_of_limit(size: Size) -> list[str]:
+    return [over_loop(size), *(name(size, peer) for peer in PEERS for name in (loop_over, loop_cpu))]
+
+
 def names_of(verb: str, size: Size) -> list[str]:
-    return [name(verb, size, peer) for peer in PEERS for name in (over, server_cpu)]
+    names = [name(verb, size, peer) for peer in PEERS for name in (over, server_cpu)]
+    return names + names_of_limit(size) if verb == "put" else names
 
 
 NAMES = tuple(name for verb in VERBS for size in SIZES for name in names_of(verb, size))
@@ -45,7 +66,9 @@ def available(lab: NetLab, bench: Bench, verb: str, size: Size) -> dict[str, Sid
     """The peers that can be had, those that can't are skipped."""
     sides = {}
     for peer, side in PEERS.items():
-        names = (over(verb, size, peer), server_cpu(verb, size, peer))
+        names = [over(verb, size, peer), server_cpu(verb, size, peer)]
+        if verb == "put":
+            names += [loop_over(size, peer), loop_cpu(size, peer)]
         try:
             if bench.wants(*names):
                 sides[peer] = lab.side(side)
@@ -57,18 +80,26 @@ def available(lab: NetLab, bench: Bench, verb: str, size: Size) -> dict[str, Sid
 
 def against_peers(lab: NetLab, bench: Bench, verb: str, size: Size) -> None:
     sides = {"ours": lab.side("ours"), **available(lab, bench, verb, size)}
+    if verb == "put" and bench.wants(*names_of_limit(size)):
+        sides["loop"] = lab.side("raw")
     # Of one request under way two were worse for everybody; a pipeline of a batch is the same for all.
     words = (verb, size.batch, size.depth, lab.run_s)
     for side in sides.values():
         side.prepare(size)
     arms = {name: Cpu(side, *words) for name, side in sides.items()}
     figures = alternate(arms, bench.rounds(12, 2), warmup=1, progress=bench.progress)
-    ours = arms.pop("ours")
+    ours, loop = arms.pop("ours"), arms.pop("loop", None)
     command = f"{' '.join(map(str, words))}, kvd_net_driver depot; the peer's client: the same"
     what = {"connections": 1, "batch": size.batch, "depth": size.depth, "tier": "DRAM, acknowledged when it is there",
             "cpu_s_per_gb": {"client": ours.client, "server": ours.server}, "command": command}
+    if loop:
+        bench.ratio(over_loop(size), ours=figures["ours"], theirs=figures["loop"], unit="GB/s", form="ours/theirs",
+                    better="higher", goal=None, peer=sides["loop"].title, **what,
+                    peer_cpu_s_per_gb={"client": loop.client, "server": loop.server})
     for peer, arm in arms.items():
         cpu = {"peer_cpu_s_per_gb": {"client": arm.client, "server": arm.server}}
+        if loop:
+            limit_against(bench, size, peer, sides[peer].title, figures, loop, arm)
         bench.ratio(over(verb, size, peer), ours=figures["ours"], theirs=figures[peer], unit="GB/s",
                     form="ours/theirs", better="higher", goal=1.0, peer=sides[peer].title, **what, **cpu)
         rounds = slice(-len(figures["ours"]), None)
@@ -77,3 +108,14 @@ def against_peers(lab: NetLab, bench: Bench, verb: str, size: Size) -> None:
                     all_cpu_over_peer=round(statistics.median(
                         (c + s) / (pc + ps) for c, s, pc, ps in zip(ours.client[rounds], ours.server[rounds],
                                                                     arm.client[rounds], arm.server[rounds])), 3))
+
+
+def limit_against(bench: Bench, size: Size, peer: str, title: str, figures: dict, loop: Cpu, arm: Cpu) -> None:
+    """The loop that verifies as ours, the peer as theirs."""
+    what = {"connections": 1, "batch": size.batch, "depth": size.depth, "tier": "DRAM, verified by the loop only",
+            "command": f"kvd_net_driver raw, {peer}'s client: put {size.batch} {size.depth}"}
+    bench.ratio(loop_over(size, peer), ours=figures["loop"], theirs=figures[peer], unit="GB/s", form="ours/theirs",
+                better="higher", goal=None, peer=title, **what)
+    rounds = slice(-len(figures["loop"]), None)
+    bench.ratio(loop_cpu(size, peer), ours=loop.server[rounds], theirs=arm.server[rounds], unit="s/GB",
+                form="ours/theirs", better="lower", goal=None, peer=title, **what)

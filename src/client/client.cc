@@ -251,13 +251,13 @@ Result<OpId> ThreadedClient::submit(Result<OpRequest> request) {
 // Who waits for what is soon there does the I/O thread's work for a moment: no thread has to be woken for it, and what
 // comes through rings comes without any thread's waking.
 void ThreadedClient::help(OpId op, std::uint16_t layer, Time until) {
-  const Op* const waited = parts_->ops.find(op);
-  if (waited == nullptr || !waited->request.soon) return;
+  const std::optional<OpKind> kind = parts_->ops.soon_kind(op);
+  if (!kind) return;
   const auto done = [&] {
     const auto found = parts_->ops.try_get(op, layer);
     return found.has_value() || found.error().code != Code::kBusy || monotonic_now() >= until;
   };
-  const bool in_memory = waited->request.kind == OpKind::kMatch;  // by rings, where there are any; bodies never are
+  const bool in_memory = *kind == OpKind::kMatch;  // by rings, where there are any; bodies never are
   if (!done()) static_cast<void>(parts_->loop->help(spin_, nullptr, done, in_memory));
 }
 

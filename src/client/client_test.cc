@@ -3,11 +3,14 @@
 
 #include <poll.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -79,6 +82,73 @@ class Bench {
   std::vector<std::uint64_t> layer_offset, block_offset;
   std::vector<std::byte> key_bytes;
 };
+
+// Says whether a client's I/O thread has run since it was asked last: by the time that it has had of a core, exactly.
+class IoThread {
+ public:
+  IoThread() {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::string name;
+      if (std::getline(std::ifstream(task.path() / "comm"), name) && name == "kvd-client") {
+        EXPECT_EQ(task_, 0) << "there is one client";
+        task_ = std::stoi(task.path().filename());
+      }
+    }
+    EXPECT_NE(task_, 0);
+  }
+  bool has_run() { return std::exchange(ran_, now()) != ran_; }
+
+ private:
+  [[nodiscard]] std::int64_t now() const {
+    constexpr unsigned kOfAThread = 6;  // as in pthread_getcpuclockid(), which wants a pthread_t
+    timespec ran{};
+    const auto clock = static_cast<clockid_t>(~static_cast<unsigned>(task_) << 3 | kOfAThread);
+    EXPECT_EQ(::clock_gettime(clock, &ran), 0);
+    return std::int64_t{ran.tv_sec} * 1'000'000'000 + ran.tv_nsec;
+  }
+  int task_ = 0;
+  std::int64_t ran_ = 0;
+};
+
+// How many of so many gets came without the I/O thread.
+int received_here(Bench& bench, IoThread& io, int gets) {
+  int here = 0;
+  for (int i = 0; i < gets && !testing::Test::HasFailure(); ++i) {
+    std::ranges::fill(bench.memory, std::byte{});
+    io.has_run();
+    const auto op = bench.get();
+    const auto done = bench.client->wait(*op, kWholeOp, std::chrono::seconds(30));
+    here += io.has_run() ? 0 : 1;
+    EXPECT_EQ(done->failed_keys, 0U);
+    bench.client->release(*op);
+  }
+  return here;
+}
+
+TEST(Client, ASmallGetThatIsWaitedForAloneIsReceivedByItsCaller) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "nobody spins on one core";
+  Bench bench(4, 4, 16384, {.spin = milliseconds(5)});  // 256 KiB
+  const std::vector<std::byte> original = bench.memory;
+  ASSERT_EQ(bench.finish(bench.put()).code, Code::kOk);
+  IoThread io;
+  int here = 0;  // not all: the loop's thread looks at times, and a core may be wanted by others
+  for (int tries = 0; tries < 200 && here < 5; ++tries) here += received_here(bench, io, 10);
+  EXPECT_GE(here, 5);
+  EXPECT_TRUE(bench.memory == original);
+  const OpId other = *bench.match();
+  ASSERT_TRUE(bench.client->wait(other, kWholeOp, std::chrono::seconds(30)).has_value());
+  EXPECT_EQ(received_here(bench, io, 50), 0) << "one that is not alone";
+  bench.client->release(other);
+}
+
+TEST(Client, WhatIsNotSmallOrIsNotToBeWaitedForIsReceivedByTheIoThread) {
+  for (const auto& [keys, spin] : {std::pair(17, milliseconds(5)), std::pair(16, milliseconds(0))}) {
+    Bench bench(static_cast<std::size_t>(keys), 1, 16384, {.spin = spin});
+    ASSERT_EQ(bench.finish(bench.put()).code, Code::kOk);
+    IoThread io;
+    EXPECT_EQ(received_here(bench, io, 50), 0);
+  }
+}
 
 TEST(Client, StoresAndLoadsOverTcp) {
   Bench bench(20, 5, 16384);
@@ -183,6 +253,66 @@ TEST(Client, ManyThreadsShareIt) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(done.load(), 0);
+}
+
+// wait_owned() is for callers who cannot know that. What tsan sees where one looks at an operation as it is released.
+TEST(Client, AnOperationMayBeReleasedWhileOthersWaitForIt) {
+  Bench bench(2, 2, 4096);
+  ASSERT_EQ(bench.finish(bench.put()).code, Code::kOk);
+  std::atomic<OpId> current{0};
+  std::atomic<bool> stop{false};
+  std::array<std::thread, 2> waiters;
+  for (std::thread& waiter : waiters) {
+    waiter = std::thread([&] {
+      while (!stop) {
+        const OpId op = current;
+        const auto done = bench.client->wait_owned(op, kWholeOp, std::chrono::seconds(30));
+        EXPECT_TRUE(done ? done->done.op == op : done.error().code == Code::kNotFound);
+      }
+    });
+  }
+  for (int round = 0; round < 500; ++round) {
+    const OpId op = round % 2 == 0 ? *bench.match() : *bench.get();
+    current = op;
+    if (round % 4 < 2) {
+      EXPECT_TRUE(bench.client->wait(op, kWholeOp, std::chrono::seconds(30)).has_value());
+    }
+    bench.client->release(op);
+  }
+  stop = true;
+  for (std::thread& waiter : waiters) waiter.join();
+}
+
+// A caller may be the one who finds the connection lost, and one within whose turn others cancel.
+TEST(Client, WhoReceivesByHimselfSurvivesALostConnectionAndCancels) {
+  Bench bench(2, 2, 4096, {.breaker_probe = milliseconds(5)});
+  ASSERT_EQ(bench.finish(bench.put()).code, Code::kOk);
+  std::atomic<OpId> current{0};
+  std::atomic<bool> stop{false};
+  std::thread canceller([&] {
+    for (; !stop; std::this_thread::yield()) static_cast<void>(bench.client->cancel(current));
+  });
+  std::thread killer([&] {
+    for (int drops = 0; drops < 20 && !stop; ++drops) {
+      bench.depot.run([](FakeDepot& depot) { depot.drop_connections(); });
+      EXPECT_TRUE(bench.client->reconnect(std::chrono::seconds(30)).has_value());
+    }
+  });
+  for (int ended = 0; ended < 200;) {
+    const auto op = ended % 2 == 0 ? bench.match() : bench.get();
+    if (!op) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (ended % 5 == 0) current = *op;
+    const auto whole = bench.client->wait(*op, kWholeOp, std::chrono::seconds(30));
+    EXPECT_TRUE(whole.has_value());
+    bench.client->release(*op);
+    ++ended;
+  }
+  stop = true;
+  canceller.join();
+  killer.join();
 }
 
 // Cancels loads at whatever point they have reached; after cancel() returns the memory is the caller's again.

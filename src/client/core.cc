@@ -181,7 +181,8 @@ void Core::send_request(Op& op, Running& running) {
   connection.send({.head = std::move(frame), .body = {}, .on_done = {}});
   running.sent = true;
   if (running.put != nullptr) on_layers(running);
-  connection.flush();
+  // A put that has something to send goes out with the first of it, in one call.
+  if (!running.pumping || running.channel->arena() != nullptr) connection.flush();
 }
 
 wire::Buffer Core::request_frame(const Op& op, std::uint32_t handle, std::uint32_t left_ms) const {

@@ -169,6 +169,21 @@ TEST(Core, AdjacentReleasedLayersTravelInOneMessage) {
   EXPECT_EQ(rig.depot->seen[Opcode::kPutData], 1U);
 }
 
+TEST(Core, APutGoesOutWithTheFirstOfItsBytes) {
+  CoreRig rig;
+  rig.fill_source();
+  const std::uint64_t before = rig.state.net.send_calls.value();
+  const OpId waits = rig.put(false);
+  rig.loop.settle();
+  EXPECT_EQ(rig.state.net.send_calls.value() - before, 1U) << "what has nothing to send yet is told at once";
+  EXPECT_EQ(rig.depot->seen[Opcode::kPut], 1U);
+  rig.cancel(waits);
+  rig.loop.settle();
+  const std::uint64_t alone = rig.state.net.send_calls.value();
+  rig.finish(rig.put());
+  EXPECT_EQ(rig.state.net.send_calls.value() - alone, 1U);
+}
+
 TEST(Core, ALongPutTravelsInPartsThatNeedNotEndWithALayer) {
   CoreRig rig({.slab_bytes = 96 << 10});  // two slabs a message, three keys a layer
   rig.fill_source();

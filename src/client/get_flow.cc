@@ -155,6 +155,7 @@ void GetFlow::landed(std::size_t bytes) {
 }
 
 // Asks for the first pages of the slab behind the one that ends within `bytes`, in which nobody else would look ahead.
+// Requires that slabs are read.
 void GetFlow::fetch_behind(const SlabWalk::Place& at, std::size_t bytes) const {
   const std::uint32_t slab_bytes = op_.request.layout.slab_bytes();
   if (at.in_slab + bytes < slab_bytes || walk_.left() <= bytes || slab_bytes < block::kAheadWorth) return;
@@ -173,7 +174,7 @@ void GetFlow::copy(std::size_t bytes_max) {
     const SlabWalk::Place at = walk_.place();
     const Bytes slab(sources_[at.key_at] + (at.layer - source_layer_) * source_stride_, slab_bytes);
     const Bytes step = slab.subspan(at.in_slab, std::min<std::size_t>(kCopyStepBytes, slab_bytes - at.in_slab));
-    fetch_behind(at, step.size());
+    if (!stays_ || verifies()) fetch_behind(at, step.size());
     if (!failed_.test(at.key)) {
       // One that is hashed where it lies is hashed at once, if it is not too long for that.
       if (verifies() && at.in_slab == 0 && (!stays_ || step.size() < slab_bytes)) {

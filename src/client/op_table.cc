@@ -85,6 +85,14 @@ Op* OpTable::find(OpId id) const noexcept {
   return op->id.load(std::memory_order_acquire) == id ? op : nullptr;
 }
 
+std::optional<OpKind> OpTable::soon_kind(OpId id) const {
+  Op* const op = find(id);
+  if (op == nullptr) return std::nullopt;
+  const std::lock_guard lock(op->mutex);  // release() takes the request away
+  if (op->id.load(std::memory_order_relaxed) != id || !op->request.soon) return std::nullopt;
+  return op->request.kind;
+}
+
 // Requires op.mutex, and that the op has not been released.
 Result<Completion> OpTable::completion(Op& op, std::uint16_t layer) const {
   const std::uint32_t events = op.events.value();

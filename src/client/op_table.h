@@ -5,6 +5,7 @@
 // announced by the I/O thread without a lock (EventCount for waiters, a ring of slots for poll()).
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "base/result.h"
@@ -27,6 +28,8 @@ class OpTable {
   [[nodiscard]] bool is_empty() const;
   // The op with this id or null. It stays in its slot until release(id).
   [[nodiscard]] Op* find(OpId id) const noexcept;
+  // What kind of operation it is, if it is one that is soon there (OpRequest::soon).
+  [[nodiscard]] std::optional<OpKind> soon_kind(OpId id) const;
   // Copies the completion of `layer` (schema number) or, with kWholeOp, of the whole op, if it is known. kBusy: not
   // yet. kNotFound: unknown or released. kInvalid: the op has no such layer. `copy`, when given, gets it with its
   // bitmap and text, while no other thread can release the op.

@@ -192,6 +192,19 @@ TEST_F(OpTableTest, AWaiterOfALayerSleepsUntilThatLayer) {
   end(id);
 }
 
+// A slot's next operation begins while somebody still sleeps for the last one.
+TEST(EventCount, WhatIsForAllWakesAlsoWhoseChannelsAResetHasForgotten) {
+  EventCount events;
+  const Time until = monotonic_now() + std::chrono::seconds(10);
+  std::atomic<bool> in_time{false};
+  std::thread waiter([&] { in_time = events.wait(0, 1, until); });
+  std::this_thread::sleep_for(Millis(50));
+  events.reset();
+  events.raise(1, EventCount::kAllChannels);
+  waiter.join();
+  EXPECT_TRUE(in_time);
+}
+
 TEST_F(OpTableTest, AWaiterLearnsThatItsOperationWasReleased) {
   const OpId id = add();
   end(id);

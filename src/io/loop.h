@@ -119,10 +119,10 @@ class Loop : public Clock {
   // posted work and timers, and what descriptors tell of, until done() is true or nothing has come for `limit` (zero
   // where the process has one core); without `done` one turn. So who waits for something need not be woken by another
   // thread. Where there is Polled, `in_memory` says that what is waited for comes that way: descriptors, which cost a
-  // system call each time, are left to the loop's thread. The first call in a second does without them, too, as the
-  // loop's thread has to sleep elsewhere for them. Everything that belongs to the loop may then be touched here, under
-  // the loop's lock. False, and nothing was done: another thread is within a turn, or this loop does not know this. Not
-  // to be called from a callback.
+  // system call each time, are left to the loop's thread, but for a look before a timer that is due. The first call in
+  // a second does without them, too, as the loop's thread has to sleep elsewhere for them. Everything that belongs to
+  // the loop may then be touched here, under the loop's lock. False, and nothing was done: another thread is within a
+  // turn, or this loop does not know this. Not to be called from a callback.
   virtual bool help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done,
                     bool in_memory = true) {
     static_cast<void>(limit), static_cast<void>(work), static_cast<void>(done), static_cast<void>(in_memory);

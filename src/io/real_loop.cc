@@ -127,13 +127,14 @@ class RealLoop final : public Loop {
   [[nodiscard]] bool spin(Duration max_wait);
   bool look_on(Time current) noexcept;
   std::size_t run_memory();
+  std::size_t run_here();
   void help_in_memory(Duration limit, const std::function<bool()>& done);
   void help_with_descriptors(Duration limit, const std::function<bool()>& done);
   void leave();
   [[nodiscard]] bool may_spin(Time current) const noexcept { return can_spin_ && current >= spin_rests_until_; }
   void note_spin(bool in_vain, Time current) noexcept;
   [[nodiscard]] Duration wait_time(Duration max_wait);
-  [[nodiscard]] int wait_events(Duration duration);
+  [[nodiscard]] int look();
   [[nodiscard]] int wait_outside(Duration duration);
   [[nodiscard]] int wait_on(const UniqueFd& epoll, std::span<epoll_event> events, Duration duration);
   bool take_descriptors();
@@ -153,7 +154,7 @@ class RealLoop final : public Loop {
   UniqueFd outside_;
 
   // Held by the thread that takes a turn, which is the loop's thread or a helper; the loop's thread sleeps without it.
-  // Guards all below that mutex_ does not, but for what only its sleep touches: events_ and has_pwait2_.
+  // Guards all below that mutex_ does not, but for what only its sleep touches: slept_ and has_pwait2_.
   std::mutex turn_;
   mutable std::mutex mutex_;  // guards the next three
   std::vector<Callback> posted_;
@@ -164,7 +165,8 @@ class RealLoop final : public Loop {
   // Of who takes a turn.
   std::vector<Callback> batch_;  // posted work being run; its memory swaps with posted_
   TimerQueue timers_;
-  std::array<epoll_event, kEventsPerTurn> events_{};
+  std::array<epoll_event, kEventsPerTurn> slept_{};   // what ended the sleep of the loop's thread
+  std::array<epoll_event, kEventsPerTurn> events_{};  // being delivered
   std::size_t events_end_ = 0;
   std::size_t events_at_ = 0;  // the first event not yet delivered
   Time looked_at_ = now();     // when the last wait ended: what came before that it has told of
@@ -179,7 +181,7 @@ class RealLoop final : public Loop {
   Time spin_rests_until_{};
   bool asleep_ = false;  // the loop's thread is
   bool sleeps_outside_ = false;
-  bool helping_ = false;     // with descriptors: what wakes the loop's thread is left to it
+  bool helping_ = false;     // delivers events: what wakes the loop's thread is left to it
   Time asleep_until_{};      // at most
   bool was_helped_ = false;  // since it fell asleep
   Time helped_at_{};
@@ -211,7 +213,22 @@ bool RealLoop::run_once(Duration max_wait) {
 }
 
 // All but descriptors.
-std::size_t RealLoop::run_memory() { return run_polled() + run_posted() + timers_.fire_due(now()); }
+std::size_t RealLoop::run_memory() {
+  std::size_t ran = run_polled();
+  ran += run_posted();
+  return ran + timers_.fire_due(now());
+}
+
+// The same for a helper, who has not looked at descriptors: what they tell of is seen before a timer that is due, or
+// peers that have answered would be taken for silent where the loop's thread is late.
+std::size_t RealLoop::run_here() {
+  std::size_t ran = run_polled();
+  ran += run_posted();
+  const Time current = now();
+  if (timers_.next() > current) return ran;
+  ran += run_descriptors();
+  return ran + timers_.fire_due(current);
+}
 
 bool RealLoop::help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done,
                     bool in_memory) {
@@ -235,7 +252,7 @@ bool RealLoop::help(Duration limit, const std::function<void()>& work, const std
 
 void RealLoop::help_in_memory(Duration limit, const std::function<bool()>& done) {
   for (Time current = now(), end = after(current, limit);;) {
-    if (run_memory() > 0) end = after(now(), limit);
+    if (run_here() > 0) end = after(now(), limit);
     if (!done || done() || !has_polled()) break;
     for (current = now(); current < end && !polled_ready() && !has_posted_.load(std::memory_order_acquire);) {
       pause_core();
@@ -252,14 +269,14 @@ void RealLoop::help_in_memory(Duration limit, const std::function<bool()>& done)
 
 // The same for what descriptors tell of: two system calls, and the loop's thread need not be woken.
 void RealLoop::help_with_descriptors(Duration limit, const std::function<bool()>& done) {
-  run_memory();
+  run_here();
   if (limit == Duration::zero() || done() || !take_descriptors()) return;
-  helping_ = true;
   Time current = now();
   for (Time end = after(current, limit); current < end && !done(); current = now()) {
-    if (run_descriptors() + run_memory() > 0) end = after(now(), limit);
+    std::size_t ran = run_descriptors();
+    ran += run_memory();
+    if (ran > 0) end = after(now(), limit);
   }
-  helping_ = false;
   note_spin(!done(), current);
   give_descriptors();
 }
@@ -283,11 +300,15 @@ void RealLoop::give_descriptors() noexcept {
   KVD_CHECK(::epoll_ctl(outside_.get(), EPOLL_CTL_MOD, epoll_.get(), &event) == 0);
 }
 
+// A helper's; the loop's thread may be told of the same, and looks anew.
 std::size_t RealLoop::run_descriptors() {
   const int count = ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()), 0);
   events_at_ = 0;
   events_end_ = count > 0 ? static_cast<std::size_t>(count) : 0;
-  return run_events();
+  helping_ = true;
+  const std::size_t ran = run_events();
+  helping_ = false;
+  return ran;
 }
 
 // The loop's thread goes on to sleep, unless there is something that it would sleep over.
@@ -350,7 +371,7 @@ Duration RealLoop::wait_time(Duration max_wait) {
 }
 
 // Returns what the system call does.
-int RealLoop::wait_events(Duration duration) { return wait_on(epoll_, events_, duration); }
+int RealLoop::look() { return wait_on(epoll_, events_, Duration::zero()); }
 
 // What comes is to be looked at under the loop's lock.
 int RealLoop::wait_outside(Duration duration) {
@@ -383,7 +404,7 @@ void RealLoop::wait(Duration duration, std::unique_lock<std::mutex>& turn) {
   const bool outside = sleeps_outside_;
   running_ = false;
   if (sleeps) turn.unlock();
-  int count = outside ? wait_outside(duration) : wait_events(duration);
+  int count = outside ? wait_outside(duration) : wait_on(epoll_, sleeps ? slept_ : events_, duration);
   int error = errno;
   if (sleeps) turn.lock();
   asleep_ = sleeps_outside_ = false;
@@ -392,8 +413,10 @@ void RealLoop::wait(Duration duration, std::unique_lock<std::mutex>& turn) {
   // they would take peers and devices that have answered for silent.
   // The same where others took turns: what they have ended must not be told of any more.
   if (outside || was_helped_ || (count < 0 && error == EINTR)) {
-    count = wait_events(Duration::zero());
+    count = look();
     error = errno;
+  } else if (sleeps && count > 0) {
+    std::copy_n(slept_.begin(), count, events_.begin());
   }
   KVD_CHECK(count >= 0 || error == EINTR);
   const Time ended = now();

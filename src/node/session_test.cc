@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -337,6 +338,46 @@ TEST(Session, NamespacesOfRedisClientsAreNotForOthers) {
   Namespace ns = small_namespace(1, 512);
   ns.fingerprint = "kvdepot.resp.1.parts.0";
   EXPECT_EQ(client->call(wire::frame({.request_id = client->new_id()}, wire::Open{ns})).header.status, Code::kInvalid);
+}
+
+// Who sleeps does so for half a second here; who looks for more does not.
+bool sleeps(io::Loop& loop) {
+  for (int turn = 0; turn < 100; ++turn) {
+    const Time begun = loop.now();
+    if (!loop.run_once(Millis(500))) return loop.now() - begun >= Millis(500);
+  }
+  return true;
+}
+
+// Of a node of which this was asked, whose answers nobody of its loop reads.
+bool sleeps_behind(const wire::Buffer& request) {
+  Rig rig;
+  rig.loop->set_spin(std::chrono::seconds(20));
+  auto [near, far] = net::make_socket_pair();
+  EXPECT_TRUE(rig.node->adopt(net::make_socket_stream(std::move(far))).has_value());
+  for (const wire::Buffer& bytes : {wire::frame({}, wire::Hello{.name = "test"}),
+                                    wire::frame({.request_id = 1}, wire::Open{small_namespace()}), request}) {
+    EXPECT_EQ(::write(near.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  }
+  for (int turn = 0; turn < 20; ++turn) rig.loop->run_once(Millis(1));
+  EXPECT_EQ(rig.stat("node", "connections"), 1U) << "all is in order";
+  EXPECT_EQ(rig.stat("node", "answered_invalid"), 0U);
+  return sleeps(*rig.loop);
+}
+
+TEST(Session, LooksForMoreBehindALookupAndBehindASmallGet) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "nobody spins on one core";
+  const auto keys = Records::keys(0, 1);
+  EXPECT_FALSE(sleeps_behind(wire::frame({.request_id = 2}, wire::Match{.ns = 0,
+                                                                        .promote = false,
+                                                                        .lease_ms = 0,
+                                                                        .blocks = 1,
+                                                                        .shards = {0},
+                                                                        .groups = {0},
+                                                                        .keys = {keys, sizeof(Key), true}})));
+  EXPECT_FALSE(sleeps_behind(Records::get(2, 0, 0, 21)));
+  EXPECT_TRUE(sleeps_behind(Records::get(2, 0, 0, 22))) << "264 KiB";
+  EXPECT_TRUE(sleeps_behind(wire::frame({.request_id = 2}, wire::Ping{})));
 }
 
 }  // namespace
