@@ -72,6 +72,8 @@ class Stream {
   // Bytes that send() has taken and the stream still holds; it passes them on by itself. Written bytes can be told of
   // only when there are none.
   [[nodiscard]] virtual std::size_t unsent() const noexcept { return 0; }
+  // Bytes that send() has taken and the peer's host has not, as near as that is known. A system call, with sockets.
+  [[nodiscard]] virtual std::size_t untaken() const noexcept { return unsent(); }
   // Whether a byte of the peer has come, also one that receive() does not tell of (a handshake's).
   [[nodiscard]] virtual bool heard() const noexcept { return true; }
   // Whose certificate was verified in the handshake; null: none was, or not yet.

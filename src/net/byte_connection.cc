@@ -14,6 +14,7 @@ constexpr std::size_t kByteReceiveMax = std::size_t{4} << 20;  // per call, as i
 constexpr std::size_t kByteSendMax = std::size_t{4} << 20;
 constexpr std::size_t kByteTurnBytesMax = std::size_t{16} << 20;
 constexpr Duration kByteTurnMax = std::chrono::milliseconds(1);
+constexpr Duration kByteCommandsTurnMax = std::chrono::microseconds(100);  // as in connection_read.cc
 constexpr Duration kByteFarewellLimit = std::chrono::seconds(1);
 constexpr std::uint64_t kByteFarewellBytesMin = std::uint64_t{32} << 10;  // as in connection.cc
 constexpr std::size_t kByteOwnedCrowded = std::size_t{64} << 10;
@@ -32,6 +33,11 @@ ByteConnection::ByteConnection(io::Loop& loop, ByteHandler& handler, NetCounters
       closed_timer_(loop, [this] { on_closed_timer(); }),
       resume_timer_(loop, [this] { on_ready(io::Watch::kRead); }) {
   KVD_CHECK(stream_ != nullptr);
+  if (options_.messages == nullptr) return;
+  more_.emplace(*options_.messages, [this] {
+    on_ready(io::Watch::kRead);
+    return false;  // it stands in line again, if there is more
+  });
 }
 
 ByteConnection::~ByteConnection() {
@@ -59,16 +65,21 @@ void ByteConnection::on_body_turn() {
 // ---- Receiving ----
 
 void ByteConnection::read_some() {
+  if (more_ && more_->waits()) return;
   if (options_.turns != nullptr) options_.turns->note(*this);
-  const Time turn_end = after(loop_.now(), kByteTurnMax);
+  const Time begun = loop_.now();
   std::size_t budget = kByteTurnBytesMax;
   bool more = true;
   while (more && state_ == State::kOpen && !held_) {
     const std::size_t got = receive();
     more = got > 0;
     budget -= std::min(budget, got);
-    if (more && (budget == 0 || loop_.now() >= turn_end)) {
-      resume_timer_.arm(loop_.now());  // others have their turn
+    const bool whole = !handler_.within();
+    if (more && (budget == 0 || loop_.now() >= after(begun, whole ? kByteCommandsTurnMax : kByteTurnMax))) {
+      if (more_)  // others have their turn
+        more_->enter();
+      else
+        resume_timer_.arm(loop_.now());
       break;
     }
   }
@@ -250,6 +261,7 @@ void ByteConnection::close(const Error& why) {
   stall_timer_.disarm();
   resume_timer_.disarm();
   if (options_.turns != nullptr) options_.turns->leave(*this);
+  if (more_) more_->leave();
   stream_->close();
   count_unsent();
   if (!told_closed_) closed_timer_.arm(loop_.now());

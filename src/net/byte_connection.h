@@ -11,9 +11,11 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/result.h"
@@ -22,6 +24,7 @@
 #include "net/connection.h"
 #include "net/counters.h"
 #include "net/progress.h"
+#include "net/slices.h"
 
 namespace kvd::net {
 
@@ -50,7 +53,8 @@ class ByteConnection final : private BodyTurns::User {
     Duration stall_limit = std::chrono::seconds(30);  // Duration::max() = never
     // What moves in a stall limit while the peer is within something, or while the queue is not empty.
     std::uint64_t progress_bytes_min = 1;
-    BodyTurns* turns = nullptr;  // as of a Connection
+    BodyTurns* turns = nullptr;     // as of a Connection
+    SliceLine* messages = nullptr;  // the same
   };
 
   ByteConnection(io::Loop& loop, ByteHandler& handler, NetCounters& counters, std::unique_ptr<io::Stream> stream,
@@ -70,6 +74,10 @@ class ByteConnection final : private BodyTurns::User {
     return is_congested();
   }
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_ + stream_->unsent(); }
+  // As of a Connection.
+  [[nodiscard]] std::uint64_t taken_bytes() const noexcept {
+    return sent_bytes_ - std::min<std::uint64_t>(sent_bytes_, stream_->untaken());
+  }
   // Since when the peer has taken nothing of what waits for it; kNever when it is not waited for.
   [[nodiscard]] Time stuck_since() const noexcept { return full_ && !queue_.empty() ? last_sent_ : kNever; }
   // Receives nothing from now on until resume(); also from inside landed().
@@ -124,6 +132,7 @@ class ByteConnection final : private BodyTurns::User {
   io::Timer stall_timer_;
   io::Timer closed_timer_;
   io::Timer resume_timer_;
+  std::optional<SliceLine::User> more_;  // as of a Connection
   State state_ = State::kOpen;
   Error why_closed_{};
   bool told_closed_ = false;

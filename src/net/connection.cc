@@ -26,6 +26,11 @@ Connection::Connection(io::Loop& loop, MessageHandler& handler, NetCounters& cou
       closed_timer_(loop, [this] { on_closed_timer(); }),
       resume_timer_(loop, [this] { on_ready(io::Watch::kRead); }) {
   KVD_CHECK(stream_ != nullptr);
+  if (options_.messages == nullptr) return;
+  more_.emplace(*options_.messages, [this] {
+    on_ready(io::Watch::kRead);
+    return false;  // it stands in line again, if there is more
+  });
 }
 
 Connection::~Connection() {
@@ -61,6 +66,7 @@ void Connection::close(const Error& why) {
   resume_timer_.disarm();
   if (options_.shaper != nullptr) options_.shaper->leave(*this);
   if (options_.turns != nullptr) options_.turns->leave(*this);
+  if (more_) more_->leave();
   leave_movers();
   stream_->close();
   count_unsent();

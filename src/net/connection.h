@@ -24,9 +24,11 @@
 // it counts in counters.owned_bytes, and where much waits for all no more than 64 KiB are handed to such a stream at
 // once.
 //
-// Turns: a connection leaves the loop to others after a millisecond of receiving or of sending, at the next message or
-// system call, and goes on in the next turn. Bodies of connections that share options.turns go in much shorter ones,
-// unless one connection is alone (body_turns.h).
+// Turns: a connection leaves the loop to others after 100 us of working through messages, after a millisecond of
+// receiving payload or of sending, at the next message or system call, and goes on in the next turn. Those that share
+// options.messages and have more than that stand in its line, and one of them goes on in a turn: however many ask
+// without a pause, whoever asks now and then, and bodies, wait for one of them. Bodies of connections that share
+// options.turns go in much shorter ones, unless one connection is alone (body_turns.h).
 //
 // Movers: where options.movers are given, the stream is a bare socket and no shaper bounds it, a batch with much of
 // bodies goes to a thread of theirs as soon as one is free, unless nobody else is there (movers.h, Turns). Until it
@@ -46,10 +48,12 @@
 // it earlier is fine outside its callbacks; on_closed() does not come then.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -63,6 +67,7 @@
 #include "net/movers.h"
 #include "net/progress.h"
 #include "net/shaper.h"
+#include "net/slices.h"
 #include "wire/header.h"
 #include "wire/message.h"
 
@@ -113,6 +118,7 @@ struct ConnectionOptions {
   std::uint64_t progress_bytes_min = 1;
   Shaper* shaper = nullptr;        // borrowed: bounds the rate of bodies sent; may be null
   BodyTurns* turns = nullptr;      // borrowed: whose bodies move now, unless a shaper says so; null = all of them
+  SliceLine* messages = nullptr;   // borrowed: who goes on with messages, of those who have many; null = all of them
   Movers* movers = nullptr;        // borrowed: threads that send bodies (see Movers above); null = there are none
   bool takes_descriptors = false;  // see take_descriptor()
 };
@@ -158,6 +164,10 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
     return queued_bytes_ >= options_.queue_bytes_high || owned_bytes_ >= options_.owned_bytes_max / 2;
   }
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return queued_bytes_ + stream_->unsent(); }
+  // What the peer's host has taken so far, as near as that is known. A system call.
+  [[nodiscard]] std::uint64_t taken_bytes() const noexcept {
+    return sent_bytes_ - std::min<std::uint64_t>(sent_bytes_, stream_->untaken());
+  }
   // Since when the peer has taken nothing of what waits for it; kNever when it is not waited for.
   [[nodiscard]] Time stuck_since() const noexcept { return full_ && !queue_.empty() ? last_sent_ : kNever; }
   // Memory held for messages on their way in; none while nothing comes.
@@ -219,6 +229,7 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
 
   // connection_read.cc
   void read_some();
+  void go_on_later();
   void wait_for_step(bool flows);
   std::size_t receive();
   [[nodiscard]] bool awaits_turn();
@@ -295,7 +306,9 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
   io::PrivateFd descriptor_;
   bool paused_ = false;  // nothing is received or taken until replies have gone out
   Time turn_end_{};      // when others have their turn
+  Time messages_end_{};  // the same, between two messages
   bool yielded_ = false;
+  std::optional<SliceLine::User> more_;            // what it has yielded with; waits: nothing is received or taken
   bool reads_wait_ = false;                        // for a turn of bodies
   std::size_t receive_max_ = BodyTurns::kNoLimit;  // of a payload, in one call
 

@@ -40,6 +40,7 @@ std::size_t clip(std::span<iovec> pieces, std::size_t bytes_max, std::size_t& by
 }  // namespace
 
 void Connection::read_some() {
+  if (more_ && more_->waits()) return;
   if (ahead_ == nullptr) ahead_ = std::make_unique_for_overwrite<std::byte[]>(kAheadBytes);
   std::size_t budget = kEventBytesMax;
   const std::uint64_t before = counters_.bytes_in.value();
@@ -49,6 +50,7 @@ void Connection::read_some() {
   if (options_.turns != nullptr) options_.turns->note(*this);
   Time now = loop_.now();
   turn_end_ = after(now, kReadTurnMax);
+  messages_end_ = after(now, kMessagesTurnMax);
   for (bool more = true; more && state_ == State::kOpen; now = last_received_) {
     if (const Status consumed = consume(now); !consumed) {
       violate(consumed.error());
@@ -58,15 +60,23 @@ void Connection::read_some() {
     const std::size_t got = receive();
     more = got > 0;
     budget -= std::min(budget, got);
-    if (more && loop_.now() >= turn_end_) yielded_ = true;
+    if (more && loop_.now() >= (part_ == Part::kHeader ? messages_end_ : turn_end_)) yielded_ = true;
     if (yielded_) break;
   }
   if (state_ == State::kOpen) {
-    if (yielded_) resume_timer_.arm(loop_.now());  // no readiness tells of the read-ahead
+    if (yielded_) go_on_later();
     if (!yielded_ && !paused_ && !held_ && !reads_wait_) wait_for_step(counters_.bytes_in.value() != before);
   }
   rest();
   update_interest();
+}
+
+// Others have their turn. No readiness tells of the read-ahead.
+void Connection::go_on_later() {
+  if (more_)
+    more_->enter();
+  else
+    resume_timer_.arm(loop_.now());
 }
 
 // Whether others move their bodies now. Sets how much of a payload is received in one call.

@@ -42,6 +42,7 @@ class RingStream final : public io::Stream, private io::Polled {
   [[nodiscard]] int bare_socket() const noexcept override { return memory_ == nullptr ? socket_->bare_socket() : -1; }
   [[nodiscard]] bool is_secure() const noexcept override { return socket_->is_secure(); }
   [[nodiscard]] std::size_t unsent() const noexcept override { return socket_->unsent(); }
+  [[nodiscard]] std::size_t untaken() const noexcept override { return memory_ == nullptr ? socket_->untaken() : 0; }
   [[nodiscard]] bool heard() const noexcept override { return socket_->heard(); }
   [[nodiscard]] const io::PeerCertificate* peer_certificate() const noexcept override {
     return socket_->peer_certificate();

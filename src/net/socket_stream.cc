@@ -1,7 +1,9 @@
 #include "net/socket_stream.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -100,6 +102,11 @@ bool SocketStream::set_read_mark(std::size_t bytes) {
   if (::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) != 0) return false;
   mark_bytes_ = mark;
   return true;
+}
+
+std::size_t SocketStream::untaken() const noexcept {
+  int bytes = 0;  // of a unix socket with the kernel's bookkeeping
+  return ::ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
 bool SocketStream::is_local() const noexcept {

@@ -28,6 +28,7 @@ class SocketStream final : public io::Stream {
   [[nodiscard]] bool is_local() const noexcept override;
   [[nodiscard]] int fd() const noexcept override { return socket_.get(); }
   [[nodiscard]] int bare_socket() const noexcept override { return socket_.get(); }
+  [[nodiscard]] std::size_t untaken() const noexcept override;
   [[nodiscard]] bool heard() const noexcept override { return heard_; }
 
  private:

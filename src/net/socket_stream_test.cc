@@ -57,13 +57,16 @@ TEST_F(SocketStreamTest, SendsAsMuchAsItTakesAndTellsOfRoom) {
   const auto data = make_bytes(1 << 20, 2);
   const std::array<iovec, 1> pieces{{{const_cast<std::byte*>(data.data()), data.size()}}};
   std::size_t sent = 0;
+  EXPECT_EQ(stream_->untaken(), 0U);
   Result<std::size_t> took = stream_->send(pieces, -1);
   for (; took; took = stream_->send(pieces, -1)) sent += *took;
   EXPECT_EQ(took.error().code, Code::kBusy);
   ASSERT_TRUE(stream_->want(io::Watch::kWrite).has_value());
   EXPECT_EQ(turn(), io::Watch::kNone);
   std::vector<std::byte> got(sent);
+  EXPECT_GE(stream_->untaken(), sent) << "with the kernel's bookkeeping";
   EXPECT_EQ(::recv(far_.get(), got.data(), got.size(), MSG_WAITALL), static_cast<ssize_t>(sent));
+  EXPECT_EQ(stream_->untaken(), 0U);
   EXPECT_EQ(turn(), io::Watch::kWrite);
 }
 

@@ -74,6 +74,13 @@ class Budget {
     wanted_ = true;
     return false;
   }
+  // Whether a sixteenth is left behind `bytes` more, or nothing is taken. Refusing is remembered as in has_room().
+  [[nodiscard]] bool leaves_some(std::uint64_t bytes) {
+    const std::uint64_t max = bytes_max_ - bytes_max_ / 16;
+    if (used_bytes_ == 0 || (bytes <= max && used_bytes_ <= max - bytes)) return true;
+    wanted_ = true;
+    return false;
+  }
   // Shares that are held stay, also when they are more than that.
   void set_max(std::uint64_t bytes) noexcept { bytes_max_ = bytes; }
   [[nodiscard]] std::uint64_t bytes_max() const noexcept { return bytes_max_; }

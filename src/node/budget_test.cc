@@ -1,6 +1,10 @@
 #include "node/budget.h"
 
+#include <cstdint>
+
 #include <gtest/gtest.h>
+
+#include "node/pins.h"
 
 namespace kvd::node {
 namespace {
@@ -62,6 +66,33 @@ TEST(Budget, TellsOnceWhenSomebodyWasRefused) {
   a.release();
   b.release();
   EXPECT_EQ(told, 1);
+}
+
+TEST(Pins, TheLastIsForThoseWhoHaveTakenAsMuch) {
+  Budget node(1600);
+  Pins pins(800, node);
+  EXPECT_TRUE(pins.may_take(800)) << "nobody else is there";
+  Budget::Share others = node.take(1480);
+  EXPECT_TRUE(pins.may_take(20));
+  EXPECT_FALSE(pins.may_take(21)) << "a sixteenth is for those who read";
+  std::uint64_t taken = 20;
+  pins.taken = [&taken] { return taken; };
+  EXPECT_FALSE(pins.may_take(21));
+  taken = 21;
+  EXPECT_TRUE(pins.may_take(21));
+  EXPECT_FALSE(pins.may_take(26)) << "nor much at a time";
+  const Budget::Share own = pins.take(10), of_node = node.take(10);
+  taken = 30;
+  EXPECT_FALSE(pins.may_take(21)) << "with what it holds";
+  taken = 31;
+  EXPECT_TRUE(pins.may_take(21));
+  int told = 0;
+  node.on_room = [&told] { ++told; };
+  EXPECT_FALSE(pins.may_take(791)) << "of its own there is less";
+  taken = 0;
+  EXPECT_FALSE(pins.may_take(21));
+  others.release();
+  EXPECT_EQ(told, 1) << "who was refused is told";
 }
 
 }  // namespace

@@ -7,13 +7,13 @@
 #include "base/log.h"
 #include "io/loop.h"
 #include "net/connection.h"
+#include "net/slices.h"
 #include "node/budget.h"
 #include "node/checker.h"
 #include "node/counters.h"
 #include "node/gate.h"
 #include "node/leases.h"
 #include "node/options.h"
-#include "node/slices.h"
 #include "store/store.h"
 
 namespace kvd::node {
@@ -33,10 +33,11 @@ struct NodeContext {
   net::Movers* movers;    // threads that send bodies beside the loop's; null = there are none
   Leases& leases;
   Checker& checker;
-  SliceLine& slices;
-  Budget& pinned;     // bytes of the pool that GETs may pin: all records of a GET, from its start to its end
-  Budget& lent;       // of these, by GETs whose clients read the pool through shared memory
-  Budget& kept;       // of these, by GETs whose clients keep what they are lent
+  net::SliceLine& slices;
+  net::SliceLine& messages;  // of connections that have more of them than a turn's worth
+  Budget& pinned;            // bytes of the pool that GETs may pin: all records of a GET, from its start to its end
+  Budget& lent;              // of these, by GETs whose clients read the pool through shared memory
+  Budget& kept;              // of these, by GETs whose clients keep what they are lent
   Budget& kept_keys;  // of these GETs, each as one of `op_keys`; apart, as they last for as long as a client likes
   Leavers& leavers;
   Budget& unfinished;                // records being put

@@ -24,7 +24,7 @@ std::uint16_t layers_for(std::uint64_t bytes, std::uint64_t layer_bytes) noexcep
 
 }  // namespace
 
-GetOp::GetOp(NodeContext& context, Budget& connection_pins, const Request& request, std::unique_ptr<OpKeys> keys,
+GetOp::GetOp(NodeContext& context, Pins& connection_pins, const Request& request, std::unique_ptr<OpKeys> keys,
              io::Callback on_progress)
     : context_(context),
       connection_pins_(connection_pins),
@@ -65,7 +65,7 @@ void GetOp::advance() {
 // has been touched then. Who waits is asked whenever something becomes free, so that must not cost a lookup of each
 // key.
 bool GetOp::ask_pool() {
-  if (refused_bytes_ > 0 && !has_room(refused_bytes_)) return false;
+  if (refused_bytes_ > 0 && !connection_pins_.may_take(refused_bytes_)) return false;
   const std::size_t count = keys_->count();
   std::vector<Tier> tiers(count, Tier::kNone);
   std::array<block::RecordId, kKeysTogether> ids;
@@ -98,7 +98,8 @@ bool GetOp::ask_pool() {
   return true;
 }
 
-// Takes what the records need of the budgets, all of it or nothing.
+// Takes what the records need of the budgets, all of it or nothing. It is not taken and given back: that would wake
+// those who wait for the first of the two budgets, and they this one.
 bool GetOp::take_share(const std::vector<Tier>& tiers) {
   const auto absent = static_cast<std::size_t>(std::ranges::count(tiers, Tier::kNone));
   if (absent == tiers.size()) return true;
@@ -110,7 +111,7 @@ bool GetOp::take_share(const std::vector<Tier>& tiers) {
   streams_ = flash_bytes > 0 && (bytes > bytes_max || flash_bytes > room / 4 * 3);
   if (streams_) bytes = std::min(bytes, bytes_max);
   window_max_ = streams_ ? std::min({kWindowBytes, bytes_max / 2, room / 8 * 3}) : kWindowBytes;
-  if (!has_room(bytes)) {
+  if (!connection_pins_.may_take(bytes)) {
     refused_bytes_ = std::min(bytes, bytes_max);  // a GET of more may stream when it is asked again
     return false;
   }
@@ -118,12 +119,6 @@ bool GetOp::take_share(const std::vector<Tier>& tiers) {
   share_ = context_.pinned.take(bytes);
   share_bytes_ = bytes;
   return true;
-}
-
-// Not taken and given back: that would wake those who wait for the first of the two budgets, and they this one.
-bool GetOp::has_room(std::uint64_t bytes) {
-  return connection_pins_.has_room(bytes) && context_.pinned.has_room(bytes) &&
-         context_.pinned.is_fair(connection_pins_.used(), bytes);
 }
 
 // How many layers the next group has. One that streams leaves room for a second group while it is being sent.

@@ -25,6 +25,7 @@
 #include "net/connection.h"
 #include "node/context.h"
 #include "node/keys.h"
+#include "node/pins.h"
 #include "wire/message.h"
 
 namespace kvd::node {
@@ -46,7 +47,7 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
 
   // `on_progress` comes from the loop, never from inside a call of this object, when advance() has work.
   // `connection_pins` is what its connection may pin of the node's budget.
-  GetOp(NodeContext& context, Budget& connection_pins, const Request& request, std::unique_ptr<OpKeys> keys,
+  GetOp(NodeContext& context, Pins& connection_pins, const Request& request, std::unique_ptr<OpKeys> keys,
         io::Callback on_progress);
   ~GetOp();
   GetOp(const GetOp&) = delete;
@@ -108,7 +109,6 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
 
   bool ask_pool();
   bool take_share(const std::vector<Tier>& tiers);
-  bool has_room(std::uint64_t bytes);
   [[nodiscard]] std::uint16_t group_layers() const;
   bool ask_group();
   void start(Fetch& fetch, std::size_t key, std::uint16_t first, std::uint16_t end, std::size_t& pending);
@@ -130,7 +130,7 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   void message_done(Group& group);
 
   NodeContext& context_;
-  Budget& connection_pins_;
+  Pins& connection_pins_;
   const Request request_;
   const std::unique_ptr<OpKeys> keys_;
   io::Callback on_progress_;

@@ -106,6 +106,7 @@ struct Lender {
       : leases(loop, store, counters, limits),
         checker(loop, store),
         slices(loop),
+        messages(loop),
         leavers(counters),
         gate(loop, log, counters, options) {}
   NullLog log;
@@ -114,7 +115,8 @@ struct Lender {
   net::NetCounters net;
   Leases leases;
   Checker checker;
-  SliceLine slices;
+  net::SliceLine slices;
+  net::SliceLine messages;
   Leavers leavers;
   NodeOptions options;
   Gate gate;
@@ -134,6 +136,7 @@ struct Lender {
             .leases = leases,
             .checker = checker,
             .slices = slices,
+            .messages = messages,
             .pinned = pinned,
             .lent = lent,
             .kept = kept,
@@ -197,7 +200,7 @@ TEST(GetOp, AGroupWhoseKeysHaveFailedIsCancelledBeforeItGoes) {
   for (std::size_t key = 2; key < 4; ++key) store.on_flash.push_back(keys->id(key));
   store.busy_from = 1;  // there is room for the first group only
 
-  Budget connection_pins(std::uint64_t{1} << 30);
+  Pins connection_pins(std::uint64_t{1} << 30, context.pinned);
   const auto op =
       std::make_shared<GetOp>(context, connection_pins, six_layers(kit, kSlabBytes), std::move(keys), io::Callback{});
   op->advance();
@@ -233,7 +236,7 @@ TEST(GetOp, WhatIsReplacedBetweenItsLayersFails) {
       put_native(kit, keys->id(key));
       store.on_flash.push_back(keys->id(key));
     }
-    Budget connection_pins(std::uint64_t{1} << 30);
+    Pins connection_pins(std::uint64_t{1} << 30, context.pinned);
     auto request = six_layers(kit, kSlabBytes);
     request.stop_at_first_failure = false;
     const auto op = std::make_shared<GetOp>(context, connection_pins, request, std::move(keys), io::Callback{});
@@ -276,7 +279,7 @@ TEST(GetOp, WhatIsKeptDoesNotHoldUpWhatIsStillToBeRead) {
     store.on_flash.push_back(keys->id(key));
   }
   for (const bool keep : {true, false}) {
-    Budget connection_pins(std::uint64_t{1} << 30);
+    Pins connection_pins(std::uint64_t{1} << 30, context.pinned);
     const auto op = std::make_shared<GetOp>(context, connection_pins, six_layers(kit, kSlabBytes, keep),
                                             some_keys(kit, kKeys), io::Callback{});
     std::vector<net::Outgoing> views;  // nobody gives one back

@@ -9,6 +9,7 @@
 
 #include "node/context.h"
 #include "node/keeper_pipe.h"
+#include "node/pins.h"
 #include "node/views.h"
 
 namespace kvd::node {
@@ -16,7 +17,7 @@ namespace kvd::node {
 struct Holdings {
   explicit Holdings(NodeContext& context);
 
-  Budget pins;        // of the node's `pinned`
+  Pins pins;          // of the node's `pinned`
   Budget lent;        // of the node's `lent`
   Budget kept;        // of the node's `kept`
   Budget kept_keys;   // of the node's `kept_keys`

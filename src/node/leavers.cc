@@ -6,6 +6,7 @@ namespace kvd::node {
 
 void Leavers::take(std::unique_ptr<Holdings> holdings) {
   holdings->pins.on_room = nullptr;
+  holdings->pins.taken = nullptr;
   holdings->views.clear_passing();
   if (holdings->views.kept() == 0 || !holdings->keeper.held()) return;
   const Place place = all_.insert(all_.end(), std::move(holdings));

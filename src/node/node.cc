@@ -134,7 +134,7 @@ class NodeImpl final : public Node {
   Gate gate_;
   std::unique_ptr<Leases> leases_;
   std::unique_ptr<Checker> checker_;
-  SliceLine slices_;
+  net::SliceLine slices_{loop_}, messages_{loop_};
   net::BodyTurns turns_{loop_};
   std::unique_ptr<net::Movers> movers_;
   std::unique_ptr<NodeContext> context_;
@@ -170,7 +170,6 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       rings_(gives_memory() && options_.rings ? options_.limits.rings_max : 0, &counters_.rings),
       arenas_(gives_memory() ? options_.limits.arena_bytes_all_max : 0, &counters_.arena_bytes),
       gate_(loop, log, counters_, options_),
-      slices_(loop),
       room_timer_(loop, [this] { tell_room(); }),
       contention_timer_(loop, [this] { on_contention(); }),
       drain_timer_(loop, [this] { on_drain_timer(); }),
@@ -325,6 +324,7 @@ void NodeImpl::make_context() {
                                  .leases = *leases_,
                                  .checker = *checker_,
                                  .slices = slices_,
+                                 .messages = messages_,
                                  .pinned = pinned_,
                                  .lent = lent_,
                                  .kept = kept_,

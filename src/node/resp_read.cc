@@ -14,7 +14,7 @@ constexpr Duration kLimit = std::chrono::seconds(10);
 
 }  // namespace
 
-RespRead::RespRead(NodeContext& context, std::shared_ptr<RespKeyspace> keyspace, Budget& connection_pins,
+RespRead::RespRead(NodeContext& context, std::shared_ptr<RespKeyspace> keyspace, Pins& connection_pins,
                    std::string_view key, Want want)
     : context_(context),
       keyspace_(std::move(keyspace)),
@@ -66,9 +66,9 @@ void RespRead::start(Part& part, const RespKeyspace::Place& place,
 bool RespRead::reserve(std::uint64_t bytes) {
   connection_share_.release();
   share_.release();
-  if (context_.pinned.is_fair(connection_pins_.used(), bytes)) {
+  if (connection_pins_.may_take(bytes)) {
     connection_share_ = connection_pins_.take(bytes);
-    if (connection_share_) share_ = context_.pinned.take(bytes);
+    share_ = context_.pinned.take(bytes);
   }
   if (!share_) context_.on_refused();
   return static_cast<bool>(share_);

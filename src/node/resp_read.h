@@ -16,6 +16,7 @@
 #include "io/loop.h"
 #include "node/budget.h"
 #include "node/context.h"
+#include "node/pins.h"
 #include "node/resp_keyspace.h"
 #include "store/store.h"
 
@@ -27,7 +28,7 @@ class RespRead final {
 
   // `connection_pins` is what its connection may pin; it and all that is borrowed outlive the read, or abort() is
   // called.
-  RespRead(NodeContext& context, std::shared_ptr<RespKeyspace> keyspace, Budget& connection_pins, std::string_view key,
+  RespRead(NodeContext& context, std::shared_ptr<RespKeyspace> keyspace, Pins& connection_pins, std::string_view key,
            Want want);
   ~RespRead();
   RespRead(const RespRead&) = delete;
@@ -69,7 +70,7 @@ class RespRead final {
 
   NodeContext& context_;
   const std::shared_ptr<RespKeyspace> keyspace_;
-  Budget& connection_pins_;
+  Pins& connection_pins_;
   const std::string key_;
   const Want want_;
   std::function<void()> on_done_;

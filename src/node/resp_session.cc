@@ -23,7 +23,8 @@ net::ByteConnection::Options resp_connection_options(const NodeContext& context)
           .owned_bytes_all_max = context.limits.reply_bytes_all_max,
           .stall_limit = context.limits.stall_limit,
           .progress_bytes_min = context.limits.progress_bytes_min,
-          .turns = context.turns};
+          .turns = context.turns,
+          .messages = &context.messages};
 }
 
 std::string_view why_not_read(Code code) {
@@ -43,7 +44,7 @@ RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique
       stranger_(context.node, [this](const Error& why) { close(why); }),
       auth_timer_(context.node.loop, [this] { close(Error{Code::kTimeout, 0, "no AUTH came"}); }),
       refusal_timer_(context.node.loop, [this] { on_refusal_timer(); }),
-      pins_(context.node.pinned.bytes_max() / 100 * context.node.limits.connection_percent_max),
+      pins_(context.node.pinned.bytes_max() / 100 * context.node.limits.connection_percent_max, context.node.pinned),
       unfinished_(context.node.unfinished.bytes_max() / 100 * context.node.limits.connection_percent_max),
       ahead_(std::make_unique<std::byte[]>(kReadAheadBytes)),
       remove_timer_(context.node.loop, [this] { remove_some(); }),
@@ -51,7 +52,9 @@ RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique
       write_timer_(context.node.loop, [this] { close(Error{Code::kTimeout, 0, "a SET took too long"}); }),
       connection_(std::make_unique<net::ByteConnection>(context.node.loop, static_cast<net::ByteHandler&>(*this),
                                                         context.node.net, std::move(stream),
-                                                        resp_connection_options(context.node))) {}
+                                                        resp_connection_options(context.node))) {
+  pins_.taken = [this] { return connection_->taken_bytes(); };
+}
 
 RespSession::~RespSession() {
   connection_.reset();  // its queue gives values back to the budgets

@@ -183,7 +183,7 @@ class RespSession final : private net::ByteHandler {
   std::string name_;
   std::uint64_t commands_ = 0;  // that have come
 
-  Budget pins_;        // of the node's `pinned`
+  Pins pins_;          // of the node's `pinned`
   Budget unfinished_;  // of the node's `unfinished`
   wire::RespParser parser_;
   std::unique_ptr<std::byte[]> ahead_;  // what came and is not parsed yet

@@ -38,6 +38,7 @@ net::ConnectionOptions connection_options(const NodeContext& context) {
   options.owned_bytes_all_max = context.limits.reply_bytes_all_max;
   options.shaper = context.shaper;
   options.turns = context.turns;
+  options.messages = &context.messages;
   options.movers = context.movers;
   return options;
 }
@@ -81,6 +82,7 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
   connection_ = std::make_unique<net::Connection>(context.loop, static_cast<net::MessageHandler&>(*this), context.net,
                                                   std::move(switching), connection_options(context));
   pins_.on_room = [this] { schedule_pump(); };
+  pins_.taken = [this] { return connection_->taken_bytes() + views_.given_back_bytes(); };
 }
 
 Session::~Session() {

@@ -102,7 +102,7 @@ class Session final : private net::MessageHandler {
     bool idle_limited = false;  // the timer is the limit between two messages
     Time arrived{};
   };
-  // A REMOVE on its way. Its records go a slice at a time (SliceLine).
+  // A REMOVE on its way. Its records go a slice at a time (net::SliceLine).
   struct RunningRemove {
     TenantSlot slot;
     wire::Header header;
@@ -272,7 +272,7 @@ class Session final : private net::MessageHandler {
   std::vector<SharedNamespace> namespaces_;       // by the handle that the client knows; null = closed
 
   std::unique_ptr<Holdings> holdings_;  // outlives what is below; the next six are its
-  Budget& pins_;
+  Pins& pins_;
   Budget& lent_;
   Budget& kept_;
   Budget& kept_keys_;
@@ -291,16 +291,16 @@ class Session final : private net::MessageHandler {
   std::deque<Doubt> doubts_;    // in order of time
   io::Timer doubt_timer_;
   std::deque<RunningMatch> matches_;  // in order of arrival; small ones are answered before
-  SliceLine::User match_slices_;
+  net::SliceLine::User match_slices_;
   std::deque<RunningRemove> removes_;
-  SliceLine::User remove_slices_;
+  net::SliceLine::User remove_slices_;
   std::size_t removals_ = 0;  // REMOVEs that are answered when they are written
   std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // what the store calls back finds it gone
-  std::uint64_t receiving_put_ = 0;  // whose PUT data is coming in now; 0 = nobody's: it is discarded
-  std::uint64_t taking_put_ = 0;     // the same of PUT arena
-  Bytes taking_;                     // what of it is still to be copied from the arena
-  SliceLine::User arena_slices_;     // while that takes more than a turn
-  std::uint64_t taking_bytes_ = 0;   // all of it
+  std::uint64_t receiving_put_ = 0;    // whose PUT data is coming in now; 0 = nobody's: it is discarded
+  std::uint64_t taking_put_ = 0;       // the same of PUT arena
+  Bytes taking_;                       // what of it is still to be copied from the arena
+  net::SliceLine::User arena_slices_;  // while that takes more than a turn
+  std::uint64_t taking_bytes_ = 0;     // all of it
   io::Timer taken_timer_;
   std::uint64_t arena_taken_ = 0;                // messages
   std::uint64_t arena_told_ = 0;                 // of these, those that the client has been told of

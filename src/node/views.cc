@@ -47,6 +47,7 @@ Status Views::release(const wire::U64View& ids) {
     if (found == views_.end()) return fail(Code::kCorrupt, "a view is given back that this connection does not hold");
     View view = std::move(found->second);
     views_.erase(found);
+    if (view.unpin) given_back_bytes_ += view.bytes;
     end(view);
   }
   return {};

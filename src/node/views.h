@@ -38,6 +38,8 @@ class Views {
   // Ends all of them; all but those that the client keeps.
   void clear();
   void clear_passing();
+  // What the client has given back in time so far.
+  [[nodiscard]] std::uint64_t given_back_bytes() const noexcept { return given_back_bytes_; }
   // How many hold something, and how many of them the client keeps.
   [[nodiscard]] std::size_t held() const noexcept { return held_; }
   [[nodiscard]] std::size_t kept() const noexcept { return kept_; }
@@ -57,6 +59,7 @@ class Views {
   Time timer_at_ = kNever;
   std::unordered_map<std::uint64_t, View> views_;
   std::uint64_t next_id_ = 1;
+  std::uint64_t given_back_bytes_ = 0;
   std::size_t held_ = 0;
   std::size_t kept_ = 0;
 };

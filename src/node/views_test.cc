@@ -41,6 +41,7 @@ TEST_F(ViewsTest, AViewHoldsUntilItIsGivenBack) {
   ASSERT_TRUE(release({a}).has_value());
   EXPECT_EQ(held_bytes(), 0U);
   EXPECT_EQ(counters.views.value(), 0U);
+  EXPECT_EQ(views.given_back_bytes(), 200U);
 }
 
 TEST_F(ViewsTest, WhatIsNotHeldCannotBeGivenBack) {
@@ -63,6 +64,8 @@ TEST_F(ViewsTest, TimeEndsAViewAndALateClientIsForgivenOnce) {
   loop.run_for(Millis(60));
   EXPECT_EQ(ended, (std::vector{late, patient}));
   EXPECT_EQ(views.held(), 0U);
+  EXPECT_TRUE(release({patient}).has_value());
+  EXPECT_EQ(views.given_back_bytes(), 0U) << "in time";
 }
 
 TEST_F(ViewsTest, AnEarlierEndMovesTheTimer) {

@@ -55,6 +55,7 @@ class TlsStream final : public io::Stream {
   [[nodiscard]] int fd() const noexcept override { return beneath_->fd(); }
   [[nodiscard]] bool is_secure() const noexcept override { return true; }
   [[nodiscard]] std::size_t unsent() const noexcept override { return kept_bytes(); }
+  [[nodiscard]] std::size_t untaken() const noexcept override { return kept_bytes() + beneath_->untaken(); }
   [[nodiscard]] bool heard() const noexcept override { return shaken_; }
   [[nodiscard]] const io::PeerCertificate* peer_certificate() const noexcept override {
     return certificate_ ? &*certificate_ : nullptr;

@@ -8,6 +8,7 @@ a word.
 """
 
 import collections
+import hashlib
 import itertools
 import json
 import mmap
@@ -164,6 +165,29 @@ def deaf(attack):
     return {"bytes": sent}
 
 
+def deaf_crowd(attack):
+    """Many who each ask for little and never read, so that together they pin all there is; who is cut comes again."""
+    asks = b"".join(wire.get(KEYS[:KEY_BYTES], KEY_BYTES, 9 + n) for n in range(8))
+    peers, opened = [], 0
+    while attack.goes_on or opened == 0:
+        peers = [raw for raw in peers if raw.offer(wire.frame(wire.PING)) >= 0]
+        while len(peers) < 100:
+            peers.append(attack.opened())
+            peers[-1].send(asks)
+            opened += 1
+        time.sleep(0.02)
+    return {"opened": opened}
+
+
+def control(attack):
+    """Does nothing to the depot: computes without a pause, for what sharing the cores with an attacker costs."""
+    rounds = 0
+    while attack.goes_on:
+        hashlib.sha256(bytes(1 << 20))
+        rounds += 1
+    return {"rounds": rounds}
+
+
 def replays(attack):
     """The same ids again; leases, views, requests of others. What nobody may do ends the connection."""
     rounds = 0
@@ -308,8 +332,8 @@ def http(attack):
 
 
 ATTACKS = {attack.__name__: attack for attack in (
-    slow_loris, header_bombs, credits_ignored, endless_lookups, deaf, replays, namespaces, leases, unfinished_puts,
-    views, arenas, flood, http)} | hostile_resp.ATTACKS
+    control, slow_loris, header_bombs, credits_ignored, endless_lookups, deaf, deaf_crowd, replays, namespaces,
+    leases, unfinished_puts, views, arenas, flood, http)} | hostile_resp.ATTACKS
 
 
 # Clients of the depot's memory, to be killed at one step of its protocol: each says that it is there, then goes on.

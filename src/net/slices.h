@@ -1,7 +1,7 @@
-// SliceLine: work that takes longer than a turn of the loop may (matches and removals of many records, of all
-// sessions), cut into slices. One slice in a turn for the whole node, whoever has more at the end of the line again:
-// however many clients ask for much, the others wait for one slice of it. Owned by the node, which outlives its users;
-// belongs to its loop.
+// SliceLine: work that takes longer than a turn of the loop may (matches and removals of many records, messages that
+// come without a pause, of all sessions), cut into slices. One slice in a turn for all of a line, whoever has more at
+// its end again: however many clients ask for much, the others wait for one slice of it. Owned by the node, which
+// outlives its users; belongs to its loop.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 #include "io/loop.h"
 
-namespace kvd::node {
+namespace kvd::net {
 
 class SliceLine {
  public:
@@ -19,9 +19,7 @@ class SliceLine {
    public:
     // `slice` does a part of the work and returns whether there is more. It must not destroy the user.
     User(SliceLine& line, std::function<bool()> slice) : line_(line), slice_(std::move(slice)) {}
-    ~User() {
-      if (waits_) line_.line_.erase(place_);
-    }
+    ~User() { leave(); }
     User(const User&) = delete;
     User& operator=(const User&) = delete;
     // Goes to the end of the line, unless it stands there already. Never calls back.
@@ -30,6 +28,10 @@ class SliceLine {
       place_ = line_.line_.insert(line_.line_.end(), this);
       line_.timer_.arm(line_.loop_.now());
     }
+    void leave() noexcept {
+      if (std::exchange(waits_, false)) line_.line_.erase(place_);
+    }
+    [[nodiscard]] bool waits() const noexcept { return waits_; }
 
    private:
     friend class SliceLine;
@@ -58,4 +60,4 @@ class SliceLine {
   std::list<User*> line_;
 };
 
-}  // namespace kvd::node
+}  // namespace kvd::net

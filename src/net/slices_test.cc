@@ -1,11 +1,11 @@
-#include "node/slices.h"
+#include "net/slices.h"
 
 #include <memory>
 #include <string>
 
 #include <gtest/gtest.h>
 
-namespace kvd::node {
+namespace kvd::net {
 namespace {
 
 TEST(SliceLine, UsersTakeTurnsASliceEach) {
@@ -33,7 +33,13 @@ TEST(SliceLine, UsersTakeTurnsASliceEach) {
   b->enter();
   loop->run_once(Duration::zero());
   EXPECT_EQ(done, "abaab");
+  b->enter();
+  EXPECT_TRUE(b->waits());
+  b->leave();
+  EXPECT_FALSE(b->waits());
+  loop->run_once(Duration::zero());
+  EXPECT_EQ(done, "abaab") << "who has left has no turn";
 }
 
 }  // namespace
-}  // namespace kvd::node
+}  // namespace kvd::net
