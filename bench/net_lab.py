@@ -200,7 +200,8 @@ class NetLab:
         server = Service("raw-server", [self.programs / "kvd_net_driver", "raw-server"], self.bench.work / "raw.log")
         self._services.append(server)
         port = server.wait_for_line(r"listening on port (\d+)").group(1)
-        return Side("raw", "loop of send and recv, cold buffers, verifies puts", self.client("raw", "raw", port), (server.pid,))
+        title = "loop of send and recv, cold buffers, verifies puts"
+        return Side("raw", title, self.client("raw", "raw", port), (server.pid,))
 
     def _start_memcpy(self) -> Side:
         return Side("memcpy", "memcpy", self.client("memcpy", "memcpy"), ())
