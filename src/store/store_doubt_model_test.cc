@@ -37,14 +37,16 @@ class DoubtRun {
     if (random_.chance(1, 2)) kit_.options.index_records_max = 10 + random_.below(60);
     open();
     const std::uint64_t unread = doubtful();
-    for (std::uint64_t left = random_.below(60); left > 0; --left) step();
+    for (std::uint64_t left = random_.below(random_.chance(1, 3) ? 5 : 60); left > 0; --left) step();
     kit_.drive().set_fault_rates({});
     const bool abruptly = random_.chance(1, 3);
     if (!abruptly)
       kit_.loop.run_for(std::chrono::seconds(1));  // the flush behind removals, and all that is to be written
-    touched_ = touched_ || kit_.stats().segments_evicted.value() > 0 || doubtful() < unread;
+    // Or a put that finds nothing free is having one overwritten.
+    touched_ = touched_ || abruptly || kit_.stats().segments_evicted.value() > 0 || doubtful() < unread;
     ended_ = unread > 0 && doubtful() == 0;
-    abruptly ? kit_.kill(random_.next()) : end();
+    // A loss of power takes removals with it whose flush a device that is off does not answer.
+    abruptly || off() ? kit_.kill(random_.next()) : end();
     for (std::size_t device = 0; device < devices; ++device) kit_.drive(device).mend();
     kit_.options.index_records_max = 0;
     open();
@@ -67,11 +69,13 @@ class DoubtRun {
     if (random_.chance(1, 2)) return kit_.close();
     kit_.lose_power(random_.next(), static_cast<std::uint32_t>(random_.below(101)));
   }
-  std::uint64_t doubtful() {
+  std::uint64_t sum(auto DeviceStats::* figure) const {
     std::uint64_t sum = 0;
-    for (const auto& device : kit_.store->device_figures()) sum += device.stats->segments_doubtful.value();
+    for (const auto& device : kit_.store->device_figures()) sum += (device.stats->*figure).value();
     return sum;
   }
+  [[nodiscard]] std::uint64_t doubtful() const { return sum(&DeviceStats::segments_doubtful); }
+  [[nodiscard]] bool off() const { return sum(&DeviceStats::off) > 0; }
 
   void step() {
     const std::uint64_t n = random_.below(records_.size());
