@@ -15,15 +15,13 @@ LogWriter::LogWriter(Flash& flash, FlashDevice& device, Evictor& evictor, SyncQu
 }
 
 void LogWriter::reserve() {
-  closing_.reserve(kSegmentsReserved);
-  for (std::size_t i = 0; i < kSegmentsReserved; ++i) add_spare();
-}
-
-void LogWriter::add_spare() {
   const std::size_t records = flash_.records_per_segment();
-  spare_segments_.push_back(std::make_unique<OpenSegment>(flash_.segment_pages(), records));
-  spare_closings_.push_back(std::make_unique<Closing>());
-  spare_closings_.back()->footer.grow(footer_bytes(1, 1, records));
+  closing_.reserve(kSegmentsMax);
+  for (std::size_t i = 0; i < kSegmentsMax; ++i) {
+    spare_segments_.push_back(std::make_unique<OpenSegment>(flash_.segment_pages(), records));
+    spare_closings_.push_back(std::make_unique<Closing>());
+    spare_closings_.back()->footer.grow(footer_bytes(1, 1, records));
+  }
 }
 
 Frame* LogWriter::begin_frame() {
@@ -31,10 +29,10 @@ Frame* LogWriter::begin_frame() {
   const bool carrying = device_.tombstones.carrying();
   if (!carrying && index_waits()) return nullptr;
   if (current_ == nullptr) {
+    if (spare_segments_.empty()) return nullptr;
     const auto next = device_.segments.open_next(carrying);
     evictor_.maintain();
     if (!next) return nullptr;
-    if (spare_segments_.empty()) add_spare();
     current_ = std::move(spare_segments_.back());
     spare_segments_.pop_back();
     current_->reset(*next, flash_.segments.at(*next).generation);

@@ -25,7 +25,8 @@ class LogWriter {
  public:
   // Storage design: 4-8 of 1-4 MiB fill a drive's write queue.
   static constexpr std::size_t kFramesMax = OpenSegment::kFramesMax;
-  static constexpr std::size_t kSegmentsReserved = 3;  // open or closing, for which memory is taken at start
+  // Open or closing, which have memory of their own: a footer waits for a flush and is written beside frames.
+  static constexpr std::size_t kSegmentsMax = 4;
 
   // Called with each frame that was submitted, in order per segment; the frame is free again afterwards. Must not call
   // back into the writer.
@@ -39,8 +40,8 @@ class LogWriter {
   void on_frame(OnFrame callback) { on_frame_ = std::move(callback); }
 
   // An empty frame for the open segment; null when kFramesMax are in flight, no segment is ready (one is being made
-  // so), the index is full until one is sealed, or the device is off. While tombstones wait to be carried over the last
-  // ready segment may be opened, too. Ends with submit() or give_back().
+  // so), kSegmentsMax are not sealed yet, the index is full until one is sealed, or the device is off. While tombstones
+  // wait to be carried over the last ready segment may be opened, too. Ends with submit() or give_back().
   Frame* begin_frame();
   void submit(Frame& frame);
   void give_back(Frame& frame);
@@ -64,7 +65,6 @@ class LogWriter {
   };
 
   [[nodiscard]] bool index_waits() const;
-  void add_spare();
   [[nodiscard]] bool without_footer(const OpenSegment& segment) const;
   void frame_done(Frame& frame, const Status& status);
   void settle(OpenSegment& segment);  // reports frames in order

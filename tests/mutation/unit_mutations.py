@@ -210,6 +210,8 @@ MUTATIONS = [
      "kvd_client_test", "OpTableTest.AWaiterOfALayerSleepsUntilThatLayer"),
     ("who sleeps for a slot's last operation is not woken with its next", "src/client/event_count.cc",
      "channels == kAllChannels || ", "", "kvd_client_test", "EventCount.*"),
+    ("segments that wait for their footers have no bound", "src/store/log_writer.h",
+     "kSegmentsMax = 4;", "kSegmentsMax = 7;", "kvd_store_test", "FlashTest.SegmentsThatWait*"),
     ("a put is told before its first bytes are hashed", "src/client/core.cc",
      "  if (!running.pumping || running.channel->arena() != nullptr) connection.flush();\n", "  connection.flush();\n",
      "kvd_client_test", "Core.APutGoesOut*"),
