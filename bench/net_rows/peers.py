@@ -4,9 +4,9 @@
 belongs. All clients verify each value with xxh3. A put of ours stores new keys into a pool that is full; one of theirs
 replaces the value of a key.
 
-Of puts there is a limit beside them, which has no goal: a loop of send and recv whose client hashes and whose server
-verifies each slab, as a depot's do and the peers' do not. Where the loop is behind a peer, what is behind is the
-verification.
+Beside puts there is, without a goal, a plain loop of send and recv whose client hashes and whose server verifies each
+slab, as a depot's do and the peers' do not. It tells what verification costs who does nothing clever, and is no upper
+limit: it hashes a request before it sends the first byte of it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def loop_cpu(size: Size, peer: str) -> str:
     return f"verifying_loop_put_{size.name}_server_cpu_over_{peer}"
 
 
-def names_of_limit(size: Size) -> list[str]:
+def names_of_loop(size: Size) -> list[str]:
     return [over_loop(size), *(name(size, peer) for peer in PEERS for name in (loop_over, loop_cpu))]
 
 
 def names_of(verb: str, size: Size) -> list[str]:
     names = [name(verb, size, peer) for peer in PEERS for name in (over, server_cpu)]
-    return names + names_of_limit(size) if verb == "put" else names
+    return names + names_of_loop(size) if verb == "put" else names
 
 
 NAMES = tuple(name for verb in VERBS for size in SIZES for name in names_of(verb, size))
@@ -80,7 +80,7 @@ def available(lab: NetLab, bench: Bench, verb: str, size: Size) -> dict[str, Sid
 
 def against_peers(lab: NetLab, bench: Bench, verb: str, size: Size) -> None:
     sides = {"ours": lab.side("ours"), **available(lab, bench, verb, size)}
-    if verb == "put" and bench.wants(*names_of_limit(size)):
+    if verb == "put" and bench.wants(*names_of_loop(size)):
         sides["loop"] = lab.side("raw")
     # Of one request under way two were worse for everybody; a pipeline of a batch is the same for all.
     words = (verb, size.batch, size.depth, lab.run_s)
@@ -99,7 +99,7 @@ def against_peers(lab: NetLab, bench: Bench, verb: str, size: Size) -> None:
     for peer, arm in arms.items():
         cpu = {"peer_cpu_s_per_gb": {"client": arm.client, "server": arm.server}}
         if loop:
-            limit_against(bench, size, peer, sides[peer].title, figures, loop, arm)
+            loop_against(bench, size, peer, sides[peer].title, figures, loop, arm)
         bench.ratio(over(verb, size, peer), ours=figures["ours"], theirs=figures[peer], unit="GB/s",
                     form="ours/theirs", better="higher", goal=1.0, peer=sides[peer].title, **what, **cpu)
         rounds = slice(-len(figures["ours"]), None)
@@ -110,7 +110,7 @@ def against_peers(lab: NetLab, bench: Bench, verb: str, size: Size) -> None:
                                                                     arm.client[rounds], arm.server[rounds])), 3))
 
 
-def limit_against(bench: Bench, size: Size, peer: str, title: str, figures: dict, loop: Cpu, arm: Cpu) -> None:
+def loop_against(bench: Bench, size: Size, peer: str, title: str, figures: dict, loop: Cpu, arm: Cpu) -> None:
     """The loop that verifies as ours, the peer as theirs."""
     what = {"connections": 1, "batch": size.batch, "depth": size.depth, "tier": "DRAM, verified by the loop only",
             "command": f"kvd_net_driver raw, {peer}'s client: put {size.batch} {size.depth}"}

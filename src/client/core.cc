@@ -181,8 +181,9 @@ void Core::send_request(Op& op, Running& running) {
   connection.send({.head = std::move(frame), .body = {}, .on_done = {}});
   running.sent = true;
   if (running.put != nullptr) on_layers(running);
-  // A put that has something to send goes out with the first of it, in one call.
-  if (!running.pumping || running.channel->arena() != nullptr) connection.flush();
+  // A put that has something to send goes out with the first of it, in one call, unless that has to wait.
+  const bool goes_on = running.put != nullptr && running.put->ready() && running.channel->arena() == nullptr;
+  if (!goes_on || connection.congested()) connection.flush();
 }
 
 wire::Buffer Core::request_frame(const Op& op, std::uint32_t handle, std::uint32_t left_ms) const {

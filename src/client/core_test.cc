@@ -184,6 +184,15 @@ TEST(Core, APutGoesOutWithTheFirstOfItsBytes) {
   EXPECT_EQ(rig.state.net.send_calls.value() - alone, 1U);
 }
 
+// They are begun in one turn.
+TEST(Core, PutsWhoseHeadsFillTheLineAreSent) {
+  CoreRig rig({.ops_max = 16, .layers = 1, .slab_bytes = 64, .keys = 4096, .key_bytes = 64});
+  rig.fill_source();
+  std::vector<OpId> puts;
+  for (int i = 0; i < 12; ++i) puts.push_back(rig.put());  // 3 MiB of keys
+  for (const OpId put : puts) EXPECT_EQ(rig.finish(put).code, Code::kOk);
+}
+
 TEST(Core, ALongPutTravelsInPartsThatNeedNotEndWithALayer) {
   CoreRig rig({.slab_bytes = 96 << 10});  // two slabs a message, three keys a layer
   rig.fill_source();

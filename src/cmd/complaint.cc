@@ -8,14 +8,18 @@ namespace kvd::cmd {
 
 std::string in_one_line(std::string_view text) {
   std::string line;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if (text[i] == '\n') {
       line += "\\n";
     } else if (byte < 0x20 || byte == 0x7f) {
       line += fmt::format("\\x{:02x}", byte);
+    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {  // U+0080 to U+009F
+      line += fmt::format("\\x{:02x}", next);
+      ++i;
     } else {
-      line += c;
+      line += text[i];
     }
   }
   return line;

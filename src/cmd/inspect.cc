@@ -163,7 +163,7 @@ int inspect_record(const StoreFiles& files, const InspectFlags& flags) {
       *std::ranges::max_element(found, {}, [](const auto& r) { return std::pair(r.live, r.descriptor.put_seq); });
   const std::string payload = payload_of(files, chosen, foreign, why);
   if (!why.empty()) {
-    fmt::print(stderr, "kvdepot: error: {}\n", why);
+    complain(why);
     return kDamaged;
   }
   if (flags.out != "-")

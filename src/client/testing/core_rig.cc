@@ -95,7 +95,8 @@ std::vector<std::uint64_t> CoreRig::entered_bytes() {
 std::vector<std::byte> CoreRig::key_list() const {
   std::vector<std::byte> keys;
   for (std::size_t i = 0; i < options.keys; ++i) {
-    const std::string key = "key" + std::to_string(i % 10) + std::to_string(i / 10);
+    std::string key = "key" + std::to_string(i % 10) + std::to_string(i / 10);
+    key.resize(options.key_bytes, '.');
     const Bytes bytes = as_bytes(key);
     keys.insert(keys.end(), bytes.begin(), bytes.end());
   }
@@ -129,7 +130,7 @@ OpId CoreRig::get(Deadline deadline, bool stop_at_first_failure) {
   const auto blocks = block_offsets();
   return submit(make_get(namespaces, regions,
                          {.ns = ns,
-                          .keys = {.bytes = keys, .key_bytes = 5},
+                          .keys = {.bytes = keys, .key_bytes = options.key_bytes},
                           .dest = {.region = region, .layer_offset = layers, .block_offset = blocks, .runs = {}},
                           .stop_at_first_failure = stop_at_first_failure,
                           .deadline = deadline}));
@@ -138,7 +139,7 @@ OpId CoreRig::get(Deadline deadline, bool stop_at_first_failure) {
 OpId CoreRig::borrow(bool verify, Duration hold, bool stop_at_first_failure) {
   const auto keys = key_list();
   return submit(make_borrow(namespaces, {.ns = ns,
-                                         .keys = {.bytes = keys, .key_bytes = 5},
+                                         .keys = {.bytes = keys, .key_bytes = options.key_bytes},
                                          .verify = verify,
                                          .hold = std::chrono::duration_cast<std::chrono::milliseconds>(hold),
                                          .stop_at_first_failure = stop_at_first_failure,
@@ -151,7 +152,7 @@ OpId CoreRig::put(bool whole, Deadline deadline) {
   const auto blocks = block_offsets();
   return submit(make_put(namespaces, regions,
                          {.ns = ns,
-                          .keys = {.bytes = keys, .key_bytes = 5},
+                          .keys = {.bytes = keys, .key_bytes = options.key_bytes},
                           .src = {.region = region, .layer_offset = layers, .block_offset = blocks, .runs = {}},
                           .whole = whole,
                           .deadline = deadline}));
@@ -163,7 +164,7 @@ OpId CoreRig::match(Deadline deadline, std::uint32_t lease_ms) {
   return submit(make_match(namespaces, {.ns = ns,
                                         .shards = {&zero, 1},
                                         .groups = {&zero, 1},
-                                        .keys = {.bytes = keys, .key_bytes = 5},
+                                        .keys = {.bytes = keys, .key_bytes = options.key_bytes},
                                         .lease_ms = lease_ms,
                                         .deadline = deadline}));
 }
@@ -171,7 +172,7 @@ OpId CoreRig::match(Deadline deadline, std::uint32_t lease_ms) {
 OpId CoreRig::remove() {
   const auto keys = key_list();
   const std::uint16_t zero = 0;
-  return submit(make_remove(namespaces, ns, {&zero, 1}, {&zero, 1}, {.bytes = keys, .key_bytes = 5},
+  return submit(make_remove(namespaces, ns, {&zero, 1}, {&zero, 1}, {.bytes = keys, .key_bytes = options.key_bytes},
                             {.total = {}, .progress = {}}));
 }
 

@@ -27,9 +27,10 @@ struct RigOptions {
   bool connect = true;  // start and wait until both channels are ready
   std::uint16_t layers = 4;
   std::uint32_t slab_bytes = 4096;
-  std::size_t keys = 3;        // keys "key0", "key1", ... of the requests below
-  bool shared_memory = false;  // straight to the depot, not through the proxy, which carries no descriptors
-  bool tcp = false;            // the depot listens on a port
+  std::size_t keys = 3;         // keys "key0", "key1", ... of the requests below
+  std::uint16_t key_bytes = 5;  // of each; for up to 100 of them
+  bool shared_memory = false;   // straight to the depot, not through the proxy, which carries no descriptors
+  bool tcp = false;             // the depot listens on a port
   std::function<Result<std::string>()> token{};  // as ChannelOptions::token
 };
 
