@@ -61,26 +61,27 @@ class Budget {
     return Share(*this, bytes);
   }
   // Whether somebody who holds `own` of it may take `bytes` more and leave others theirs. Who holds something has at
-  // most four times of what is left, so that of n who want everything none gets more than 4 / (4 n + 1), and there is
-  // always something left; who holds nothing takes what there is, but large shares leave an eighth to small ones (a
-  // 64th at most). Refusing is remembered as in has_room().
-  [[nodiscard]] bool is_fair(std::uint64_t own, std::uint64_t bytes) {
+  // most four times of what is left beside `kept`, so that of n who want everything none gets more than 4 / (4 n + 1),
+  // and there is always something left; who holds nothing takes what there is, but large shares leave an eighth to
+  // small ones (a 64th at most). Refusing is remembered as in has_room().
+  [[nodiscard]] bool is_fair(std::uint64_t own, std::uint64_t bytes, std::uint64_t kept = 0) {
     if (used_bytes_ == 0) return true;
     if (used_bytes_ <= bytes_max_ && bytes <= bytes_max_ - used_bytes_) {
       const std::uint64_t left = bytes_max_ - used_bytes_ - bytes;
-      const bool fair = own > 0 ? own + bytes <= 4 * left : bytes <= bytes_max_ / 64 || left >= bytes_max_ / 8;
+      const bool fair = own > 0 ? left >= kept && own + bytes <= 4 * (left - kept)
+                                : bytes <= bytes_max_ / 64 || left >= bytes_max_ / 8;
       if (fair) return true;
     }
     wanted_ = true;
     return false;
   }
-  // Whether a sixteenth is left behind `bytes` more, or nothing is taken. Refusing is remembered as in has_room().
-  [[nodiscard]] bool leaves_some(std::uint64_t bytes) {
-    const std::uint64_t max = bytes_max_ - bytes_max_ / 16;
-    if (used_bytes_ == 0 || (bytes <= max && used_bytes_ <= max - bytes)) return true;
-    wanted_ = true;
-    return false;
+  // Whether `kept` are left behind `bytes` more, or nothing is taken.
+  [[nodiscard]] bool leaves(std::uint64_t kept, std::uint64_t bytes) const noexcept {
+    const std::uint64_t max = bytes_max_ - std::min(kept, bytes_max_);
+    return used_bytes_ == 0 || (bytes <= max && used_bytes_ <= max - bytes);
   }
+  // As if has_room() had said no.
+  void remember_refusal() noexcept { wanted_ = true; }
   // Shares that are held stay, also when they are more than that.
   void set_max(std::uint64_t bytes) noexcept { bytes_max_ = bytes; }
   [[nodiscard]] std::uint64_t bytes_max() const noexcept { return bytes_max_; }

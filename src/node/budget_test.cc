@@ -1,6 +1,9 @@
 #include "node/budget.h"
 
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -47,6 +50,9 @@ TEST(Budget, WhoWantsEverythingLeavesOthersTheirs) {
   EXPECT_FALSE(budget.is_fair(0, 11));
   EXPECT_TRUE(budget.is_fair(0, 10));
   EXPECT_TRUE(budget.is_fair(10, 62));
+  EXPECT_TRUE(budget.is_fair(10, 46, 20)) << "of what is left, 20 are for who holds nothing";
+  EXPECT_FALSE(budget.is_fair(10, 47, 20));
+  EXPECT_FALSE(budget.is_fair(10, 10, 71));
   EXPECT_FALSE(budget.is_fair(10, 63));
   EXPECT_FALSE(budget.is_fair(10, 81)) << "there is no room";
   int told = 0;
@@ -82,10 +88,8 @@ TEST(Pins, TheLastIsForThoseWhoHaveTakenAsMuch) {
   EXPECT_TRUE(pins.may_take(21));
   EXPECT_FALSE(pins.may_take(26)) << "nor much at a time";
   const Budget::Share own = pins.take(10), of_node = node.take(10);
-  taken = 30;
-  EXPECT_FALSE(pins.may_take(21)) << "with what it holds";
-  taken = 31;
-  EXPECT_TRUE(pins.may_take(21));
+  taken = 1000;
+  EXPECT_FALSE(pins.may_take(21)) << "who holds some leaves it to those who hold nothing";
   int told = 0;
   node.on_room = [&told] { ++told; };
   EXPECT_FALSE(pins.may_take(791)) << "of its own there is less";
@@ -94,6 +98,63 @@ TEST(Pins, TheLastIsForThoseWhoHaveTakenAsMuch) {
   others.release();
   EXPECT_EQ(told, 1) << "who was refused is told";
 }
+
+// Readers who want everything, beside one that comes.
+class CrowdTest : public testing::TestWithParam<std::size_t> {
+ protected:
+  static constexpr std::uint64_t kGetBytes = 1024;
+
+  struct Reader {
+    explicit Reader(Budget& node) : pins(node.bytes_max() / 2, node) {
+      pins.taken = [] { return UINT64_MAX; };
+    }
+    Pins pins;
+    std::deque<Budget::Share> of_pins, of_node;
+  };
+
+  void add_readers(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) readers_.push_back(std::make_unique<Reader>(node_));
+  }
+  void fill(Reader& reader) {
+    while (reader.pins.may_take(kGetBytes)) {
+      reader.of_pins.push_back(reader.pins.take(kGetBytes));
+      reader.of_node.push_back(node_.take(kGetBytes));
+    }
+  }
+  // The oldest of its GETs has ended.
+  static void end_one(Reader& reader) {
+    if (reader.of_pins.empty()) return;
+    reader.of_pins.pop_front();
+    reader.of_node.pop_front();
+  }
+  // One GET of each ends, and it asks for what it gets.
+  void go_round() {
+    for (const auto& reader : readers_) {
+      end_one(*reader);
+      fill(*reader);
+    }
+  }
+
+  Budget node_{1024 * kGetBytes};
+  std::vector<std::unique_ptr<Reader>> readers_;
+};
+
+TEST_P(CrowdTest, WhoComesHasItsTurnBesideReadersWhoWantEverything) {
+  add_readers(GetParam());
+  for (int i = 0; i < 2000; ++i) go_round();
+  EXPECT_GE(node_.used(), node_.bytes_max() / 2);
+  Pins newcomer(node_.bytes_max() / 2, node_);
+  bool had = newcomer.may_take(kGetBytes);
+  for (std::size_t i = 0; i < 1000 && !had; ++i) {
+    Reader& reader = *readers_[i % readers_.size()];
+    end_one(reader);
+    had = newcomer.may_take(kGetBytes);  // told first: it waits for longest
+    fill(reader);
+  }
+  EXPECT_TRUE(had) << node_.used() << " of " << node_.bytes_max();
+}
+
+INSTANTIATE_TEST_SUITE_P(Readers, CrowdTest, testing::Values(1, 2, 4, 8, 64, 100));
 
 }  // namespace
 }  // namespace kvd::node

@@ -3,8 +3,11 @@
 namespace kvd::node {
 
 bool Pins::may_take(std::uint64_t bytes) {
-  if (!has_room(bytes) || !node_.has_room(bytes) || !node_.is_fair(used(), bytes)) return false;
-  return node_.leaves_some(bytes) || (taken && taken() >= used() + bytes);
+  const std::uint64_t last = node_.bytes_max() / 16;
+  if (!has_room(bytes) || !node_.has_room(bytes) || !node_.is_fair(used(), bytes, last)) return false;
+  if (node_.leaves(last, bytes) || (taken && taken() >= bytes)) return true;
+  node_.remember_refusal();
+  return false;
 }
 
 }  // namespace kvd::node

@@ -1,6 +1,7 @@
 // Clients that have asked for parts of the pool and do not read them, beside one that waits for room.
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -100,6 +101,25 @@ TEST_F(StuckTest, WhoHasReadBeforeGetsBesideThoseWhoDoNot) {
   EXPECT_EQ(connected(), deaf_.size());
   deaf_.clear();
   EXPECT_TRUE(rig_->until([&] { return newcomer->peer().received.size() > before; }));
+}
+
+TEST_F(StuckTest, WhoReadsWhileItsGetWaitsIsAskedAgain) {
+  start(std::chrono::hours(1));
+  const Records records(small_namespace(2, 352 << 10));
+  ASSERT_TRUE(rig_->put_all(records, 0, 1));
+  const auto newcomer = rig_->connect();
+  ASSERT_EQ(newcomer->open(records.ns()), 0U);
+  fill();
+  const auto has_body = [](const net::Received& message) { return !message.payload.empty(); };
+  const std::uint64_t get = newcomer->new_id();
+  newcomer->send(Records::get(get, 0, 0, 1));
+  for (std::size_t read = 0; read < 2 * kValueBytes;) {
+    const net::Received reply = newcomer->call(wire::frame({.request_id = newcomer->new_id()}, wire::Stats{}));
+    if (reply.header.request_id == get) break;
+    read += reply.meta.size();
+  }
+  EXPECT_TRUE(rig_->until([&] { return std::ranges::any_of(newcomer->peer().received, has_body); }));
+  EXPECT_EQ(connected(), deaf_.size()) << "nobody was cut";
 }
 
 TEST_F(StuckTest, ARedisClientThatHasReadBeforeGetsBesideThoseWhoDoNot) {
