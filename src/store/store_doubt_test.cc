@@ -1,6 +1,7 @@
 // Tests of segments whose headers cannot be read at a start and can at the next, on simulated disks: what was removed
 // or replaced meanwhile does not come back from there, and what nobody touched does.
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -273,6 +274,16 @@ class DoubtDevicesTest : public DoubtTest {
     ASSERT_EQ(doubtful(1), 5u);
     ASSERT_EQ(kit_.lookup(last_), Tier::kNone);
   }
+  // Other records take the place in the pool of all that was put before.
+  void let_go() {
+    for (std::uint64_t n = 1'000; n < 1'080; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  }
+  std::optional<Code> await(std::uint64_t number, AckLevel level, Duration limit = Millis(100)) {
+    const auto told = std::make_shared<std::optional<Code>>();
+    kit_.store->await(kit_.ns, id_of(number), level, [told](const Status& status) { *told = code_of(status); });
+    kit_.loop.run_until([&] { return told->has_value(); }, limit);
+    return *told;
+  }
   void start_both() {
     kit_.kill();
     for (std::size_t device : {0u, 1u}) kit_.drive(device).mend();
@@ -300,6 +311,51 @@ TEST_F(DoubtDevicesTest, WhereTheirDeviceIsOffARemovalSaysSo) {
   kit_.loop.run_for(seconds(20));
   EXPECT_EQ(await_removals(), Code::kOk) << "it is back";
   EXPECT_EQ(doubtful(1), 0u);
+}
+
+// Wherever the image is by then. What replaced nothing is as safe as ever.
+TEST_F(DoubtDevicesTest, AReplacementThatThePoolHasLetGoIsAcknowledgedBehindThem) {
+  start_unread_second();
+  for (std::uint32_t s = 0; s < 5; ++s) kit_.drive(1).hold_back(at(s), kPageBytes, seconds(2));
+  ASSERT_TRUE(kit_.replace(last_, 2));
+  let_go();
+  ASSERT_EQ(kit_.lookup(last_), Tier::kFlash);
+  ASSERT_EQ(kit_.lookup(1'000), Tier::kFlash);
+  for (const AckLevel level : {AckLevel::kWritten, AckLevel::kSynced}) {
+    ASSERT_GT(doubtful(1), 0u);
+    EXPECT_EQ(await(1'000, level, Millis(50)), Code::kOk);
+    EXPECT_EQ(await(last_, level, Millis(50)), std::nullopt);
+  }
+  kit_.loop.run_until([&] { return doubtful(1) == 0; }, seconds(20));
+  EXPECT_EQ(await(last_, AckLevel::kWritten, Millis(50)), Code::kOk);
+}
+
+TEST_F(DoubtDevicesTest, WhereTheirDeviceIsOffAReplacementThatThePoolHasLetGoIsNotAcknowledged) {
+  start_unread_second();
+  kit_.drive(1).stall(UINT64_MAX, Duration::max());
+  EXPECT_EQ(code_of(kit_.replace(last_, 2, AckLevel::kWritten)), Code::kIo);
+  kit_.loop.run_for(seconds(60));
+  let_go();
+  ASSERT_EQ(kit_.lookup(last_), Tier::kFlash);
+  ASSERT_EQ(kit_.lookup(1'000), Tier::kFlash);
+  EXPECT_EQ(await(1'000, AckLevel::kWritten), Code::kOk);
+  EXPECT_EQ(await(last_, AckLevel::kWritten), Code::kIo);
+  EXPECT_EQ(await(last_, AckLevel::kSynced), Code::kIo);
+}
+
+TEST_F(DoubtDevicesTest, SoBesideADeviceThatWasNotRead) {
+  start_unread_second();
+  kit_.kill();
+  for (std::size_t device : {0u, 1u}) kit_.drive(device).mend();
+  for (std::uint32_t s = 1; s < 24; ++s) kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, at(s), kPageBytes);
+  open();
+  ASSERT_EQ(kit_.store->device_figures()[1].stats->off.value(), 1u);
+  EXPECT_EQ(code_of(kit_.replace(last_, 2, AckLevel::kWritten)), Code::kIo);
+  let_go();
+  ASSERT_EQ(kit_.lookup(last_), Tier::kFlash);
+  ASSERT_EQ(kit_.lookup(1'000), Tier::kFlash);
+  EXPECT_EQ(await(1'000, AckLevel::kWritten), Code::kOk);
+  EXPECT_EQ(await(last_, AckLevel::kWritten), Code::kIo);
 }
 
 // What lies on the first device may be all that tells of an older copy on the second.
