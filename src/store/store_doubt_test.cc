@@ -112,6 +112,16 @@ TEST_F(DoubtTest, WhatWasReplacedMeanwhileDoesNotComeBackWhenItsSuccessorIsGiven
   EXPECT_EQ(kit_.lookup(last_), Tier::kNone);
 }
 
+// They may hold records of it: nobody has read them.
+TEST_F(DoubtTest, ARemovalOfAGroupThatNobodyKnowsEndsThem) {
+  open();
+  fill();
+  start_unread();
+  EXPECT_FALSE(kit_.store->remove(kit_.ns, id_of(last_, 1)));
+  EXPECT_EQ(await_removals(), Code::kOk);
+  EXPECT_EQ(doubtful(), 0u);
+}
+
 // Neither does what was removed before, when the segment with its tombstone is given up.
 TEST_F(DoubtTest, WhatWasRemovedBeforeDoesNotComeBackWhenItsTombstoneIsGivenUp) {
   open();
