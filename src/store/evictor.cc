@@ -417,7 +417,8 @@ void Evictor::retry(Task& task) {
   const bool waited_for = device_.tombstones.awaits_end(task.segment) ||
                           (task.doubtful && flash_.doubts_end);  // nobody's removal may hang on it
   ++task.failures;
-  if (++failures_ >= kFailuresMax || (waited_for && task.failures >= kFailuresMax))
+  if (!retry_.armed()) ++failures_;  // once for all that fail until the next try
+  if (failures_ >= kFailuresMax || (waited_for && task.failures >= kFailuresMax))
     return device_.health.turn_off("no segment can be prepared");
   if (!retry_.armed()) retry_.arm_in(kRetryDelay);
 }

@@ -141,7 +141,7 @@ class Evictor {
   std::vector<ReplacedPlace> surplus_;        // uses of segments that are to be given up
   bool discards_;                             // the disk takes them
   bool discarding_ = false;                   // one is under way
-  std::uint32_t failures_ = 0;                // since a segment became ready
+  std::uint32_t failures_ = 0;                // rounds of tries with one, since a segment was prepared
   io::Timer sweep_;
   io::Timer retry_;
 };

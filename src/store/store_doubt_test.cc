@@ -241,6 +241,22 @@ TEST_F(DoubtTest, APassingErrorOfAnOverwriteIsTriedAgain) {
   EXPECT_EQ(kit_.lookup(last_), Tier::kNone);
 }
 
+// That several fail together counts once.
+TEST_F(DoubtTest, APassingErrorOfSeveralOverwritesTurnsNothingOff) {
+  open();
+  fill();
+  start_unread();
+  kit_.loop.run_for(std::chrono::minutes(5));  // the errors of the start count no more
+  for (std::uint32_t s = 0; s < 4; ++s) kit_.drive().wear_out(io::DiskOp::Kind::kWrite, at(s), kPageBytes);
+  kit_.remove(last_);
+  EXPECT_FALSE(await_removals(Millis(2'500)).has_value());
+  EXPECT_GE(kit_.log.count("could not be prepared; trying again"), 12u);
+  kit_.drive().mend();
+  kit_.loop.run_for(seconds(3));
+  EXPECT_EQ(answer_, Code::kOk);
+  EXPECT_EQ(kit_.stats().tier_outages.value(), 0u);
+}
+
 // Segments behind the new end go with the file only when nothing can be found there.
 TEST_F(DoubtTest, AStoreWithThemCanBeMadeSmaller) {
   open();

@@ -354,6 +354,8 @@ MUTATIONS = [
      "  if (flash_.unsure(hash)) return true;\n", "", "kvd_store_test", "DoubtDevicesTest.*"),
     ("what is given up does not wait for segments in doubt", "src/store/evictor.cc",
      "  if (flash_.in_doubt()) return;\n", "", "kvd_store_test", "DoubtTest.*:DoubtDevicesTest.*"),
+    ("each of several headers that fail together counts as a failure of the device", "src/store/evictor.cc",
+     "  if (!retry_.armed()) ++failures_;", "  ++failures_;", "kvd_store_test", "DoubtTest.*"),
     ("a store is made smaller beside segments in doubt", "src/store/store_open.cc",
      "  while (device.doubtful > 0 && device.health.on() && drain_ == nullptr) loop_.run_once(Duration::max());\n", "",
      "kvd_store_test", "DoubtTest.*"),
