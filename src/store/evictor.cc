@@ -25,7 +25,7 @@ void Evictor::reserve() {
   for (auto* list : {&tasks_, &spare_}) list->reserve(kTasksReserved);
   while (spare_.size() < kTasksReserved) {
     add_spare();
-    if (spare_.size() > kReadyWanted) spare_.back()->content.reserve(flash_.records_per_segment());
+    if (spare_.size() > kTasksReserved - kTasksMax) spare_.back()->content.reserve(flash_.records_per_segment());
   }
   footer_area_.grow(std::max(footer_tail(), footer_bytes(1, 1, flash_.records_per_segment())));
   footer_.content.reserve(flash_.records_per_segment());
