@@ -357,8 +357,9 @@ void Demoter::record_written(DeviceLog& log, PoolRecord& record, const FlashPlac
   std::vector<ReplacedPlace> copies = flash_.take_strays(record.key.hash);
   if (outdated.generation != 0) copies.push_back({outdated.segment, outdated.generation});
   std::vector<Tombstone> elsewhere = flash_.replaced_by(record, place, copies);
-  record.ends_elsewhere = std::ranges::any_of(elsewhere, [](const Tombstone& t) { return !t.outdates; }) ||
-                          (record.replaces && flash_.something_unknown());
+  const bool unsure = record.replaces && flash_.something_unknown();
+  if (unsure) flash_.note_unsure(record.key.hash);
+  record.ends_elsewhere = unsure || std::ranges::any_of(elsewhere, [](const Tombstone& t) { return !t.outdates; });
   end_elsewhere(log, std::move(elsewhere));
   record.missed = false;
   uncount(record);

@@ -45,9 +45,11 @@ void Demoter::acknowledge(const RecordKey& key, const FlashPlace& place, AckLeve
   log_of(place).syncs.request(std::move(on_ack));
 }
 
-// Whether a copy on another device may be older and is not ended yet: the image may have left the pool since the put,
-// and `ends_elsewhere` with it. Or the copy is as good, which costs a wait that need not be.
+// Whether a copy on another device, or one that nobody has seen, may be older and is not ended yet: the image may have
+// left the pool since the put, and `ends_elsewhere` with it. Or the copy is as good, which costs a wait that need not
+// be.
 bool Demoter::older_elsewhere(std::uint64_t hash, const FlashPlace& place) const {
+  if (flash_.unsure(hash)) return true;
   return std::ranges::any_of(logs_, [&](const auto& log) {
     const FlashDevice& device = log->device;
     if (&device == &flash_.device_of(place.segment)) return false;

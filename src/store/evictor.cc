@@ -25,7 +25,7 @@ void Evictor::reserve() {
   for (auto* list : {&tasks_, &spare_}) list->reserve(kTasksReserved);
   while (spare_.size() < kTasksReserved) {
     add_spare();
-    if (spare_.size() > kReadyWanted) spare_.back()->content.reserve(flash_.records_per_segment());
+    if (spare_.size() > kTasksReserved - kTasksMax) spare_.back()->content.reserve(flash_.records_per_segment());
   }
   footer_area_.grow(std::max(footer_tail(), footer_bytes(1, 1, flash_.records_per_segment())));
   footer_.content.reserve(flash_.records_per_segment());
@@ -417,7 +417,8 @@ void Evictor::retry(Task& task) {
   const bool waited_for = device_.tombstones.awaits_end(task.segment) ||
                           (task.doubtful && flash_.doubts_end);  // nobody's removal may hang on it
   ++task.failures;
-  if (++failures_ >= kFailuresMax || (waited_for && task.failures >= kFailuresMax))
+  if (!retry_.armed()) ++failures_;  // once for all that fail until the next try
+  if (failures_ >= kFailuresMax || (waited_for && task.failures >= kFailuresMax))
     return device_.health.turn_off("no segment can be prepared");
   if (!retry_.armed()) retry_.arm_in(kRetryDelay);
 }

@@ -31,7 +31,9 @@ class Evictor {
   static constexpr std::uint32_t kReadyWanted = 2;        // one to open next, one that stays (Segments::open_next)
   static constexpr std::size_t kTasksMax = 4;             // segments being given up at once
   static constexpr std::size_t kBufferKeptMax = 4 << 20;  // of a footer that was read; its length may be damaged
-  static constexpr std::size_t kTasksReserved = kTasksMax + kReadyWanted;  // for which memory is taken at start
+  // For which memory is taken at start: segments being given up, others being prepared and doubtful ones, which what is
+  // given up waits for.
+  static constexpr std::size_t kTasksReserved = kTasksMax + kReadyWanted + kTasksMax;
   static constexpr std::uint64_t kSweepBuckets = 64 << 10;  // 4 MiB of index per turn of the loop: about 1 ms
   static constexpr std::uint64_t kDiscardBytes = 64 << 20;  // of one discard; other operations may wait behind it
   static constexpr std::uint32_t kFailuresMax =
@@ -141,7 +143,7 @@ class Evictor {
   std::vector<ReplacedPlace> surplus_;        // uses of segments that are to be given up
   bool discards_;                             // the disk takes them
   bool discarding_ = false;                   // one is under way
-  std::uint32_t failures_ = 0;                // since a segment became ready
+  std::uint32_t failures_ = 0;                // rounds of tries with one, since a segment was prepared
   io::Timer sweep_;
   io::Timer retry_;
 };

@@ -27,7 +27,8 @@ Flash::Flash(io::Loop& loop_in, Log& log_in, StoreStats& stats_in, Namespaces& n
       devices(make_devices(loop, log, stats, segments, std::move(opened), eviction)),
       usage(segments, segment_pages()),
       segment_namespaces_(segments.count()),
-      hidden_(index_records_max) {
+      hidden_(index_records_max),
+      unsure_(index_records_max) {
   if (devices.size() == 1) return;
   for (const auto& device : devices) device->tombstones.tell_apart();
 }

@@ -60,6 +60,10 @@ struct Flash {
   // Others may be hidden with it (HiddenHashes).
   void hide(std::uint64_t hash) { hidden_.add(hash); }
   void unhide_all() { hidden_.clear(); }
+  // It is on flash and has replaced another while something was unknown: an older copy may be there that nobody has
+  // seen. Others may be taken for such with it.
+  void note_unsure(std::uint64_t hash) { unsure_.add(hash); }
+  [[nodiscard]] bool unsure(std::uint64_t hash) const noexcept { return something_unknown() && unsure_.contains(hash); }
   // What an entry of the index comes to.
   [[nodiscard]] std::optional<Found> found(const std::optional<IndexEntry>& entry) const noexcept {
     if (!entry || !segments.readable(entry->segment) || entry->interleave != 0) return std::nullopt;
@@ -168,6 +172,7 @@ struct Flash {
 
   std::vector<std::vector<NamespaceHandle>> segment_namespaces_;
   HiddenHashes hidden_;
+  HiddenHashes unsure_;
 };
 
 }  // namespace kvd::store

@@ -1,5 +1,6 @@
 // HiddenHashes: which records are not given out while a store recovers, by the hash of their key: a set of fixed size
 // that may hold more than was added to it, as a record that is hidden without need is a miss until the end, no more.
+// Another one has what was replaced beside content that nobody knows (Flash::unsure): there, a needless wait.
 //
 // A bit for each value of the hash's lowest bits: 16 for each record that the index has room for, between 1 KiB and
 // 1 MiB, taken with the first hash and given back by clear(). With 262,144 hashes one other record in 32 is hidden,

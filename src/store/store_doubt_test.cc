@@ -1,6 +1,7 @@
 // Tests of segments whose headers cannot be read at a start and can at the next, on simulated disks: what was removed
 // or replaced meanwhile does not come back from there, and what nobody touched does.
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -109,6 +110,16 @@ TEST_F(DoubtTest, WhatWasReplacedMeanwhileDoesNotComeBackWhenItsSuccessorIsGiven
   give_up_segments(3);
   start_readable();
   EXPECT_EQ(kit_.lookup(last_), Tier::kNone);
+}
+
+// They may hold records of it: nobody has read them.
+TEST_F(DoubtTest, ARemovalOfAGroupThatNobodyKnowsEndsThem) {
+  open();
+  fill();
+  start_unread();
+  EXPECT_FALSE(kit_.store->remove(kit_.ns, id_of(last_, 1)));
+  EXPECT_EQ(await_removals(), Code::kOk);
+  EXPECT_EQ(doubtful(), 0u);
 }
 
 // Neither does what was removed before, when the segment with its tombstone is given up.
@@ -230,6 +241,22 @@ TEST_F(DoubtTest, APassingErrorOfAnOverwriteIsTriedAgain) {
   EXPECT_EQ(kit_.lookup(last_), Tier::kNone);
 }
 
+// That several fail together counts once.
+TEST_F(DoubtTest, APassingErrorOfSeveralOverwritesTurnsNothingOff) {
+  open();
+  fill();
+  start_unread();
+  kit_.loop.run_for(std::chrono::minutes(5));  // the errors of the start count no more
+  for (std::uint32_t s = 0; s < 4; ++s) kit_.drive().wear_out(io::DiskOp::Kind::kWrite, at(s), kPageBytes);
+  kit_.remove(last_);
+  EXPECT_FALSE(await_removals(Millis(2'500)).has_value());
+  EXPECT_GE(kit_.log.count("could not be prepared; trying again"), 12u);
+  kit_.drive().mend();
+  kit_.loop.run_for(seconds(3));
+  EXPECT_EQ(answer_, Code::kOk);
+  EXPECT_EQ(kit_.stats().tier_outages.value(), 0u);
+}
+
 // Segments behind the new end go with the file only when nothing can be found there.
 TEST_F(DoubtTest, AStoreWithThemCanBeMadeSmaller) {
   open();
@@ -273,6 +300,16 @@ class DoubtDevicesTest : public DoubtTest {
     ASSERT_EQ(doubtful(1), 5u);
     ASSERT_EQ(kit_.lookup(last_), Tier::kNone);
   }
+  // Other records take the place in the pool of all that was put before.
+  void let_go() {
+    for (std::uint64_t n = 1'000; n < 1'080; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  }
+  std::optional<Code> await(std::uint64_t number, AckLevel level, Duration limit = Millis(100)) {
+    const auto told = std::make_shared<std::optional<Code>>();
+    kit_.store->await(kit_.ns, id_of(number), level, [told](const Status& status) { *told = code_of(status); });
+    kit_.loop.run_until([&] { return told->has_value(); }, limit);
+    return *told;
+  }
   void start_both() {
     kit_.kill();
     for (std::size_t device : {0u, 1u}) kit_.drive(device).mend();
@@ -300,6 +337,51 @@ TEST_F(DoubtDevicesTest, WhereTheirDeviceIsOffARemovalSaysSo) {
   kit_.loop.run_for(seconds(20));
   EXPECT_EQ(await_removals(), Code::kOk) << "it is back";
   EXPECT_EQ(doubtful(1), 0u);
+}
+
+// Wherever the image is by then. What replaced nothing is as safe as ever.
+TEST_F(DoubtDevicesTest, AReplacementThatThePoolHasLetGoIsAcknowledgedBehindThem) {
+  start_unread_second();
+  for (std::uint32_t s = 0; s < 5; ++s) kit_.drive(1).hold_back(at(s), kPageBytes, seconds(2));
+  ASSERT_TRUE(kit_.replace(last_, 2));
+  let_go();
+  ASSERT_EQ(kit_.lookup(last_), Tier::kFlash);
+  ASSERT_EQ(kit_.lookup(1'000), Tier::kFlash);
+  for (const AckLevel level : {AckLevel::kWritten, AckLevel::kSynced}) {
+    ASSERT_GT(doubtful(1), 0u);
+    EXPECT_EQ(await(1'000, level, Millis(50)), Code::kOk);
+    EXPECT_EQ(await(last_, level, Millis(50)), std::nullopt);
+  }
+  kit_.loop.run_until([&] { return doubtful(1) == 0; }, seconds(20));
+  EXPECT_EQ(await(last_, AckLevel::kWritten, Millis(50)), Code::kOk);
+}
+
+TEST_F(DoubtDevicesTest, WhereTheirDeviceIsOffAReplacementThatThePoolHasLetGoIsNotAcknowledged) {
+  start_unread_second();
+  kit_.drive(1).stall(UINT64_MAX, Duration::max());
+  EXPECT_EQ(code_of(kit_.replace(last_, 2, AckLevel::kWritten)), Code::kIo);
+  kit_.loop.run_for(seconds(60));
+  let_go();
+  ASSERT_EQ(kit_.lookup(last_), Tier::kFlash);
+  ASSERT_EQ(kit_.lookup(1'000), Tier::kFlash);
+  EXPECT_EQ(await(1'000, AckLevel::kWritten), Code::kOk);
+  EXPECT_EQ(await(last_, AckLevel::kWritten), Code::kIo);
+  EXPECT_EQ(await(last_, AckLevel::kSynced), Code::kIo);
+}
+
+TEST_F(DoubtDevicesTest, SoBesideADeviceThatWasNotRead) {
+  start_unread_second();
+  kit_.kill();
+  for (std::size_t device : {0u, 1u}) kit_.drive(device).mend();
+  for (std::uint32_t s = 1; s < 24; ++s) kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, at(s), kPageBytes);
+  open();
+  ASSERT_EQ(kit_.store->device_figures()[1].stats->off.value(), 1u);
+  EXPECT_EQ(code_of(kit_.replace(last_, 2, AckLevel::kWritten)), Code::kIo);
+  let_go();
+  ASSERT_EQ(kit_.lookup(last_), Tier::kFlash);
+  ASSERT_EQ(kit_.lookup(1'000), Tier::kFlash);
+  EXPECT_EQ(await(1'000, AckLevel::kWritten), Code::kOk);
+  EXPECT_EQ(await(last_, AckLevel::kWritten), Code::kIo);
 }
 
 // What lies on the first device may be all that tells of an older copy on the second.

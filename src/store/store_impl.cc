@@ -496,7 +496,8 @@ void StoreImpl::forget_record(PoolRecord& record) {
 }
 
 bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
-  KVD_CHECK(!recovering());  // what is read later could bring it back
+  KVD_CHECK(!recovering());                           // what is read later could bring it back
+  if (tier_ != nullptr) tier_->demoter.end_doubts();  // there may be groups that this opening does not know
   if (group_of(ns, id.group) == nullptr) return false;
   const RecordKey key = namespaces_->key_of(ns, id);
   bool present = false;
@@ -506,7 +507,6 @@ bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
   }
   if (tier_ != nullptr) {
     tier_->demoter.activity();
-    tier_->demoter.end_doubts();
     // Also what its tenant has given up: the next start would find it again.
     if (const auto found = tier_->flash.known(key.hash)) {
       present = present || serves(namespaces_->tenant(key.ns), found);
