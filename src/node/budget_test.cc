@@ -99,6 +99,19 @@ TEST(Pins, TheLastIsForThoseWhoHaveTakenAsMuch) {
   EXPECT_EQ(told, 1) << "who was refused is told";
 }
 
+// As a client of this host does, whose last view comes back with its next request.
+TEST(Pins, WhoHoldsLittleIsAsWhoHoldsNothing) {
+  Budget node(1600);
+  Pins pins(800, node);
+  const Budget::Share others = node.take(1510);
+  const Budget::Share own = pins.take(3), of_node = node.take(3);
+  pins.taken = [] { return 6; };
+  EXPECT_TRUE(pins.may_take(3)) << "a 256th with it";
+  EXPECT_FALSE(pins.may_take(4));
+  pins.taken = [] { return 5; };
+  EXPECT_FALSE(pins.may_take(3)) << "beyond what its client has taken";
+}
+
 // Readers who want everything, beside one that comes.
 class CrowdTest : public testing::TestWithParam<std::size_t> {
  protected:

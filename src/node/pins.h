@@ -2,10 +2,11 @@
 //
 // Who asks and does not read keeps what was pinned for it until it is cut. However little each of them may have, many
 // leave nothing to others. So the last sixteenth of the node's (a small GET is a 64th at most, see Budget) is for
-// connections that hold nothing and whose clients have taken before at least as much as they would hold then: to take
-// it from others for the second until one is cut costs as much reading, each time anew. Who holds some has at most four
-// times of what is left beside that sixteenth: n who want everything leave 15/16 / (4 n + 1) to who has taken nothing
-// yet. Owned by a session; belongs to the node's loop.
+// connections that hold nothing, or little with it (a 256th: what was lent and is given back with the next request),
+// and whose clients have taken before at least as much as they would hold then: to take it from others for the second
+// until one is cut costs as much reading, each time anew. Who holds more has at most four times of what is left beside
+// that sixteenth: n who want everything leave 15/16 / (4 n + 1) to who has taken nothing yet. Owned by a session;
+// belongs to the node's loop.
 #pragma once
 
 #include <cstdint>
