@@ -41,13 +41,14 @@ def loop_cpu(size: Size, peer: str) -> str:
     return f"verifying_loop_put_{size.name}_server_cpu_over_{peer}"
 
 
-def names_of_loop(size: Size) -> list[str]:
-    return [over_loop(size), *(name(size, peer) for peer in PEERS for name in (loop_over, loop_cpu))]
+def names_against(verb: str, size: Size, peer: str) -> list[str]:
+    names = [over(verb, size, peer), server_cpu(verb, size, peer)]
+    return names + [loop_over(size, peer), loop_cpu(size, peer)] if verb == "put" else names
 
 
 def names_of(verb: str, size: Size) -> list[str]:
-    names = [name(verb, size, peer) for peer in PEERS for name in (over, server_cpu)]
-    return names + names_of_loop(size) if verb == "put" else names
+    names = [name for peer in PEERS for name in names_against(verb, size, peer)]
+    return [over_loop(size), *names] if verb == "put" else names
 
 
 NAMES = tuple(name for verb in VERBS for size in SIZES for name in names_of(verb, size))
@@ -66,9 +67,7 @@ def available(lab: NetLab, bench: Bench, verb: str, size: Size) -> dict[str, Sid
     """The peers that can be had, those that can't are skipped."""
     sides = {}
     for peer, side in PEERS.items():
-        names = [over(verb, size, peer), server_cpu(verb, size, peer)]
-        if verb == "put":
-            names += [loop_over(size, peer), loop_cpu(size, peer)]
+        names = names_against(verb, size, peer)
         try:
             if bench.wants(*names):
                 sides[peer] = lab.side(side)
@@ -80,7 +79,8 @@ def available(lab: NetLab, bench: Bench, verb: str, size: Size) -> dict[str, Sid
 
 def against_peers(lab: NetLab, bench: Bench, verb: str, size: Size) -> None:
     sides = {"ours": lab.side("ours"), **available(lab, bench, verb, size)}
-    if verb == "put" and bench.wants(*names_of_loop(size)):
+    names_of_loop = [over_loop(size), *(name(size, peer) for peer in PEERS for name in (loop_over, loop_cpu))]
+    if verb == "put" and bench.wants(*names_of_loop):
         sides["loop"] = lab.side("raw")
     # Of one request under way two were worse for everybody; a pipeline of a batch is the same for all.
     words = (verb, size.batch, size.depth, lab.run_s)

@@ -7,11 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
-#include "base/testing/fuzz_words.h"
+#include "base/testing/fuzzing.h"
 #include "cmd/complaint.h"
 #include "cmd/serve_options.h"
 #include "net/arena.h"
@@ -22,6 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);  // NOL
 
 namespace {
 
+using kvd::require;
 using namespace std::string_view_literals;
 
 constexpr std::array kWords{"connections-max = "sv,
@@ -71,10 +71,6 @@ constexpr std::array kWords{"connections-max = "sv,
                             "1979-05-27\n"sv,
                             "\\u0000"sv,
                             "\n"sv};
-
-void require(bool holds) {
-  if (!holds) std::abort();
-}
 
 void check_complaint(const std::string& complaint) {
   require(complaint.starts_with("--"));

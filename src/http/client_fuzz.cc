@@ -6,19 +6,19 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <span>
 #include <string>
 #include <string_view>
 #include <thread>
 
-#include "base/testing/fuzz_words.h"
+#include "base/testing/fuzzing.h"
 #include "http/client.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);  // NOLINT(readability-identifier-naming)
 
 namespace {
 
+using kvd::require;
 using namespace std::string_view_literals;
 
 constexpr std::array kWords{"HTTP/1.1 200 OK\r\n"sv,
@@ -39,10 +39,6 @@ constexpr std::array kWords{"HTTP/1.1 200 OK\r\n"sv,
                             "fffffffffffffff0\r\n"sv,
                             "18446744073709551615\r\n"sv,
                             "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"sv};
-
-void require(bool holds) {
-  if (!holds) std::abort();
-}
 
 // Takes one connection after the other, as the thread of the fuzzer says.
 class Peer {

@@ -1,25 +1,25 @@
 // Fuzzes a live server: an input is what one connection sends, in two pieces. What comes back are answers of this
 // server, no more than it gives a connection, and the next connection is served.
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
+#include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "base/testing/fuzz_words.h"
+#include "base/testing/fuzzing.h"
 #include "http/server.h"
+#include "http/testing/ask.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);  // NOLINT(readability-identifier-naming)
 
 namespace {
 
+using kvd::require;
 using namespace std::string_view_literals;
 
 constexpr std::array kWords{"GET "sv,
@@ -46,10 +46,6 @@ constexpr std::array kWords{"GET "sv,
 constexpr std::size_t kAnswersMax = 101;  // a hundred requests, and the word for what came behind them
 constexpr int kProbeEach = 64;
 
-void require(bool holds) {
-  if (!holds) std::abort();
-}
-
 kvd::http::HttpServer& server() {
   static const auto live = [] {
     auto started = kvd::http::HttpServer::start("127.0.0.1:0", [](std::string_view path) {
@@ -64,19 +60,11 @@ kvd::http::HttpServer& server() {
 
 // What the server says to one connection. Ends it by a reset: thousands of them would leave no port.
 std::string exchange(std::string_view first, std::string_view second) {
-  std::uint16_t port = 0;
-  const std::string address = server().address();
-  std::from_chars(address.data() + address.rfind(':') + 1, address.data() + address.size(), port);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(port);
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int fd = kvd::http::connect_to(server().address());
   const timeval limit{.tv_sec = 4, .tv_usec = 0};  // less than the server gives a request
   const linger reset{.l_onoff = 1, .l_linger = 0};
-  require(fd >= 0 && ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+  require(::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
   require(::setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset) == 0);
-  require(::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
   for (const std::string_view piece : {first, second})
     if (!piece.empty() && ::send(fd, piece.data(), piece.size(), MSG_NOSIGNAL) < 0) break;  // it has had enough
   ::shutdown(fd, SHUT_WR);

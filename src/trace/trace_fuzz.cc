@@ -1,18 +1,14 @@
 // Fuzzes the readers of traces: an input is a file. What is read must hold together, and a reuse profile of it must
 // exist; what is not read must be complained about in words.
 #include <cstdint>
-#include <cstdlib>
 #include <string_view>
 
+#include "base/testing/fuzzing.h"
 #include "trace/reuse.h"
 #include "trace/trace.h"
 
 namespace kvd::trace {
 namespace {
-
-void require(bool holds) {
-  if (!holds) std::abort();
-}
 
 void check(const FromInput<Trace>& read) {
   if (!read) {

@@ -5,15 +5,12 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "base/testing/fuzzing.h"
 #include "wire/crc32c.h"
 #include "wire/message.h"
 
 namespace kvd::wire {
 namespace {
-
-void require(bool holds) {
-  if (!holds) std::abort();
-}
 
 template <class M>
 void check(const Header& header, Bytes meta) {

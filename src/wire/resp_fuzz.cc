@@ -2,18 +2,14 @@
 // bounded; and what it takes as a command can be written anew and parsed to the same.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "base/testing/fuzzing.h"
 #include "wire/resp.h"
 
 namespace kvd::wire {
 namespace {
-
-void require(bool holds) {
-  if (!holds) std::abort();
-}
 
 struct Seen {
   std::vector<std::vector<std::string>> commands;
@@ -88,12 +84,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace kvd::wire;
   const auto input = std::as_bytes(std::span(data, size));
   const Seen whole = run(input, SIZE_MAX / 8);
-  require(whole == run(input, 1));
-  require(whole == run(input, 7));
+  kvd::require(whole == run(input, 1));
+  kvd::require(whole == run(input, 7));
   for (const auto& words : whole.commands) {
     const std::string again = written(words);
     const Seen seen = run(kvd::as_bytes(again), 13, false);
-    require(seen.problem.empty() && seen.commands.size() == 1 && seen.commands[0] == words);
+    kvd::require(seen.problem.empty() && seen.commands.size() == 1 && seen.commands[0] == words);
   }
   return 0;
 }

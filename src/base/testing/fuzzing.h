@@ -1,14 +1,21 @@
-// Inputs of fuzzers that are mostly words of a language: a byte from 0x80 on stands for one of its words.
+// What fuzzers share.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace kvd {
 
+// Ends the process unless it holds, which a fuzzer takes for a finding.
+inline void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+// An input that is mostly words of a language: a byte from 0x80 on stands for one of them.
 inline std::string spell(std::span<const std::uint8_t> input, std::span<const std::string_view> words) {
   std::string text;
   for (const std::uint8_t byte : input) {
