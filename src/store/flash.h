@@ -153,6 +153,8 @@ struct Flash {
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;
   std::size_t removals_waiting_max = Tombstones::kWaitingMax;
+  std::uint64_t sweep_buckets =
+      64 << 10;  // of the index, that Evictor looks at in a turn of the loop: 4 MiB, about 1 ms
   // Something was removed, replaced or given up in this opening, so nothing older may be found at a later start: the
   // headers of doubtful segments are overwritten (Evictor::end_doubts), before removals and replacements are answered
   // and before anything that was given up is overwritten.
