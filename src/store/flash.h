@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 #include "base/log.h"
@@ -88,7 +90,7 @@ struct Flash {
     stats.segments_free.set(unoccupied);
   }
   // Segment `segment` holds something of a namespace, or a tombstone names it there: it stays known until the segment
-  // is given up.
+  // is given up. However many it has: whoever may open one namespace may open thousands, for a record each.
   void hold_namespace(std::uint32_t segment, NamespaceHandle ns);
   void release_namespaces(std::uint32_t segment);
   // Records that a segment has on average when the index is full: how much memory is taken ahead for its footer.
@@ -172,7 +174,8 @@ struct Flash {
   std::optional<Tombstone> imply(const PoolRecord& record, const FlashPlace& place, const ReplacedPlace& old,
                                  bool outdates);
 
-  std::vector<std::vector<NamespaceHandle>> segment_namespaces_;
+  std::pmr::unsynchronized_pool_resource nodes_;  // keeps what the sets give up
+  std::pmr::vector<std::pmr::unordered_set<NamespaceHandle>> segment_namespaces_;
   HiddenHashes hidden_;
   HiddenHashes unsure_;
 };
