@@ -400,7 +400,7 @@ void Evictor::finish(Task& task) {
     segment.generation = task.new_generation;
     segment.unopened = task.unopened;
     segment.next_generation = 0;
-    segment.state = task.becomes;
+    flash_.segments.change(task.segment, task.becomes);
   }
   changes_.settled(task.segment);
   const auto at = std::ranges::find_if(tasks_, [&](const auto& other) { return other.get() == &task; });
