@@ -104,5 +104,46 @@ TEST_F(LoaderTest, AnUnreadableRecordCostsItsNeighboursNothing) {
   EXPECT_GE(count(get_at_once({3, 4, 5, 6})), 3u);
 }
 
+// Days may lie between two errors of a record whose layers are read by and by.
+TEST_F(LoaderTest, AnErrorCostsNothingWhereAnotherLayerHadOneBefore) {
+  for (std::uint16_t layer = 0; layer < 4; ++layer) {
+    kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
+    EXPECT_EQ(kit_.get(3, layer, 1), 1u) << layer;
+  }
+  EXPECT_EQ(kit_.stats().io_errors.value(), 4u);
+}
+
+TEST_F(LoaderTest, ARecordThatHadAnErrorIsReadTogetherWithItsNeighboursAgain) {
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
+  EXPECT_EQ(kit_.get(3, 0, 1), 1u);
+  const std::uint64_t before = reads();
+  EXPECT_EQ(count(get_at_once({2, 3, 4})), 3u);
+  EXPECT_EQ(reads() - before, 1u);
+}
+
+TEST_F(LoaderTest, ARecordIsDroppedWhenOneOfItsLayersFailsTwice) {
+  EXPECT_EQ(kit_.get(3, 1, 1), 1u);
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 2, io::SimFault::kError);
+  EXPECT_EQ(kit_.get(3, 2, 1), 0u);
+  EXPECT_EQ(kit_.lookup(3), Tier::kNone);
+}
+
+// What one outage of a moment fails is one failure, however many operations it meets.
+TEST_F(LoaderTest, ErrorsOfSeveralOperationsOfARecordAreForgivenOnceEach) {
+  kit_.close();
+  kit_.name_space = namespace_of(4, 300'000, "large");  // a layer is an operation
+  kit_.options.segment_bytes = 8 << 20;
+  kit_.options.flash_bytes = kHeadBytes + 8 * kit_.options.segment_bytes;
+  kit_.options.dir += "2";
+  kit_.options.pool_bytes = 8 << 20;
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  ASSERT_TRUE(kit_.put(1));
+  ASSERT_TRUE(kit_.reopen()) << kit_.why;
+  for (std::uint64_t nth = 1; nth <= 4; ++nth) kit_.drive().inject(io::DiskOp::Kind::kRead, nth, io::SimFault::kError);
+  EXPECT_EQ(kit_.get(1), 1u);
+  EXPECT_EQ(kit_.stats().io_errors.value(), 4u);
+}
+
 }  // namespace
 }  // namespace kvd::store
