@@ -62,6 +62,7 @@ struct StoreOptions {
   bool verify = true;                                    // verify slabs read from flash; false only in tests
   bool recover_later = false;                            // open() leaves recovery to recover()
   std::size_t removals_waiting_max = 65'536;             // for a device that is off; tests: fewer
+  std::uint64_t index_sweep_buckets = 64 << 10;          // of a segment without footer, in a turn; tests: fewer
   bool list_uses = true;                                 // false in tests: no table of uses is written
   bool force_threads = false;                            // tests: disk engine without io_uring
   bool small_sizes = false;                              // tests: no lower limits on pool, flash and segments
