@@ -192,7 +192,7 @@ struct StoreStats {
   Counter bytes_put, bytes_got, flash_bytes_written, flash_bytes_read, segments_evicted, pool_evictions, tombstones;
   Counter scrubbed_bytes, scrub_passes, writes_dropped, flash_bytes_discarded, tier_outages;
   Gauge pool_bytes_used, pool_bytes_pinned, pool_records, flash_records, segments_free, dirty_bytes, dirty_records;
-  Gauge recovered_records, recovered_dropped, recovery_ms, unfinished_puts, tier_off;
+  Gauge recovered_records, recovered_dropped, recovered_tombstones, recovery_ms, unfinished_puts, tier_off;
   Gauge recovering, recovery_percent;
 };
 
