@@ -50,7 +50,7 @@ TEST_F(RespChecksTest, OneOfThemInATurn) {
   const std::uint64_t end = before + 3 * kValues;
   for (int turns = 0; hits() < end && turns < kTurnsMax; ++turns) {
     turn();
-    EXPECT_LE(hits() - before, kKeys / 3) << "one, and some that were verified before and waited to be sent";
+    EXPECT_LE(hits() - before, kValues / 3) << "one, and some that were verified before and waited to be sent";
     before = hits();
     for (const RespClient* client : {&one, &two, &three}) drain(*client);
   }
