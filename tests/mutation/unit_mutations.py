@@ -84,6 +84,8 @@ MUTATIONS = [
     ("reads may hang while writes complete", "src/store/read_watch.cc",
      "    if (none && now >= after(oldest->slow_at, kNoneMax)) return \"no read completes\";\n",
      "    if (none && now < Time::min()) return \"no read completes\";\n", "kvd_store_test", "SlowReadsTest.*"),
+    ("promotions that wait keep segments that are given up", "src/store/loader.cc",
+     "    if (record->place.segment == segment) settle(*record);\n", "", "kvd_store_test", "ConstantDemandTest.*"),
     ("a probe may be slow", "src/store/device_probe.cc",
      "  if (loop_.now() - read_at_ >= ReadWatch::kSlow)", "  if (loop_.now() < read_at_)",
      "kvd_store_test", "DeviceProbeTest.*:SlowReadsTest.*"),
