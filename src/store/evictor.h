@@ -34,7 +34,6 @@ class Evictor {
   // For which memory is taken at start: segments being given up, others being prepared and doubtful ones, which what is
   // given up waits for.
   static constexpr std::size_t kTasksReserved = kTasksMax + kReadyWanted + kTasksMax;
-  static constexpr std::uint64_t kSweepBuckets = 64 << 10;  // 4 MiB of index per turn of the loop: about 1 ms
   static constexpr std::uint64_t kDiscardBytes = 64 << 20;  // of one discard; other operations may wait behind it
   static constexpr std::uint32_t kFailuresMax =
       5;  // in a row, then the device is taken for dead: nothing can be written

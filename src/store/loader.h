@@ -79,6 +79,7 @@ class Loader {
     bool table = false;
     std::uint32_t first = 0, count = 0;  // layers
     std::uint64_t begin = 0, bytes = 0;  // on the volume
+    [[nodiscard]] LayerSet layers() const;
   };
   struct Part {
     PoolRecord* record = nullptr;
@@ -115,6 +116,8 @@ class Loader {
   }
   // What is to be read next of a record with something wanted.
   [[nodiscard]] Extent next_extent(const PoolRecord& record) const;
+  // Whether some of this was read before, and failed.
+  [[nodiscard]] static bool failed(const PoolRecord& record, const Extent& extent);
   // Whether `extent` may share `op`, which ends at `end`.
   [[nodiscard]] bool joins(const Op& op, std::uint64_t end, const PoolRecord& record, const Extent& extent) const;
   void add_part(Op& op, PoolRecord& record, const Extent& extent);
@@ -125,6 +128,7 @@ class Loader {
   void take(const Part& part, const Status& status);
   bool take_table(PoolRecord& record);
   bool take_landed(PoolRecord& record);
+  // What of these has failed before is not read again: the record is dropped.
   bool read_again(PoolRecord& record, bool table, const LayerSet& layers, Code code);
   void progress(PoolRecord& record);
   void settle(PoolRecord& record);
