@@ -158,6 +158,7 @@ Evictor::Task& Evictor::begin(std::uint32_t segment) {
   flash_.usage.forget(segment);
   Task& task = add_task(segment, true);
   read_footer(task, footer_tail());
+  if (on_give_up_) on_give_up_(segment);
   return task;
 }
 

@@ -49,6 +49,9 @@ class Evictor {
   // the evictor.
   void on_progress(std::function<void()> callback) { on_progress_ = std::move(callback); }
 
+  // Called when a segment has begun to be given up: nothing of it is served from then on.
+  void on_give_up(std::function<void(std::uint32_t segment)> callback) { on_give_up_ = std::move(callback); }
+
   // Starts what is needed to have enough segments ready. Call whenever one was opened.
   void maintain();
   // One was sealed: it may be given up.
@@ -133,6 +136,7 @@ class Evictor {
   SyncQueue& syncs_;
   ChangeMap& changes_;
   std::function<void()> on_progress_;
+  std::function<void(std::uint32_t)> on_give_up_;
   std::vector<std::unique_ptr<Task>> tasks_;
   std::vector<std::unique_ptr<Task>> spare_;  // not in use; they keep their memory
   Task* footer_reader_ = nullptr;             // whose footer is being read

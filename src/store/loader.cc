@@ -323,6 +323,8 @@ void Loader::progress(PoolRecord& record) {
 
 void Loader::settle(PoolRecord& record) {
   PoolRecord::Load& load = *record.load;
+  // A segment that is given up is not used again before its readers have gone: no promotion may keep it.
+  if (!flash_.segments.holds(record.place.segment, record.place.generation)) end_promotion(record);
   if (load.waiters.empty() && !load.whole) {  // nobody wants it any more
     load.wanted.reset();
     load.table_wanted = false;
@@ -416,6 +418,17 @@ void Loader::abandon(PoolRecord& record, const Status& why) {
   end_promotion(record);
   load.landed.reset();
   settle(record);
+}
+
+void Loader::given_up(std::uint32_t segment) {
+  if (flash_.segments.at(segment).readers == 0) return;
+  auto& promoted = lanes_[flash_.segments.at(segment).device]->promoted;
+  for (PoolRecord* record = promoted.front(); record != nullptr;) {
+    PoolRecord* const next = List<PoolRecord, &PoolRecord::load_link>::after(*record);
+    if (record->place.segment == segment) settle(*record);
+    record = next;
+  }
+  if (!verify_.armed()) verify_.arm(flash_.loop.now());  // there is room for other promotions
 }
 
 void Loader::abandon_all(const Status& why) {

@@ -7,8 +7,9 @@
 // after the other and lie one after the other on flash share an operation. When one completes, the next are handed to
 // the device before what has come is verified, so that it has work meanwhile. Every slab is verified against the
 // record's table, which is verified against the index. What fails is read once more, by itself, then the record is
-// dropped and its gets end with kCorrupt. Gets come before promotions. A get that has passed its deadline ends; its
-// buffer stays until the I/O has completed. Belongs to the store's loop.
+// dropped and its gets end with kCorrupt. Gets come before promotions, which may wait for as long as there are any;
+// where the segment is given up meanwhile they end. A get that has passed its deadline ends; its buffer stays until the
+// I/O has completed. Belongs to the store's loop.
 #pragma once
 
 #include <array>
@@ -64,6 +65,8 @@ class Loader {
   void abandon(PoolRecord& record, const Status& why);
   // All gets end with `why`, from inside: the store closes.
   void abandon_all(const Status& why);
+  // This segment is given up: what is read of it for nobody is not read any more.
+  void given_up(std::uint32_t segment);
   // Those that wait for this device: it went off.
   void abandon_all_of(const FlashDevice& device);
 

@@ -1,8 +1,10 @@
 // Tests of how records are read from flash together: neighbours share an operation, and what goes wrong in one of them
-// costs nobody else anything.
+// costs nobody else anything; and of promotions, which wait for gets and must hold up nobody.
 #include "store/loader.h"
 
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -143,6 +145,91 @@ TEST_F(LoaderTest, ErrorsOfSeveralOperationsOfARecordAreForgivenOnceEach) {
   for (std::uint64_t nth = 1; nth <= 4; ++nth) kit_.drive().inject(io::DiskOp::Kind::kRead, nth, io::SimFault::kError);
   EXPECT_EQ(kit_.get(1), 1u);
   EXPECT_EQ(kit_.stats().io_errors.value(), 4u);
+}
+
+// More gets than the device takes at once wait all the time, so promotions never get their turn: of one record of each
+// segment, which nobody else asks for.
+class ConstantDemandTest : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kApart = 6;  // a segment holds six records or seven
+  static constexpr std::size_t kAtOnce = 2 * Loader::kOpsMax;
+
+  void SetUp() override {
+    kit_.options.pool_bytes = 2 << 20;
+    kit_.options.flash_bytes = kHeadBytes + 12 * kit_.options.segment_bytes;
+    kit_.options.demote_idle = Millis(5);
+    ASSERT_TRUE(kit_.open()) << kit_.why;
+    for (; put_ < 60; ++put_) ASSERT_TRUE(kit_.put(put_, 1, AckLevel::kWritten));
+    ASSERT_TRUE(kit_.reopen()) << kit_.why;
+    keep_asking();
+  }
+  void TearDown() override {
+    ask_.disarm();
+    kit_.kill();
+  }
+  void keep_asking() {
+    std::erase_if(gets_, [](const auto& asked) { return asked->over; });
+    // Backwards, so that none shares an operation with the one before.
+    for (std::uint64_t tried = 0; gets_.size() < kAtOnce && tried < 2 * put_; ++tried) {
+      next_ = next_ == 0 ? put_ - 1 : next_ - 1;
+      if (next_ % kApart != 0 && kit_.lookup(next_) == Tier::kFlash) ask(next_);
+    }
+    for (std::uint64_t n = 0; n < put_ && gets_.size() == kAtOnce; n += kApart)
+      if (kit_.lookup(n) == Tier::kFlash) kit_.store->promote(kit_.ns, id_of(n));
+    ask_.arm_in(std::chrono::microseconds(500));
+  }
+  // What was put leaves the pool, and is asked for from flash.
+  void crowd_out() {
+    std::vector<PutHandle> unfinished;
+    for (std::uint64_t n = 10'000;; ++n) {
+      auto put = kit_.store->begin_put(kit_.ns, id_of(n), foreign_of(n));
+      if (!put) return;
+      unfinished.push_back(std::move(*put));
+    }
+  }
+  void ask(std::uint64_t n) {
+    gets_.push_back(std::make_unique<Asked>());
+    Asked& asked = *gets_.back();
+    asked.foreign = foreign_of(n);
+    asked.get.ns = kit_.ns;
+    asked.get.id = id_of(n);
+    asked.get.foreign = asked.foreign;
+    asked.get.passing = true;
+    asked.get.layer_count = 1;
+    asked.get.on_done = [&asked, this](const Result<RecordView>& view) {
+      asked.over = true;
+      hits_ += view ? 1 : 0;
+    };
+    kit_.store->start_get(asked.get);
+  }
+
+  struct Asked {
+    Get get;
+    std::vector<std::byte> foreign;
+    bool over = false;
+  };
+  StoreKit kit_{1, {.latency_min = Millis(5), .latency_max = Millis(10)}};
+  std::vector<std::unique_ptr<Asked>> gets_;
+  std::uint64_t put_ = 0, next_ = 0, hits_ = 0;
+  io::Timer ask_{kit_.loop, [this] { keep_asking(); }};
+};
+
+TEST_F(ConstantDemandTest, PromotionsThatWaitDoNotKeepSegmentsFromBeingUsedAgain) {
+  const std::uint64_t before = kit_.stats().segments_evicted.value();
+  for (const std::uint64_t end = put_ + 300; put_ < end; ++put_) {
+    ASSERT_TRUE(kit_.put(put_, 1, AckLevel::kWritten)) << "put " << put_;
+    crowd_out();
+  }
+  EXPECT_GT(kit_.stats().segments_evicted.value() - before, 20U);
+  EXPECT_GT(hits_, 5'000U) << "gets go on";
+}
+
+TEST_F(ConstantDemandTest, PromotionsGoOnWhenNobodyWaitsAnyMore) {
+  kit_.loop.run_for(std::chrono::seconds(1));
+  EXPECT_EQ(kit_.lookup(36), Tier::kFlash);
+  ask_.disarm();
+  kit_.loop.run_for(std::chrono::seconds(1));
+  EXPECT_EQ(kit_.lookup(36), Tier::kPool);
 }
 
 }  // namespace

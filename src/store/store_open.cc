@@ -244,6 +244,7 @@ void StoreImpl::connect() {
   for (const auto& log : tier_->logs) {
     log->device.health.on_change([this, &log = *log] { device_off(log); }, [this, &log = *log] { device_back(log); });
     log->evictor.on_progress([this] { tier_->demoter.kick(); });
+    log->evictor.on_give_up([this](std::uint32_t segment) { tier_->loader.given_up(segment); });
   }
   tier_->demoter.on_reading([this] { return tier_->loader.busy(); });
   tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });

@@ -47,7 +47,12 @@ MUTATIONS = [
      "         read[0].generation == newest.generation && read[0].unopened == newest.unopened;", "         true;",
      "kvd_store_test", "UseTableTest.*"),
     ("the reads of a long scan are taken for a device that hangs", "src/store/blocking_disk.cc",
-     "  if (health_ != nullptr) health_->completed(expected, true);", "  static_cast<void>(expected);",
+     "  FlashHealth::Operation watched;\n"
+     "  if (health_ != nullptr) health_->submitted(watched, kind, bytes.size());\n"
+     "  while (!done) loop_.run_once(Duration::max());\n"
+     "  if (health_ != nullptr) health_->completed(watched, true);\n",
+     "  if (health_ != nullptr) health_->submitted(*new FlashHealth::Operation, kind, bytes.size());\n"
+     "  while (!done) loop_.run_once(Duration::max());\n",
      "kvd_store_test", "StoreRecovery.*"),
     ("frames that cannot be read are the end of their segment", "src/store/segment_scan.cc",
      "      found.cut_short = !status;\n", "", "kvd_store_test", "PartlyReadTest.*"),
@@ -85,6 +90,18 @@ MUTATIONS = [
     ("a device comes back while it has something of before", "src/store/flash_health.cc",
      "  if (under_way_ > 0 || disk_.in_flight() > 0 || probe_.busy()) {", "  if (probe_.busy()) {",
      "kvd_store_test", "OutageTest.*:ProbeTimesTest.*"),
+    ("lookups promise what a device has that takes seconds for each read", "src/store/read_watch.cc",
+     "  return slow_too && most ? \"reads take too long\" : nullptr;",
+     "  return slow_too && most && slow > 60 ? \"reads take too long\" : nullptr;",
+     "kvd_store_test", "SlowReadsTest.*"),
+    ("reads may hang while writes complete", "src/store/read_watch.cc",
+     "    if (none && now >= after(oldest->slow_at, kNoneMax)) return \"no read completes\";\n",
+     "    if (none && now < Time::min()) return \"no read completes\";\n", "kvd_store_test", "SlowReadsTest.*"),
+    ("promotions that wait keep segments that are given up", "src/store/loader.cc",
+     "    if (record->place.segment == segment) settle(*record);\n", "", "kvd_store_test", "ConstantDemandTest.*"),
+    ("a probe may be slow", "src/store/device_probe.cc",
+     "  if (loop_.now() - read_at_ >= ReadWatch::kSlow)", "  if (loop_.now() < read_at_)",
+     "kvd_store_test", "DeviceProbeTest.*:SlowReadsTest.*"),
     ("what no flush has covered is served behind an outage", "src/store/device_segments.cc",
      "    segment.lost_from = std::min(segment.lost_from, segment.flushed_to);\n", "",
      "kvd_store_test", "OutageTest.*"),
