@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import os
 import pathlib
 import re
 import subprocess
@@ -24,9 +23,9 @@ TESTS = ("kvd_io_test", "kvd_io_sim_test", "kvd_policy_test", "kvd_store_test", 
 DEALS_WITH_ERROR = re.compile(r"\bfail(_errno|_with)?\(|\.error\(\)|\blog_?\.(warn|error)\(")
 HEAD = """# Error branches that tests reach
 
-`make coverage`: the unit and simulated tests of io, policy and store, built by clang 19. Counted are lines that make an error
-(`fail(...)`), hand one on (`.error()`) or tell of one in the log, in what ships. `kvd_fault_runs`, the crash states, bit flips and
-the end-to-end tests are not in it.
+`make coverage`: the unit and simulated tests of io, policy and store, built by clang 19. Counted are lines that make
+an error (`fail(...)`), hand one on (`.error()`) or tell of one in the log, in what ships. `kvd_fault_runs`, the crash
+states, bit flips and the end-to-end tests are not in it.
 
 | room | lines that deal with errors | reached | |
 |---|---|---|---|
@@ -41,8 +40,8 @@ def profiles(binaries: pathlib.Path, into: pathlib.Path) -> list[pathlib.Path]:
             continue
         room = ROOT / "build" / "coverage" / "src" / name.split("_")[1]
         print(f"coverage: {name}", file=sys.stderr, flush=True)
-        subprocess.run([binary], check=True, cwd=room, stdout=subprocess.DEVNULL,
-                       env=os.environ | {"LLVM_PROFILE_FILE": str(into / f"{name}-%p.profraw")})
+        profile = f"LLVM_PROFILE_FILE={into / name}-%p.profraw"
+        subprocess.run(["env", profile, binary], check=True, cwd=room, stdout=subprocess.DEVNULL)
         ran.append(binary)
     if not ran:
         sys.exit(f"no test program in {binaries}: run make coverage")
@@ -55,8 +54,8 @@ def counts(binaries: list[pathlib.Path], into: pathlib.Path) -> dict[str, dict[i
     raw = sorted(into.glob("*.profraw"))
     subprocess.run(["llvm-profdata-19", "merge", "-sparse", *raw, "-o", data], check=True)
     objects = [word for binary in binaries[1:] for word in ("-object", str(binary))]
-    text = subprocess.run(["llvm-cov-19", "export", "-format=lcov", f"-instr-profile={data}", str(binaries[0]), *objects],
-                          check=True, capture_output=True, text=True).stdout
+    command = ["llvm-cov-19", "export", "-format=lcov", f"-instr-profile={data}", str(binaries[0]), *objects]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     lines: dict[str, dict[int, int]] = collections.defaultdict(dict)
     name = ""
     for line in text.splitlines():

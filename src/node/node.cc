@@ -429,9 +429,8 @@ bool NodeImpl::serves_all() const {
 
 // On the HTTP thread.
 http::Response NodeImpl::answer(std::string_view path) const {
-  if (path == "/metrics") {
+  if (path == "/metrics")
     return {.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_text(figures())};
-  }
   if (path != "/healthz") return {.status = 404, .body = "there are /metrics and /healthz here\n"};
   switch (state_.load()) {
     case State::kRecovering: return {.status = serves_all() ? 200 : 503, .body = recovery_text()};

@@ -6,15 +6,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <memory_resource>
 #include <optional>
-#include <unordered_set>
 #include <vector>
 
 #include "base/log.h"
 #include "io/loop.h"
 #include "store/flash_device.h"
 #include "store/flash_usage.h"
+#include "store/held_namespaces.h"
 #include "store/hidden_hashes.h"
 #include "store/index.h"
 #include "store/namespaces.h"
@@ -90,7 +89,7 @@ struct Flash {
     stats.segments_free.set(unoccupied);
   }
   // Segment `segment` holds something of a namespace, or a tombstone names it there: it stays known until the segment
-  // is given up. However many it has: whoever may open one namespace may open thousands, for a record each.
+  // is given up.
   void hold_namespace(std::uint32_t segment, NamespaceHandle ns);
   void release_namespaces(std::uint32_t segment);
   // Records that a segment has on average when the index is full: how much memory is taken ahead for its footer.
@@ -155,8 +154,8 @@ struct Flash {
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;
   std::size_t removals_waiting_max = Tombstones::kWaitingMax;
-  std::uint64_t sweep_buckets =
-      64 << 10;  // of the index, that Evictor looks at in a turn of the loop: 4 MiB, about 1 ms
+  // Of the index, that Evictor looks at in a turn of the loop: 4 MiB, about 1 ms.
+  std::uint64_t sweep_buckets = 64 << 10;
   // Something was removed, replaced or given up in this opening, so nothing older may be found at a later start: the
   // headers of doubtful segments are overwritten (Evictor::end_doubts), before removals and replacements are answered
   // and before anything that was given up is overwritten.
@@ -174,8 +173,7 @@ struct Flash {
   std::optional<Tombstone> imply(const PoolRecord& record, const FlashPlace& place, const ReplacedPlace& old,
                                  bool outdates);
 
-  std::pmr::unsynchronized_pool_resource nodes_;  // keeps what the sets give up
-  std::pmr::vector<std::pmr::unordered_set<NamespaceHandle>> segment_namespaces_;
+  std::vector<HeldNamespaces> segment_namespaces_;
   HiddenHashes hidden_;
   HiddenHashes unsure_;
 };

@@ -17,7 +17,7 @@ FooterReader::~FooterReader() {
   while (pending_ > 0) loop_.run_once(Duration::max());
 }
 
-Result<Footer> FooterReader::next() {
+Result<Footer*> FooterReader::next() {
   KVD_CHECK(taken_ < uses_.size());
   start_more();
   Slot& slot = slot_of(taken_);
@@ -28,10 +28,11 @@ Result<Footer> FooterReader::next() {
   AlignedBuffer whole = std::exchange(slot.whole, AlignedBuffer());
   long_bytes_ -= whole.size();
   const std::size_t bytes = slot.trailer.footer_bytes;
-  auto footer = parse_footer(whole.size() > 0 ? whole.first(bytes) : Bytes(slot.tail.span()).last(bytes),
-                             device.volume.seeds(), slot.trailer);
+  const Status parsed = parse_footer(whole.size() > 0 ? whole.first(bytes) : Bytes(slot.tail.span()).last(bytes),
+                                     device.volume.seeds(), slot.trailer, footer_);
   if (whole.size() > spare_.size()) spare_ = std::move(whole);
-  return footer;
+  if (!parsed) return fail(parsed.error());
+  return &footer_;
 }
 
 // What there is room for. The one that is taken next is read whatever it takes.

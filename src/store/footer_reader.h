@@ -35,8 +35,9 @@ class FooterReader {
   FooterReader(const FooterReader&) = delete;
   FooterReader& operator=(const FooterReader&) = delete;
 
-  // The footer of the next use; requires that there is one. kCorrupt: it has none, or it is damaged; kIo.
-  Result<Footer> next();
+  // The footer of the next use, until the next call: all have the same memory. Requires that there is one. kCorrupt: it
+  // has none, or it is damaged; kIo.
+  Result<Footer*> next();
 
  private:
   enum class Step : std::uint8_t { kTail, kWaits, kWhole, kDone };
@@ -61,6 +62,7 @@ class FooterReader {
   std::size_t taken_ = 0, started_ = 0;  // uses
   std::size_t long_bytes_ = 0;           // of buffers for whole footers
   AlignedBuffer spare_;                  // a buffer of before, so that the heap does not grow by those of each footer
+  Footer footer_;
   std::size_t pending_ = 0;
 };
 

@@ -149,22 +149,23 @@ void Recovery::number_on(const std::vector<Use>& uses) {
   flash_.put_seq_next = std::max(flash_.put_seq_next, epoch << 40);
 }
 
-void Recovery::take(const Use& use, Result<Footer> footer) {
-  if (!footer) footer = read_footer(use);
-  bool has_footer = footer.has_value();
+void Recovery::take(const Use& use, const Result<Footer*>& listed) {
+  Result<Footer> other = listed ? Result<Footer>(fail(Code::kNotFound, "")) : read_footer(use);
+  bool has_footer = listed.has_value() || other.has_value();
   if (!has_footer) {
     Scan found;
-    footer = scan(use, found);
-    const bool empty = !found.cut_short && footer->content.descriptors.empty();
-    if (found.cut_short) leave_for_later(use, footer->trailer.data_pages);
-    has_footer = !found.cut_short && !empty && write_footer(use, *footer);
+    other = scan(use, found);
+    const bool empty = !found.cut_short && other->content.descriptors.empty();
+    if (found.cut_short) leave_for_later(use, other->trailer.data_pages);
+    has_footer = !found.cut_short && !empty && write_footer(use, *other);
     tell_left_out(use, found, has_footer);
     if (empty) return flash_.segments.unread(use.segment, false);  // begun, never used
     ++report_.scanned;
   }
+  const Footer& footer = listed ? **listed : *other;
   ++report_.segments;
-  seqs_.note(use.segment, footer->content.descriptors, has_footer);
-  taken_.emplace_back(use, absorb(use, *footer));
+  seqs_.note(use.segment, footer.content.descriptors, has_footer);
+  taken_.emplace_back(use, absorb(use, footer));
   if (meanwhile_ && use.unopened != 0 && !use.refused) unserved_.push_back(use);
 }
 
@@ -442,8 +443,7 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
   return false;
 }
 
-// A tombstone that names such a use has done its work, as at run time: what its segment superseded was carried before
-// the new header was written. They are not kept, as a log that is mostly removals holds any number of them.
+// What that use had superseded was carried before the new header was written: a tombstone of it has done its work.
 bool Recovery::used_again(std::uint32_t segment, std::uint64_t generation) const {
   return flash_.segments.at(segment).generation > generation;
 }

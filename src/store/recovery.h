@@ -88,7 +88,7 @@ class Recovery {
   bool take_header(FlashDevice& device, std::uint32_t segment, Bytes page, std::vector<Use>& uses);
   void number_on(const std::vector<Use>& uses);
   // The footer, or what a scan finds, into memory. `footer`: as it was read ahead.
-  void take(const Use& use, Result<Footer> footer);
+  void take(const Use& use, const Result<Footer*>& listed);
   // All uses down to this generation, of which there may be more, are known.
   void known_above(std::uint64_t generation);
   [[nodiscard]] bool go_on() { return !meanwhile_ || meanwhile_(); }
