@@ -439,7 +439,7 @@ void Loader::abandon_all(const Status& why) {
 void Loader::abandon_all_of(const FlashDevice& device) { abandon_those(tier_is_off(), &device); }
 
 void Loader::abandon_those(const Status& why, const FlashDevice* device) {
-  if (!flash_.on() || device == nullptr) promotions_.clear();
+  if (!flash_.on() || device == nullptr) promotions_queued_ = 0;
   for (const auto& waiter : all_waiters_) {
     if (waiter->get == nullptr || finished_.holds(*waiter)) continue;
     PoolRecord& record = *waiter->record;
@@ -452,16 +452,17 @@ void Loader::abandon_those(const Status& why, const FlashDevice* device) {
 // ---- Promotions ----
 
 void Loader::promote(const RecordKey& key) {
-  if (promotions_.size() < kPromotionsQueuedMax) promotions_.push_back(key);
+  if (promotions_queued_ < kPromotionsQueuedMax)
+    promotions_[(promotion_next_ + promotions_queued_++) % kPromotionsQueuedMax] = key;
   start_promotions();
   pump_.arm(flash_.loop.now());
 }
 
 void Loader::start_promotions() {
   const std::uint64_t bytes_max = std::min(pool_.bytes() / 4, kPromotionBytesMax);
-  while (!promotions_.empty() && promoting_bytes_ < bytes_max) {
-    const RecordKey key = promotions_.front();
-    promotions_.pop_front();
+  while (promotions_queued_ > 0 && promoting_bytes_ < bytes_max) {
+    const RecordKey key = promotions_[promotion_next_++ % kPromotionsQueuedMax];
+    --promotions_queued_;
     PoolRecord* record = start_promotion_(key);
     if (record == nullptr || record->load == nullptr || record->load->whole) continue;
     record->load->whole = true;

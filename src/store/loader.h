@@ -14,10 +14,8 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <memory_resource>
 #include <vector>
 
 #include "io/loop.h"
@@ -164,8 +162,9 @@ class Loader {
   io::Timer deliver_;                     // for gets that end outside of a completion
   io::Timer pump_;                        // submits for what was asked in this turn, together
 
-  std::pmr::unsynchronized_pool_resource nodes_;  // keeps what promotions_ gives up
-  std::pmr::deque<RecordKey> promotions_{&nodes_};
+  // Asked for and not begun: a ring, whose memory is taken at the start (a deque takes some now and then).
+  std::vector<RecordKey> promotions_ = std::vector<RecordKey>(kPromotionsQueuedMax);
+  std::size_t promotion_next_ = 0, promotions_queued_ = 0;
   std::uint64_t promoting_bytes_ = 0;
 };
 
