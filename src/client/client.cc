@@ -352,7 +352,7 @@ Result<Completion> ThreadedClient::wait(OpId op, std::uint16_t layer, std::chron
   if (forked()) return fail(Code::kInvalid, kForked);
   const Time until = time_in(timeout);
   help(op, layer, until);
-  return parts_->ops.wait(op, layer, until);
+  return parts_->ops.wait(op, layer, until, nullptr, true);
 }
 
 Result<OwnedCompletion> ThreadedClient::wait_owned(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) {
@@ -360,7 +360,7 @@ Result<OwnedCompletion> ThreadedClient::wait_owned(OpId op, std::uint16_t layer,
   OwnedCompletion copy;
   const Time until = time_in(timeout);
   help(op, layer, until);
-  if (const auto done = parts_->ops.wait(op, layer, until, &copy); !done) return fail(done.error());
+  if (const auto done = parts_->ops.wait(op, layer, until, &copy, true); !done) return fail(done.error());
   return copy;
 }
 

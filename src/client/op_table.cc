@@ -11,6 +11,9 @@ namespace {
 
 constexpr unsigned kSlotBits = 16;
 constexpr OpId kSlotMask = (OpId{1} << kSlotBits) - 1;
+constexpr std::uint32_t kNoLayer = UINT32_MAX;
+// Who has helped looks for the end, which is a claim away at most, before he sleeps: waking him would take longer.
+constexpr Duration kEndSpin = std::chrono::microseconds(20);
 
 void write_event(int fd) noexcept {
   const std::uint64_t one = 1;
@@ -33,7 +36,8 @@ OwnedCompletion copy_of(const Completion& done) {
 
 }  // namespace
 
-OpTable::OpTable(std::uint32_t ops_max, int event_fd) : event_fd_(event_fd), ring_(ops_max) {
+OpTable::OpTable(std::uint32_t ops_max, int event_fd, bool helped)
+    : event_fd_(event_fd), copies_(helped), ring_(ops_max) {
   KVD_CHECK(ops_max > 0 && ops_max <= kOpsMaxMax);
   ops_.reserve(ops_max);
   free_.reserve(ops_max);
@@ -129,20 +133,42 @@ Result<Completion> OpTable::try_get(OpId id, std::uint16_t layer, OwnedCompletio
   return done;
 }
 
-Result<Completion> OpTable::wait(OpId id, std::uint16_t layer, Time until, OwnedCompletion* copy) {
+// Until what is waited for is known. False: there was nothing to do.
+bool OpTable::help(const Op& op, OpId id, std::uint32_t layer_at, Time until) {
+  const auto known = [&] {
+    const std::uint32_t events = op.events.value();
+    return (events & Op::kEnded) != 0 || layer_at < events;
+  };
+  bool helped = false;
+  while (copies_.wants(id) && !known() && monotonic_now() < until) {
+    const auto claim = copies_.claim(id);
+    if (!claim) break;
+    CopyJob::run(*claim);
+    helped = true;
+  }
+  if (!helped) return false;
+  const Time end = std::min(until, after(monotonic_now(), kEndSpin));
+  while (!known() && !copies_.wants(id) && monotonic_now() < end) pause_core();
+  return true;
+}
+
+Result<Completion> OpTable::wait(OpId id, std::uint16_t layer, Time until, OwnedCompletion* copy, bool helps) {
   Op* const op = find(id);
   if (op == nullptr) return fail(Code::kNotFound, "no such operation");
   std::uint32_t channels = Op::kWholeChannel;
+  std::uint32_t layer_at = kNoLayer;
   if (layer != kWholeOp) {
     const std::lock_guard lock(op->mutex);
-    channels |= Op::layer_channel(std::uint32_t{layer} - op->request.layer_first);
+    layer_at = std::uint32_t{layer} - op->request.layer_first;
+    channels |= Op::layer_channel(layer_at);
   }
   bool in_time = true;
   for (;;) {
-    const std::uint32_t seen = op->events.value();
+    const std::uint32_t seen = op->events.seen();
     auto done = try_get(id, layer, copy);
     if (done || done.error().code != Code::kBusy) return done;
     if (!in_time) return fail(Code::kTimeout, "waited for an operation");
+    if (helps && help(*op, id, layer_at, until)) continue;
     in_time = op->events.wait(seen, channels, until);
   }
 }
