@@ -48,7 +48,8 @@ struct ClientOptions {
   bool shared_memory = true;  // same host and user: copy from the depot's memory when it offers that
   // How long a thread that waits for a lookup, or for a get of at most 256 KiB beside which there is no operation,
   // looks for the answer by itself, in memory or at the socket, before it sleeps, at most 10 ms; again after each thing
-  // that comes. 0 = not at all. Of no effect where the process has one core.
+  // that comes. Who waits for another get looks that long for something to copy, where gets come out of a depot's
+  // memory. 0 = not at all. Of no effect where the process has one core.
   std::chrono::microseconds spin{50};
   std::string name = "kvdepot-client";  // shown in the depot's log
   // A file with the token that the depot asks for, which only its owner may read; read again for each connection, so

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/cores.h"
 #include "base/error_text.h"
 #include "client/attachment.h"
 #include "client/core.h"
@@ -89,7 +90,7 @@ struct Parts {
   Parts(std::unique_ptr<io::Loop> on, io::UniqueFd event, const net::Address& address, const ClientOptions& options)
       : loop(std::move(on)),
         event_fd(std::move(event)),
-        ops(options.ops_max, event_fd.get()),
+        ops(options.ops_max, event_fd.get(), has_other_cores(), options.spin),
         core(*loop, ops, namespaces, state,
              {.address = address,
               .name = options.name,

@@ -363,7 +363,7 @@ TEST(Client, WhoWaitsForALargeGetThroughMemoryCopiesAPartOfIt) {
   ASSERT_EQ(bench.finish(bench.put()).code, Code::kOk);
   const IoThread io;
   int helped = 0;  // not always: a core may be wanted by others
-  for (int tries = 0; tries < 500 && helped < 5; ++tries) {
+  for (int tries = 0; tries < 200 && helped < 3; ++tries) {
     std::ranges::fill(bench.memory, std::byte{});
     const std::int64_t io_before = io.now();
     const OpId op = get_view(bench);
@@ -374,8 +374,8 @@ TEST(Client, WhoWaitsForALargeGetThroughMemoryCopiesAPartOfIt) {
     ASSERT_TRUE(bench.memory == original);
     bench.client->release(op);
   }
-  EXPECT_EQ(helped, 5);
-  EXPECT_GE(bench.client->stats().bytes_shared, 5 * bench.memory.size());
+  EXPECT_EQ(helped, 3);
+  EXPECT_GE(bench.client->stats().bytes_shared, 3 * bench.memory.size());
 }
 
 TEST(Client, WaitersOfLayersAndOfTheWholeCopyOneGetTogether) {

@@ -32,7 +32,9 @@ void CopyJob::open(OpId op, const Work& work, std::size_t slabs, std::size_t sla
   next_ = 0;
   claim_max_ = std::max<std::size_t>(1, kClaimBytesMax / slab_bytes);
   claim_min_ = std::max<std::size_t>(1, kClaimBytesMin / slab_bytes);
-  if (shared_) wants_.store(op, std::memory_order_release);
+  if (!shared_) return;
+  wants_.store(op, std::memory_order_release);
+  was_open_.store(true, std::memory_order_relaxed);
 }
 
 std::optional<CopyJob::Claim> CopyJob::claim(OpId op) {

@@ -66,6 +66,8 @@ class CopyJob {
 
   // --- any thread ---
 
+  // There was a view to share before.
+  [[nodiscard]] bool was_open() const noexcept { return was_open_.load(std::memory_order_relaxed); }
   // There is something to claim for who waits for this operation, or was a moment ago.
   [[nodiscard]] bool wants(OpId op) const noexcept { return wants_.load(std::memory_order_acquire) == op; }
   // The next slabs of that operation's view; none: there are none, or it is not its turn.
@@ -75,6 +77,7 @@ class CopyJob {
  private:
   const bool shared_;
   std::atomic<OpId> wants_{0};
+  std::atomic<bool> was_open_{false};
   std::mutex mutex_;  // guards the rest, but for what `states_` points to
   OpId op_ = 0;       // 0: closed
   const Work* work_ = nullptr;

@@ -20,8 +20,9 @@ inline constexpr std::uint32_t kOpsMaxMax = 32768;  // an id keeps 16 bits for t
 
 class OpTable {
  public:
-  // Requires 0 < ops_max <= kOpsMaxMax. `event_fd` is borrowed (an eventfd; see signal()). `helped`: waiters may help.
-  OpTable(std::uint32_t ops_max, int event_fd, bool helped = has_other_cores());
+  // Requires 0 < ops_max <= kOpsMaxMax. `event_fd` is borrowed (an eventfd; see signal()). `helped`: waiters may help,
+  // and look for `spin` for something to do before they sleep, where it is likely to come.
+  OpTable(std::uint32_t ops_max, int event_fd, bool helped = has_other_cores(), Duration spin = Duration::zero());
 
   // --- callers, any thread ---
 
@@ -69,13 +70,19 @@ class OpTable {
  private:
   Result<Completion> completion(Op& op, std::uint16_t layer) const;
   void enqueue(Op& op);
-  bool help(const Op& op, OpId id, std::uint32_t layer_at, Time until);
+  bool help(const Op& op, OpId id, std::uint32_t layer_at, Time until, Duration look);
+  [[nodiscard]] bool may_look() const noexcept;
+  void note_look(bool in_vain) noexcept;
   std::size_t deliver(Op& op, std::span<Completion> out, std::vector<OwnedCompletion>* copies);
 
   std::vector<std::unique_ptr<Op>> ops_;
   int event_fd_;
   std::atomic<bool> signalling_{false};
   CopyJob copies_;
+  const Duration spin_;
+  // Of who looked last, any of them. Where nothing comes they rest, as the loop does (io/real_loop.cc).
+  std::atomic<int> vain_looks_{0};
+  std::atomic<Time> look_rests_until_{Time::min()};
 
   mutable std::mutex free_mutex_;  // guards the next two
   std::vector<std::uint32_t> free_;

@@ -271,6 +271,30 @@ TEST_F(OpTableTest, WhoSleepsIsCalledToHelp) {
   waiter.join();
 }
 
+// Nobody calls: who sleeps would not notice. Only behind a first view, and not by who waits for something else.
+TEST_F(OpTableTest, WhereViewsComeAWaiterLooksForTheNextBeforeHeSleeps) {
+  OpTable table(4, event_fd_, true, std::chrono::seconds(20));
+  const OpId first = (*table.add(get_of(1, 1)))->id.load();
+  const OpId id = (*table.add(get_of(1, 1)))->id.load();
+  const CopiesToDo work;
+  EXPECT_EQ(table.wait(first, kWholeOp, monotonic_now() + Millis(1), nullptr, true).error().code, Code::kTimeout);
+  table.copies().open(first, work, 1, kSlabOfAClaim);
+  EXPECT_EQ(table.copies().run_next(), 1U);
+  table.copies().close();
+  std::atomic<bool> over{false};
+  std::thread waiter([&] {
+    EXPECT_TRUE(table.wait(id, kWholeOp, monotonic_now() + std::chrono::seconds(10), nullptr, true).has_value());
+    over = true;
+  });
+  std::this_thread::sleep_for(Millis(20));
+  table.copies().open(id, work, kSlabsToCopy, kSlabOfAClaim);
+  while (work.run <= kSlabsToCopy && !over) std::this_thread::yield();
+  EXPECT_EQ(work.run, kSlabsToCopy + 1);
+  table.copies().close();
+  table.announce_end(*table.find(id));
+  waiter.join();
+}
+
 TEST_F(OpTableTest, NobodyHelpsWhoDoesNotWaitForItOrHasNoTimeOrIsToBeDone) {
   const OpId id = add();
   const OpId other = add();
