@@ -27,6 +27,13 @@ namespace kvd::client {
 inline constexpr std::size_t kClaimBytesMax = std::size_t{256} << 10;
 inline constexpr std::size_t kClaimBytesMin = std::size_t{64} << 10;
 
+// A view of less is not worth to be shared with those who wait for it and look. One of less than the second not to wake
+// others, which takes a few us of the I/O thread and some 20 of the other's, nor a get of less to look for its view
+// before one sleeps. Larger slabs than kSharedSlabMax are copied by the I/O thread, in steps.
+inline constexpr std::size_t kSharedViewMin = std::size_t{128} << 10;
+inline constexpr std::size_t kCallingViewMin = std::size_t{512} << 10;
+inline constexpr std::size_t kSharedSlabMax = std::size_t{1} << 20;
+
 class CopyJob {
  public:
   class Work {

@@ -45,13 +45,6 @@ struct GetCounters {
   Counter loans_ended;     // of views that had not been given back in time
 };
 
-// A view of less is not worth to be shared with those who wait for it and look, and one of less than the second not to
-// wake others: that takes a few us of this thread, and some 20 of the other's. Larger slabs than kSharedSlabMax are
-// copied by this thread, in steps.
-inline constexpr std::size_t kSharedViewMin = std::size_t{128} << 10;
-inline constexpr std::size_t kCallingViewMin = std::size_t{512} << 10;
-inline constexpr std::size_t kSharedSlabMax = std::size_t{1} << 20;
-
 class GetFlow final : private CopyJob::Work {
  public:
   // Borrows all three. `verify` = false accepts any bytes (tests only). A borrow that asks for no verification has none

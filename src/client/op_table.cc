@@ -28,6 +28,10 @@ void clear_event(int fd) noexcept {
   [[maybe_unused]] const ssize_t got = ::read(fd, &count, sizeof count);  // EAGAIN: it was not set
 }
 
+std::uint64_t bytes_of(const OpRequest& get) {
+  return get.keys.count() * get.layer_count * std::uint64_t{get.layout.slab_bytes()};
+}
+
 // Requires the op's mutex: what the completion points to belongs to the op.
 OwnedCompletion copy_of(const Completion& done) {
   OwnedCompletion copy{.done = done, .failed = {}, .why = done.why};
@@ -175,9 +179,11 @@ Result<Completion> OpTable::wait(OpId id, std::uint16_t layer, Time until, Owned
   std::uint32_t channels = Op::kWholeChannel;
   std::uint32_t layer_at = kNoLayer;
   bool gets = false;
+  bool looks = false;
   if (helps || layer != kWholeOp) {
     const std::lock_guard lock(op->mutex);
     gets = helps && op->request.kind == OpKind::kGet;
+    looks = gets && bytes_of(op->request) >= kCallingViewMin;
     if (layer != kWholeOp) {
       layer_at = std::uint32_t{layer} - op->request.layer_first;
       channels |= Op::layer_channel(layer_at);
@@ -189,7 +195,8 @@ Result<Completion> OpTable::wait(OpId id, std::uint16_t layer, Time until, Owned
     auto done = try_get(id, layer, copy);
     if (done || done.error().code != Code::kBusy) return done;
     if (!in_time) return fail(Code::kTimeout, "waited for an operation");
-    const Duration look = std::max(helped ? kEndLook : Duration::zero(), may_look() ? spin_ : Duration::zero());
+    const Duration look =
+        std::max(helped ? kEndLook : Duration::zero(), looks && may_look() ? spin_ : Duration::zero());
     helped = gets && help(*op, id, layer_at, until, look);
     if (!helped) in_time = op->events.wait(seen, channels, until);
   }

@@ -245,7 +245,7 @@ class CopiesToDo final : public CopyJob::Work {
 };
 
 constexpr std::size_t kSlabsToCopy = 64;
-constexpr std::size_t kSlabOfAClaim = std::size_t{1} << 20;  // a claim each
+constexpr std::uint32_t kSlabOfAClaim = 1 << 20;  // a claim each
 
 TEST_F(OpTableTest, WhoWaitsAndHelpsCopiesWhatThereIs) {
   const OpId id = add();
@@ -274,10 +274,11 @@ TEST_F(OpTableTest, WhoSleepsIsCalledToHelp) {
 // Nobody calls: who sleeps would not notice. Only behind a first view, and not by who waits for something else.
 TEST_F(OpTableTest, WhereViewsComeAWaiterLooksForTheNextBeforeHeSleeps) {
   OpTable table(4, event_fd_, true, std::chrono::seconds(20));
+  OpRequest large = get_of(1, 1);
+  large.layout = Layout::packed(nullptr, 1, 1, kSlabOfAClaim);
   const OpId first = (*table.add(get_of(1, 1)))->id.load();
-  const OpId id = (*table.add(get_of(1, 1)))->id.load();
+  const OpId id = (*table.add(std::move(large)))->id.load();
   const CopiesToDo work;
-  EXPECT_EQ(table.wait(first, kWholeOp, monotonic_now() + Millis(1), nullptr, true).error().code, Code::kTimeout);
   table.copies().open(first, work, 1, kSlabOfAClaim);
   EXPECT_EQ(table.copies().run_next(), 1U);
   table.copies().close();
@@ -291,6 +292,8 @@ TEST_F(OpTableTest, WhereViewsComeAWaiterLooksForTheNextBeforeHeSleeps) {
   while (work.run <= kSlabsToCopy && !over) std::this_thread::yield();
   EXPECT_EQ(work.run, kSlabsToCopy + 1);
   table.copies().close();
+  const Time soon = monotonic_now() + Millis(5);
+  EXPECT_EQ(table.wait(first, kWholeOp, soon, nullptr, true).error().code, Code::kTimeout) << "a small one";
   table.announce_end(*table.find(id));
   waiter.join();
 }
