@@ -13,7 +13,7 @@ ENGINE_PYTHON := $(BUILD)/engine-venv/bin/python
 RESULTS := $(BUILD)/test-results
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench-engine bench-net bench-sim bench-store gpu-roofline fuzz format lint tidy setup build clean
+.PHONY: help demo test check soak coverage bench-engine bench-net bench-sim bench-store gpu-roofline fuzz format lint tidy setup build clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -65,6 +65,11 @@ soak:  ## The long runs; the log goes to build/soak.log
 	@tools/setup.sh --test --engine
 	@$(MAKE) build PRESET=release
 	@bash -o pipefail -c "ctest --test-dir $(BUILD)/release -L '^soak$$' -V --no-tests=error 2>&1 | tee $(BUILD)/soak.log"
+
+coverage:  ## Which lines that deal with errors the tests of io, policy and store reach, into docs/results/coverage.md
+	@tools/setup.sh --dev
+	@$(MAKE) build PRESET=coverage
+	@tools/error_coverage.py $(BUILD)/coverage/bin >$(BUILD)/coverage.md && mv $(BUILD)/coverage.md docs/results/coverage.md
 
 bench-engine:  ## Time to first token against the peers; ARGS="--quick", ARGS="--check"
 	@tools/setup.sh --bench --engine

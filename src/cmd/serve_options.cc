@@ -300,6 +300,9 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
     read.complain("resp-ack", "asks for flash, and with --flash 0 there is none: leave one of them out");
   if (store.drive_writes_per_day > 0 && !on_flash)
     read.complain("dwpd", "bounds what is written to flash, and with --flash 0 there is none: leave one of them out");
+  for (const char* const name : {"segment", "eviction", "scrub", "demote-after"})
+    if (!on_flash && settings.contains(name))
+      read.complain(name, "is for flash, and with --flash 0 there is none: leave one of them out");
   if (options.node.insecure && !options.credentials.empty())
     read.complain("insecure", "lets everybody in, and --credentials does not: leave one of them out");
   check_tls(options, read);

@@ -103,6 +103,9 @@ TEST(ServeOptions, ComplaintsNameTheFlagAndTheValue) {
   for (const char* const bad : {"", "much", "1x", "-1", "1001", "nan", "inf"})
     EXPECT_EQ(complaint({{"dir", {"/d"}}, {"dwpd", {bad}}}).find("--dwpd: '" + std::string(bad) + "' is not a number"),
               0U);
+  for (const auto& [name, value] :
+       {std::pair{"segment", "64MiB"}, {"eviction", "fifo"}, {"scrub", "1MiB"}, {"demote-after", "1s"}})
+    EXPECT_NE(complaint({{"flash", {"0"}}, {name, {value}}}).find("is for flash"), std::string::npos) << name;
   EXPECT_EQ(complaint({{"flash", {"0"}}, {"dwpd", {"1"}}}).find("--dwpd: bounds what is written to flash"), 0U);
   EXPECT_EQ(complaint({{"dir", {"/d"}}, {"resp-ack", {"soon"}}}),
             "--resp-ack: 'soon' is not pooled, written or synced");

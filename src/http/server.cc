@@ -1,5 +1,8 @@
 #include "http/server.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <list>
 #include <optional>
 #include <system_error>
@@ -27,6 +30,7 @@ constexpr int kRequestsMax = 100;
 constexpr auto kRequestLimit = std::chrono::seconds(5);
 constexpr auto kIdleLimit = std::chrono::seconds(60);
 constexpr auto kAcceptRest = std::chrono::milliseconds(100);
+constexpr int kNice = 10;
 
 class HttpConnection;
 using OpenConnections = std::list<HttpConnection*>;  // who has waited for its peer for longest comes first
@@ -138,7 +142,7 @@ class BeastServer final : public HttpServer {
     endpoint_ = acceptor_.local_endpoint(error);
     accept();
     try {
-      thread_ = std::thread([this] { context_.run(); });
+      thread_ = std::thread([this] { serve(); });
     } catch (const std::system_error& failed) {
       return fail(Code::kNoSpace, "start the HTTP thread", failed.code().value());
     }
@@ -151,6 +155,12 @@ class BeastServer final : public HttpServer {
   }
 
  private:
+  // Pages are long, and whoever asks for many of them must not take a core from those whose bytes are waited for.
+  void serve() {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), ::getpriority(PRIO_PROCESS, 0) + kNice);
+    context_.run();
+  }
+
   void accept() {
     acceptor_.async_accept([this](beast::error_code error, tcp::socket socket) {
       if (error) {  // no descriptors left: trying again at once would only spin

@@ -1,7 +1,7 @@
 // HttpServer: a small HTTP/1.1 server for metrics and health, on Boost.Beast in one thread of its own, so that a probe
 // is answered while the node's loop recovers a store.
 //
-// GET and HEAD only. Loopback addresses only until there is authentication. Bounds: 64 connections, requests of at most
+// GET and HEAD only. The thread has a lower priority than the program's others (nice 10). Loopback addresses only until there is authentication. Bounds: 64 connections, requests of at most
 // 8 KiB, 5 s for a request or its answer, 60 s idle, 100 requests a connection. Who comes when there are 64 takes the
 // place of the one that has waited for its peer for longest: peers that say nothing keep no probe out.
 #pragma once

@@ -1,8 +1,10 @@
 #include "http/server.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@ class HttpServerTest : public testing::Test {
   HttpServerTest() {
     server_ = *HttpServer::start("127.0.0.1:0", [](std::string_view path) {
       if (path == "/healthz") return Response{.status = 503, .body = "recovering\n"};
+      if (path == "/nice") return Response{.body = std::to_string(::getpriority(PRIO_PROCESS, 0))};
       if (path == "/metrics") return Response{.content_type = "text/plain; version=0.0.4", .body = "a 1\n"};
       return Response{.status = 404, .body = "not here\n"};
     });
@@ -36,6 +39,11 @@ TEST_F(HttpServerTest, AnswersByPathWithoutTheQuery) {
   EXPECT_TRUE(answer.ends_with("\r\n\r\na 1\n"));
   EXPECT_TRUE(ask("GET /healthz HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 503 "));
   EXPECT_TRUE(ask("GET /other HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 "));
+}
+
+TEST_F(HttpServerTest, LeavesTheCoresToOthers) {
+  const int own = ::getpriority(PRIO_PROCESS, 0);
+  EXPECT_TRUE(ask("GET /nice HTTP/1.0\r\n\r\n").ends_with("\r\n\r\n" + std::to_string(std::min(own + 10, 19))));
 }
 
 TEST_F(HttpServerTest, KeepsAConnectionOpen) {

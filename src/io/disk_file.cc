@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -13,10 +14,12 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <thread>
 
 #include <fmt/format.h>
 
 #include "base/bytes.h"
+#include "base/time.h"
 
 namespace kvd::io {
 namespace {
@@ -57,6 +60,8 @@ Result<Opened> open_once(const std::string& path, int flags, bool may_create) {
     }
   }
   const int error = errno;
+  if (error == EBUSY)
+    return fail(Code::kBusy, "it is mounted, part of an array, or another process writes to it", EBUSY);
   return fail(error == ENOENT ? Code::kNotFound : Code::kIo, "open the disk's file", error);
 }
 
@@ -66,12 +71,36 @@ bool direct_works(int fd) {
   return uninterrupted([&] { return ::pread(fd, page.get(), kPageBytes, 0); }) >= 0 || errno != EINVAL;
 }
 
+// io_uring gives a file up some milliseconds behind the end of a process that was killed.
+constexpr Duration kTakeAgain = std::chrono::milliseconds(10), kTakeLimit = std::chrono::seconds(2);
+
+// Calls again for a moment while somebody else has the file.
+template <class Call>
+auto patiently(Call call) {
+  auto result = call();
+  for (Duration waited{}; !result && result.error().code == Code::kBusy && waited < kTakeLimit; waited += kTakeAgain) {
+    std::this_thread::sleep_for(kTakeAgain);
+    result = call();
+  }
+  return result;
+}
+
+// Whoever else writes to it would overwrite it, whatever name he has for it. Given up with the descriptor.
+// O_EXCL has seen to a device; where the file system knows no locks there is the store directory's.
+Status take(int fd) {
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return {};
+  return fail(Code::kBusy, "somebody else writes to the disk's file", EBUSY);
+}
+
 Result<Opened> open_path(Log& log, const std::string& path, const DiskOptions& options) {
   struct stat st{};
   if (::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode)) {
     return fail(Code::kInvalid, "a disk is a file or a block device");
   }
-  const int flags = O_CLOEXEC | O_NOCTTY | (options.read_only ? O_RDONLY : O_RDWR);
+  const bool is_device = S_ISBLK(st.st_mode);
+  // O_EXCL of a device: EBUSY while it is mounted, part of an array, or open like this in another process.
+  const int exclusive = is_device && !options.read_only ? O_EXCL : 0;
+  const int flags = O_CLOEXEC | O_NOCTTY | exclusive | (options.read_only ? O_RDONLY : O_RDWR);
   const bool may_create = !options.read_only && options.bytes > 0;
   if (!options.direct) return open_once(path, flags, may_create);
   Result<Opened> opened = open_once(path, flags | O_DIRECT, may_create);
@@ -203,8 +232,10 @@ Status check_options(const DiskOptions& options) {
 
 Result<DiskFile> open_disk_file(Log& log, const std::string& path, const DiskOptions& options) {
   if (Status checked = check_options(options); !checked) return fail(checked.error());
-  Result<Opened> opened = open_path(log, path, options);
+  Result<Opened> opened = patiently([&] { return open_path(log, path, options); });
   if (!opened) return fail(opened.error());
+  if (!options.read_only)
+    if (Status taken = patiently([&] { return take(opened->fd.get()); }); !taken) return fail(taken.error());
   const Result<std::uint64_t> bytes = reserve(log, path, *opened, options);
   if (!bytes) return fail(bytes.error());
   DiskFile file;

@@ -327,6 +327,18 @@ TEST_P(DiskTest, SubmittedFromAnotherThreadsPost) {
   EXPECT_TRUE(written == read);  // this thread reads what the kernel wrote: ordered by the loop's thread
 }
 
+TEST_P(DiskTest, IsWrittenByOneOnly) {
+  auto disk = open(options(kMiB));
+  const auto second = open_disk(*loop_, log_, dir_.file("disk"), options(kMiB));
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kBusy);
+  DiskOptions look = options(0);
+  look.read_only = true;
+  EXPECT_NE(open(look), nullptr) << "who only reads may";
+  disk.reset();
+  EXPECT_NE(open(options(kMiB)), nullptr);
+}
+
 TEST_P(DiskTest, ReadOnlyDiskReadsAndRefusesWrites) {
   open(options(kMiB)).reset();
   DiskOptions read_only = options(0);

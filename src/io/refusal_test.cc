@@ -157,9 +157,10 @@ TEST_F(RefusalTest, DirectIoThatOpensButDoesNotReadIsBufferedToo) {
 TEST_F(RefusalTest, WithoutPreallocationTheFileGrowsAndTheLogWarns) {
   with({{SYS_fallocate, EOPNOTSUPP}}, [&] {
     const auto loop = std::move(make_real_loop().value());
-    const auto disk = std::move(open(*loop).value());
+    auto disk = std::move(open(*loop).value());
     EXPECT_EQ(disk->size(), kMiB);
     write_and_read_back(*loop, *disk);
+    disk.reset();
     EXPECT_EQ(open(*loop, {.bytes = kMiB / 2}).value()->size(), kMiB);
     EXPECT_EQ(std::filesystem::file_size(path()), kMiB);  // never shrinks
   });

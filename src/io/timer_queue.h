@@ -16,7 +16,7 @@ namespace kvd::io {
 
 class TimerQueue {
  public:
-  TimerQueue() = default;
+  TimerQueue() { heap_.reserve(1024); }
   // No timer may be armed any more: its destructor would reach into a dead loop.
   ~TimerQueue();
   TimerQueue(const TimerQueue&) = delete;

@@ -1,6 +1,7 @@
 #include "io/uring_disk.h"
 
 #include <liburing.h>
+#include <sys/file.h>
 
 #include <algorithm>
 #include <array>
@@ -46,6 +47,7 @@ class UringDisk final : public Disk {
     if (gone_ != nullptr) *gone_ = true;
     watch_.stop();
     wait_for_kernel();
+    ::flock(file_.fd.get(), LOCK_UN);  // the ring keeps the file for a while
   }
 
   Status submit(DiskOp& op) override {

@@ -24,7 +24,7 @@
 // it counts in counters.owned_bytes, and where much waits for all no more than 64 KiB are handed to such a stream at
 // once.
 //
-// Turns: a connection leaves the loop to others after 100 us of working through messages, after a millisecond of
+// Turns: a connection leaves the loop to others after 100 us of messages, headers and metas, after a millisecond of
 // receiving payload or of sending, at the next message or system call, and goes on in the next turn. Those that share
 // options.messages and have more than that stand in its line, and one of them goes on in a turn: however many ask
 // without a pause, whoever asks now and then, and bodies, wait for one of them. Bodies of connections that share
@@ -237,6 +237,8 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
   void landed(std::size_t bytes);
   Status consume(Time now);
   Status take_header(bool& more);
+  void grow_meta();
+  void note_meta(std::size_t bytes);
   Status take_meta(bool& more);
   Status take_payload(bool& more);
   void rest();
@@ -296,6 +298,7 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
   wire::Header header_{};
   std::vector<std::byte> meta_;
   std::size_t meta_have_ = 0;
+  std::uint32_t meta_crc_ = 0;  // of these
   std::uint64_t payload_left_ = 0;
   std::unique_ptr<std::byte[]> discard_;  // where bytes without a place go; made when first needed
   Time last_received_{};

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "net/connection.h"
+#include "wire/crc32c.h"
 
 namespace kvd::net {
 namespace {
@@ -60,7 +61,7 @@ void Connection::read_some() {
     const std::size_t got = receive();
     more = got > 0;
     budget -= std::min(budget, got);
-    if (more && loop_.now() >= (part_ == Part::kHeader ? messages_end_ : turn_end_)) yielded_ = true;
+    if (more && loop_.now() >= (part_ == Part::kPayload ? turn_end_ : messages_end_)) yielded_ = true;
     if (yielded_) break;
   }
   if (state_ == State::kOpen) {
@@ -104,9 +105,7 @@ std::size_t Connection::receive() {
   std::size_t count = 0;
   std::size_t direct = 0;  // bytes that do not go to the read-ahead
   if (part_ == Part::kMeta) {
-    if (meta_have_ == meta_.size()) {  // grown as bytes come: a header alone makes nobody allocate 4 MiB
-      meta_.resize(std::min<std::size_t>(header_.meta_bytes, std::max(2 * meta_.size(), kMetaStepBytes)));
-    }
+    if (meta_have_ == meta_.size()) grow_meta();
     direct = meta_.size() - meta_have_;
     pieces[count++] = {meta_.data() + meta_have_, direct};
   } else if (part_ == Part::kPayload) {
@@ -134,7 +133,7 @@ std::size_t Connection::receive() {
   last_received_ = loop_.now();
   const std::size_t in_place = std::min(got, direct);
   ahead_end_ += got - in_place;
-  if (part_ == Part::kMeta) meta_have_ += in_place;
+  if (part_ == Part::kMeta) note_meta(in_place);
   if (part_ == Part::kPayload && options_.turns != nullptr) options_.turns->spend(*this, in_place);
   if (part_ == Part::kPayload) landed(in_place);
   if (got == wanted) return got;
@@ -209,20 +208,34 @@ Status Connection::take_header(bool& more) {
   ahead_at_ += wire::kHeaderBytes;
   part_ = Part::kMeta;
   meta_have_ = 0;
+  meta_crc_ = 0;
   meta_.resize(std::min<std::size_t>(header_.meta_bytes, kMetaStepBytes));
   return {};
+}
+
+// As bytes come: a header alone makes nobody allocate 4 MiB. Who has sent a step may send the rest: room for that is
+// made once, and touched as it comes, so that nothing is moved in a turn.
+void Connection::grow_meta() {
+  meta_.reserve(header_.meta_bytes);
+  meta_.resize(std::min<std::size_t>(header_.meta_bytes, meta_.size() + kMetaStepBytes));
+}
+
+// The next `bytes` of the meta are there. Checked as they come: to go over 4 MiB at once takes a turn and longer.
+void Connection::note_meta(std::size_t bytes) {
+  meta_crc_ = wire::crc32c(Bytes(meta_).subspan(meta_have_, bytes), meta_crc_);
+  meta_have_ += bytes;
 }
 
 Status Connection::take_meta(bool& more) {
   const std::size_t n = std::min(ahead_end_ - ahead_at_, meta_.size() - meta_have_);
   std::copy_n(ahead_.get() + ahead_at_, n, meta_.data() + meta_have_);
   ahead_at_ += n;
-  meta_have_ += n;
+  note_meta(n);
   if (meta_have_ < header_.meta_bytes) {
     more = false;
     return {};
   }
-  if (Status checked = wire::check_meta(header_, meta_); !checked) return checked;
+  if (Status checked = wire::check_meta_crc(header_, meta_crc_); !checked) return checked;
   counters_.messages_in.add();
   payload_left_ = header_.payload_bytes();
   part_ = payload_left_ > 0 ? Part::kPayload : Part::kHeader;

@@ -131,6 +131,23 @@ TEST_F(MessageLineTest, ABodyMovesInEachTurn) {
   EXPECT_LE(loop_.now() - begun, turns * kAtOnce * kWork);
 }
 
+TEST_F(MessageLineTest, ALongMetaTakesManyTurns) {
+  const End quiet = open('q');
+  const End sends = open('s');
+  turn();
+  record_.call = kWork;
+  const std::string text(std::size_t{4} << 20, 'x');
+  sends.stream->feed(wire::frame({.request_id = 1}, wire::StatsReply{text.substr(64)}));
+  for (std::size_t asked = 0; sends.got() == 0; ++asked) {
+    quiet.stream->feed(ask());
+    const Time begun = loop_.now();
+    turn();
+    EXPECT_EQ(quiet.got(), asked + 1);
+    ASSERT_LE(loop_.now() - begun, (2 * kAtOnce + 2) * kWork) << "its readiness, and its place in the line";
+  }
+  EXPECT_EQ(sends.peer->received[0].meta.size(), text.size() - 64);
+}
+
 TEST_F(MessageLineTest, WhoClosesLeavesTheLine) {
   std::vector<End> ends = flood(3);
   ends[0].peer->connection->close({Code::kCancelled, 0, "a test"});

@@ -35,6 +35,7 @@ struct NodeContext {
   Checker& checker;
   net::SliceLine& slices;
   net::SliceLine& messages;  // of connections that have more of them than a turn's worth
+  net::SliceLine& checks;    // of connections of Redis clients with values to be verified
   Budget& pinned;            // bytes of the pool that GETs may pin: all records of a GET, from its start to its end
   Budget& lent;              // of these, by GETs whose clients read the pool through shared memory
   Budget& kept;              // of these, by GETs whose clients keep what they are lent

@@ -107,6 +107,7 @@ struct Lender {
         checker(loop, store),
         slices(loop),
         messages(loop),
+        checks(loop),
         leavers(counters),
         gate(loop, log, counters, options) {}
   NullLog log;
@@ -117,6 +118,7 @@ struct Lender {
   Checker checker;
   net::SliceLine slices;
   net::SliceLine messages;
+  net::SliceLine checks;
   Leavers leavers;
   NodeOptions options;
   Gate gate;
@@ -137,6 +139,7 @@ struct Lender {
             .checker = checker,
             .slices = slices,
             .messages = messages,
+            .checks = checks,
             .pinned = pinned,
             .lent = lent,
             .kept = kept,

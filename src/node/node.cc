@@ -134,7 +134,7 @@ class NodeImpl final : public Node {
   Gate gate_;
   std::unique_ptr<Leases> leases_;
   std::unique_ptr<Checker> checker_;
-  net::SliceLine slices_{loop_}, messages_{loop_};
+  net::SliceLine slices_{loop_}, messages_{loop_}, checks_{loop_};
   net::BodyTurns turns_{loop_};
   std::unique_ptr<net::Movers> movers_;
   std::unique_ptr<NodeContext> context_;
@@ -325,6 +325,7 @@ void NodeImpl::make_context() {
                                  .checker = *checker_,
                                  .slices = slices_,
                                  .messages = messages_,
+                                 .checks = checks_,
                                  .pinned = pinned_,
                                  .lent = lent_,
                                  .kept = kept_,

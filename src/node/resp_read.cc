@@ -9,19 +9,35 @@
 namespace kvd::node {
 namespace {
 
-constexpr int kAttemptsMax = 8;  // SETs that may come between head and parts
+constexpr int kAttemptsMax = 8;                                  // SETs that may come between head and parts
+constexpr std::uint64_t kCheckAtOnce = std::uint64_t{64} << 10;  // 3 us
 constexpr Duration kLimit = std::chrono::seconds(10);
 
 }  // namespace
 
+void RespChecks::enter(RespRead& read) {
+  reads_.push_back(&read);
+  user_.enter();
+}
+
+void RespChecks::leave(const RespRead& read) noexcept { std::erase(reads_, &read); }
+
+bool RespChecks::check_next() {
+  if (reads_.empty()) return false;
+  RespRead& read = *reads_.front();
+  if (!read.verify_next()) leave(read);
+  return !reads_.empty();
+}
+
 RespRead::RespRead(NodeContext& context, std::shared_ptr<RespKeyspace> keyspace, Pins& connection_pins,
-                   std::string_view key, Want want)
+                   RespChecks& connection_checks, std::string_view key, Want want)
     : context_(context),
       keyspace_(std::move(keyspace)),
       connection_pins_(connection_pins),
+      connection_checks_(connection_checks),
       key_(key),
       want_(want),
-      next_(context.loop, [this] { verified_ < parts_.size() ? verify_next() : search(); }) {}
+      next_(context.loop, [this] { search(); }) {}
 
 RespRead::~RespRead() { abort(); }
 
@@ -29,6 +45,7 @@ void RespRead::abort() {
   on_done_ = nullptr;
   done_ = true;
   next_.disarm();
+  connection_checks_.leave(*this);
   if (head_.pending) context_.store.cancel(head_.get);
   for (Part& part : parts_)
     if (part.pending) context_.store.cancel(part.get);
@@ -153,15 +170,24 @@ void RespRead::part_found(Part& part, Result<store::RecordView> view) {
     part.view = std::move(*view);
   }
   if (parts_pending_ > 0) return;
-  if (parts_failed_ == 0) return verify_next();
+  if (parts_failed_ == 0) {
+    if (parts_.size() > 1 || parts_.front().place.bytes > kCheckAtOnce) return connection_checks_.enter(*this);
+    static_cast<void>(verify_next());
+    return;
+  }
   if (part_code_ != Code::kNotFound) return finish(part_code_);
   again(Code::kNotFound);
 }
 
-void RespRead::verify_next() {
-  if (!sound(parts_[verified_])) return again(Code::kNotFound);
-  if (++verified_ == parts_.size()) return finish(Code::kOk);
-  next_.arm(context_.loop.now());
+// Whether there is another one.
+bool RespRead::verify_next() {
+  if (!sound(parts_[verified_])) {
+    again(Code::kNotFound);
+    return false;
+  }
+  if (++verified_ < parts_.size()) return true;
+  finish(Code::kOk);
+  return false;
 }
 
 void RespRead::finish(Code code) {

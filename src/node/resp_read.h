@@ -3,10 +3,11 @@
 // The value is one that was current at some moment between begin() and the end: where a SET comes between head and
 // parts, the search begins again. A value whose parts are gone, damaged or not all there is a miss, as is a head of
 // another key with the same hash. Bounded by the pool's budgets for GETs: no room is kBusy at once. A part's checksum
-// takes some 50 us per MiB; larger values are verified a part in a turn of the loop. Belongs to the node's loop; owned
-// by who wants the value and by the messages that carry it.
+// takes some 50 us per MiB: larger values wait for that (RespChecks). Belongs to the node's loop; owned by who wants
+// the value and by the messages that carry it.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,14 +23,30 @@
 
 namespace kvd::node {
 
+class RespRead;
+
+// Reads of one connection whose values are to be verified, first come first served, a part at a time. One part in a
+// turn of the loop for all connections in turn: however many values one asks for, others wait for one part of it.
+class RespChecks final {
+ public:
+  explicit RespChecks(net::SliceLine& line) : user_(line, [this] { return check_next(); }) {}
+  void enter(RespRead& read);
+  void leave(const RespRead& read) noexcept;
+
+ private:
+  bool check_next();
+  net::SliceLine::User user_;
+  std::deque<RespRead*> reads_;
+};
+
 class RespRead final {
  public:
   enum class Want : std::uint8_t { kValue, kSize };
 
-  // `connection_pins` is what its connection may pin; it and all that is borrowed outlive the read, or abort() is
-  // called.
-  RespRead(NodeContext& context, std::shared_ptr<RespKeyspace> keyspace, Pins& connection_pins, std::string_view key,
-           Want want);
+  // `connection_pins` is what its connection may pin, `connection_checks` where it waits to be verified; they and all
+  // that is borrowed outlive the read, or abort() is called.
+  RespRead(NodeContext& context, std::shared_ptr<RespKeyspace> keyspace, Pins& connection_pins,
+           RespChecks& connection_checks, std::string_view key, Want want);
   ~RespRead();
   RespRead(const RespRead&) = delete;
   RespRead& operator=(const RespRead&) = delete;
@@ -50,6 +67,7 @@ class RespRead final {
   void give_up_pins();
 
  private:
+  friend class RespChecks;
   struct Part {
     store::Get get;
     store::RecordView view;
@@ -62,7 +80,7 @@ class RespRead final {
   void head_found(Result<store::RecordView> view);
   void ask_parts();
   void part_found(Part& part, Result<store::RecordView> view);
-  void verify_next();
+  bool verify_next();
   [[nodiscard]] bool sound(const Part& part);
   [[nodiscard]] bool reserve(std::uint64_t bytes);
   void again(Code why);
@@ -71,6 +89,7 @@ class RespRead final {
   NodeContext& context_;
   const std::shared_ptr<RespKeyspace> keyspace_;
   Pins& connection_pins_;
+  RespChecks& connection_checks_;
   const std::string key_;
   const Want want_;
   std::function<void()> on_done_;

@@ -45,6 +45,7 @@ RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique
       auth_timer_(context.node.loop, [this] { close(Error{Code::kTimeout, 0, "no AUTH came"}); }),
       refusal_timer_(context.node.loop, [this] { on_refusal_timer(); }),
       pins_(context.node.pinned.bytes_max() / 100 * context.node.limits.connection_percent_max, context.node.pinned),
+      checks_(context.node.checks),
       unfinished_(context.node.unfinished.bytes_max() / 100 * context.node.limits.connection_percent_max),
       ahead_(std::make_unique<std::byte[]>(kReadAheadBytes)),
       remove_timer_(context.node.loop, [this] { remove_some(); }),
@@ -290,7 +291,7 @@ void RespSession::start_reads() {
 
 std::shared_ptr<RespRead> RespSession::new_read(const Reply& reply, std::size_t key) {
   const bool size_only = reply.answer == Answer::kCount || reply.answer == Answer::kLength;
-  return std::make_shared<RespRead>(context_.node, keyspace_, pins_, reply.keys[key],
+  return std::make_shared<RespRead>(context_.node, keyspace_, pins_, checks_, reply.keys[key],
                                     size_only ? RespRead::Want::kSize : RespRead::Want::kValue);
 }
 

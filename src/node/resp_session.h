@@ -183,7 +183,8 @@ class RespSession final : private net::ByteHandler {
   std::string name_;
   std::uint64_t commands_ = 0;  // that have come
 
-  Pins pins_;          // of the node's `pinned`
+  Pins pins_;  // of the node's `pinned`
+  RespChecks checks_;
   Budget unfinished_;  // of the node's `unfinished`
   wire::RespParser parser_;
   std::unique_ptr<std::byte[]> ahead_;  // what came and is not parsed yet

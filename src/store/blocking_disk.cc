@@ -23,9 +23,10 @@ Status BlockingDisk::run_uncounted(io::DiskOp::Kind kind, std::uint64_t offset, 
     done = true;
   };
   if (auto submitted = disk_.submit(op); !submitted) return submitted;
-  const Time expected = health_ == nullptr ? kNever : health_->submitted(kind);
+  FlashHealth::Operation watched;
+  if (health_ != nullptr) health_->submitted(watched, kind, bytes.size());
   while (!done) loop_.run_once(Duration::max());
-  if (health_ != nullptr) health_->completed(expected, true);
+  if (health_ != nullptr) health_->completed(watched, true);
   return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "store/format.h"
+#include "store/read_watch.h"
 
 namespace kvd::store {
 namespace {
@@ -51,6 +52,7 @@ void DeviceProbe::submit(io::DiskOp::Kind kind) {
   op_.offset = kind == io::DiskOp::Kind::kSync ? 0 : kProbeAt;
   op_.buffers = kind == io::DiskOp::Kind::kSync ? std::span<const iovec>() : std::span<const iovec>(&buffer_, 1);
   op_.on_done = [this](Status status) { done(status); };
+  read_at_ = loop_.now();  // of the last one, which is the read
   const Status submitted = disk_.submit(op_);
   with_device_ = submitted.has_value();
   if (!submitted) end(fail(submitted.error().code, failed(kind), submitted.error().sys_errno));
@@ -62,6 +64,7 @@ void DeviceProbe::done(const Status& status) {
   if (!status) return end(fail(status.error().code, failed(op_.kind), status.error().sys_errno));
   if (op_.kind == io::DiskOp::Kind::kWrite) return submit(io::DiskOp::Kind::kSync);
   if (op_.kind == io::DiskOp::Kind::kSync) return submit(io::DiskOp::Kind::kRead);
+  if (loop_.now() - read_at_ >= ReadWatch::kSlow) return end(fail(Code::kTimeout, "a probe's read takes too long"));
   const bool same = std::memcmp(read_.data(), page_.data(), kPageBytes) == 0;
   end(same ? Status{} : fail(Code::kCorrupt, "a probe's page was not what had been written"));
 }

@@ -1,5 +1,6 @@
 // DeviceProbe: whether a device that failed takes writes, flushes and reads again. One page of its own, between the
-// first superblock and the table of uses, is written, flushed, read again and compared; ten seconds for all of it.
+// first superblock and the table of uses, is written, flushed, read again and compared; ten seconds for all of it, and
+// no longer for the read than a healthy device needs at worst.
 //
 // Past Flash, which submits nothing to a device that is off. An operation that does not come back is still the
 // device's: busy() until it does. One for a device; its loop.
@@ -41,6 +42,7 @@ class DeviceProbe {
   io::Loop& loop_;
   io::Disk& disk_;
   std::uint64_t count_ = 0;
+  Time read_at_{};
   AlignedBuffer page_, read_;
   iovec buffer_{};
   io::DiskOp op_;

@@ -100,6 +100,15 @@ TEST_F(DeviceProbeTest, TenSecondsAreForAllOfIt) {
   loop_.run_for(seconds(10));
 }
 
+TEST_F(DeviceProbeTest, ASlowReadIsNoGoodAnswer) {
+  drive().set_fault_rates({.read_delay = 1'000'000, .read_delay_min = seconds(2), .read_delay_max = seconds(2)});
+  start();
+  EXPECT_EQ(ends(), "a probe's read takes too long");
+  drive().set_fault_rates({.read_delay = 1'000'000, .read_delay_min = seconds(1), .read_delay_max = seconds(1)});
+  start();
+  EXPECT_EQ(ends(), "");
+}
+
 TEST_F(DeviceProbeTest, StoppedItSubmitsNothingMoreAndTellsNobody) {
   start();
   probe_.stop();
@@ -117,7 +126,11 @@ class ProbeTimesTest : public ::testing::Test {
     health_.may_probe(true);
   }
   void fail_reads(std::uint32_t count) {
-    for (std::uint32_t i = 0; i < count; ++i) health_.completed(health_.submitted(io::DiskOp::Kind::kRead), false);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      FlashHealth::Operation read;
+      health_.submitted(read, io::DiskOp::Kind::kRead, 4096);
+      health_.completed(read, false);
+    }
   }
   // Seconds between the next `count` probes, each of which fails.
   std::vector<long> pauses(std::size_t count) {
@@ -175,13 +188,14 @@ TEST_F(ProbeTimesTest, OffAgainWithinAMinuteItBeginsWithTheNextLongerPause) {
 }
 
 TEST_F(ProbeTimesTest, ItStaysOffWhileSomethingOfBeforeIsUnderWay) {
-  const Time expected = health_.submitted(io::DiskOp::Kind::kWrite);
+  FlashHealth::Operation write;
+  health_.submitted(write, io::DiskOp::Kind::kWrite, 4096);
   health_.turn_off("for a test");
   loop_.run_for(std::chrono::minutes(10));
   EXPECT_FALSE(health_.on());
   EXPECT_EQ(drive().counters().writes, 0U) << "no probe";
   EXPECT_EQ(log_.count("stays off until the device has answered 1 operations"), 1U);
-  health_.completed(expected, true);
+  health_.completed(write, true);
   loop_.run_for(Millis(1'100));
   EXPECT_TRUE(health_.on());
 }

@@ -9,6 +9,7 @@ namespace kvd::store {
 DeviceSegments::DeviceSegments(Segments& all, std::uint32_t first, std::uint32_t count,
                                std::unique_ptr<policy::EvictionPolicy> policy)
     : all_(all), first_(first), count_(count), policy_(std::move(policy)) {
+  counts_[static_cast<std::size_t>(SegmentState::kFree)] = count;
   ready_.reserve(count);
   recent_.reserve(count);
   to_flush_.reserve(count);
@@ -36,27 +37,26 @@ std::optional<std::uint32_t> DeviceSegments::first_victim(const std::function<bo
 void DeviceSegments::start_eviction_of(std::uint32_t segment) {
   KVD_CHECK(all_.at(segment).state == SegmentState::kSealed);
   policy_->remove(segment - first_);
-  all_.at(segment).state = SegmentState::kEvicting;
+  all_.change(segment, SegmentState::kEvicting);
 }
 
 std::optional<std::uint32_t> DeviceSegments::start_preparing(SegmentState from) {
-  for (std::uint32_t s = first_; s < end(); ++s) {
-    if (all_.at(s).state != from) continue;
-    all_.at(s).state = SegmentState::kPreparing;
-    return s;
-  }
-  return std::nullopt;
+  if (count_in(from) == 0) return std::nullopt;
+  std::uint32_t segment = first_;
+  while (all_.at(segment).state != from) ++segment;
+  all_.change(segment, SegmentState::kPreparing);
+  return segment;
 }
 
 void DeviceSegments::retire_from(std::uint32_t from, std::optional<std::uint32_t> lent) {
   for (std::uint32_t s = from; s < end(); ++s)
-    if (all_.at(s).state == SegmentState::kFree && s != lent) all_.at(s).state = SegmentState::kRetired;
+    if (all_.at(s).state == SegmentState::kFree && s != lent) all_.change(s, SegmentState::kRetired);
 }
 
 void DeviceSegments::retire_ready(std::uint32_t segment) {
   KVD_CHECK(all_.at(segment).state == SegmentState::kReady && ready_.size() > 1);
   std::erase(ready_, segment);
-  all_.at(segment).state = SegmentState::kRetired;
+  all_.change(segment, SegmentState::kRetired);
 }
 
 void DeviceSegments::completed(std::uint32_t segment, std::uint32_t page) {
@@ -92,8 +92,8 @@ void DeviceSegments::flush_failed() {
 }
 
 void DeviceSegments::ready(std::uint32_t segment, std::uint64_t generation, std::uint64_t unopened) {
+  all_.change(segment, SegmentState::kReady);
   Segment& made = all_.at(segment);
-  made.state = SegmentState::kReady;
   made.generation = generation;
   made.next_generation = 0;
   made.unopened = unopened;
@@ -110,7 +110,7 @@ std::optional<std::uint32_t> DeviceSegments::open_next(bool last_too) {
   if (ready_.size() < (last_too ? 1 : 2)) return std::nullopt;
   const std::uint32_t segment = ready_.front();
   ready_.erase(ready_.begin());
-  all_.at(segment).state = SegmentState::kOpen;
+  all_.change(segment, SegmentState::kOpen);
   all_.at(segment).order = all_.next_order(all_.at(segment).generation);
   return segment;
 }
@@ -123,10 +123,10 @@ std::span<const std::uint32_t> DeviceSegments::recent(std::size_t max) {
   return recent_;
 }
 
-std::uint32_t DeviceSegments::count_in(SegmentState state) const noexcept {
-  std::uint32_t in = 0;
-  for (std::uint32_t s = first_; s < end(); ++s) in += all_.at(s).state == state ? 1 : 0;
-  return in;
+bool DeviceSegments::counts_agree() const noexcept {
+  std::array<std::uint32_t, kSegmentStates> found{};
+  for (std::uint32_t s = first_; s < end(); ++s) ++found[static_cast<std::size_t>(SegmentState{all_.at(s).state})];
+  return found == counts_;
 }
 
 std::uint32_t DeviceSegments::occupied() const noexcept {

@@ -4,6 +4,7 @@
 // No I/O here. One owner, no locking.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -71,7 +72,16 @@ class DeviceSegments {
   [[nodiscard]] std::uint32_t ready_count() const noexcept { return static_cast<std::uint32_t>(ready_.size()); }
   // Neither free, ready nor being made so.
   [[nodiscard]] std::uint32_t occupied() const noexcept;
-  [[nodiscard]] std::uint32_t count_in(SegmentState state) const noexcept;
+  [[nodiscard]] std::uint32_t count_in(SegmentState state) const noexcept {
+    return counts_[static_cast<std::size_t>(state)];
+  }
+  // One of this device changes its state (Segments::change).
+  void counted(SegmentState from, SegmentState to) noexcept {
+    --counts_[static_cast<std::size_t>(from)];
+    ++counts_[static_cast<std::size_t>(to)];
+  }
+  // Whether the counts are what a look at all segments comes to: for tests.
+  [[nodiscard]] bool counts_agree() const noexcept;
 
  private:
   [[nodiscard]] std::optional<std::uint32_t> victim() const { return numbered(policy_->victim()); }
@@ -83,7 +93,8 @@ class DeviceSegments {
   Segments& all_;
   const std::uint32_t first_, count_;
   std::unique_ptr<policy::EvictionPolicy> policy_;
-  std::vector<std::uint32_t> ready_;  // in order; two or so
+  std::array<std::uint32_t, kSegmentStates> counts_{};  // of segments in each state
+  std::vector<std::uint32_t> ready_;                    // in order; two or so
   std::vector<std::uint32_t> recent_;
   std::vector<std::uint32_t> to_flush_;  // with frames that no flush has covered; the open one and a few
 };

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -53,8 +54,18 @@ Status check_content(const std::string& dir, std::string& why) {
   return fail(Code::kInvalid, "the directory holds files of something else");
 }
 
+// A power loss could take a new directory's name although its files were synced.
+void sync_parent(const std::string& dir, Log& log) {
+  const std::filesystem::path parent = std::filesystem::absolute(dir).lexically_normal().parent_path();
+  const io::UniqueFd fd(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // EINVAL: the file system has no directory sync.
+  if (fd.ok() && (::fsync(fd.get()) == 0 || errno == EINVAL)) return;
+  log.warn(fmt::format("store {}: its parent directory cannot be synced: {}", dir, error_text(errno)));
+}
+
 Status make_directory(const std::string& dir, Log& log, std::string& why) {
-  if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
+  const bool made = ::mkdir(dir.c_str(), 0700) == 0;
+  if (!made && errno != EEXIST) {
     const int error = errno;
     why = fmt::format("{}: cannot be created: {}: {}", dir, error_text(error),
                       error == ENOENT ? "create its parent directory first" : "give one that this user may create");
@@ -65,6 +76,7 @@ Status make_directory(const std::string& dir, Log& log, std::string& why) {
     why = fmt::format("{}: is not a directory: give a directory, or a path where one can be made", dir);
     return fail(Code::kIo, "the store's directory is not a directory", ENOTDIR);
   }
+  if (made) sync_parent(dir, log);
   if (auto checked = check_content(dir, why); !checked) return checked;
   if ((info.st_mode & 0077) == 0) return {};
   // KV caches reveal prompts: nobody else may look.

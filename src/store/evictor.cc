@@ -158,6 +158,7 @@ Evictor::Task& Evictor::begin(std::uint32_t segment) {
   flash_.usage.forget(segment);
   Task& task = add_task(segment, true);
   read_footer(task, footer_tail());
+  if (on_give_up_) on_give_up_(segment);
   return task;
 }
 
@@ -229,6 +230,7 @@ void Evictor::footer_read(Task& task, const Status& status) {
   task.sweep_at = 0;
   read_next_footer();
   if (listed) return index_clean(task);
+  flash_.index.begin_sweep(task.segment);
   if (!sweep_.armed()) sweep_.arm(flash_.loop.now());
 }
 
@@ -265,9 +267,10 @@ void Evictor::sweep() {
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     Task& task = *tasks_[i];
     if (task.step != Task::Step::kSweep) continue;
-    erase_some(task, task.sweep_at, kSweepBuckets);
-    task.sweep_at += kSweepBuckets;
+    erase_some(task, task.sweep_at, flash_.sweep_buckets);
+    task.sweep_at += flash_.sweep_buckets;
     if (task.sweep_at >= flash_.index.buckets()) {
+      device_.stats.records.sub(flash_.index.end_sweep(task.segment));
       index_clean(task);
     } else {
       sweep_.arm(flash_.loop.now());
@@ -398,7 +401,7 @@ void Evictor::finish(Task& task) {
     segment.generation = task.new_generation;
     segment.unopened = task.unopened;
     segment.next_generation = 0;
-    segment.state = task.becomes;
+    flash_.segments.change(task.segment, task.becomes);
   }
   changes_.settled(task.segment);
   const auto at = std::ranges::find_if(tasks_, [&](const auto& other) { return other.get() == &task; });

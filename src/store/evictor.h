@@ -34,7 +34,6 @@ class Evictor {
   // For which memory is taken at start: segments being given up, others being prepared and doubtful ones, which what is
   // given up waits for.
   static constexpr std::size_t kTasksReserved = kTasksMax + kReadyWanted + kTasksMax;
-  static constexpr std::uint64_t kSweepBuckets = 64 << 10;  // 4 MiB of index per turn of the loop: about 1 ms
   static constexpr std::uint64_t kDiscardBytes = 64 << 20;  // of one discard; other operations may wait behind it
   static constexpr std::uint32_t kFailuresMax =
       5;  // in a row, then the device is taken for dead: nothing can be written
@@ -49,6 +48,9 @@ class Evictor {
   // Called when a segment became ready or was sealed, or when tombstones wait to be written. Must not call back into
   // the evictor.
   void on_progress(std::function<void()> callback) { on_progress_ = std::move(callback); }
+
+  // Called when a segment has begun to be given up: nothing of it is served from then on.
+  void on_give_up(std::function<void(std::uint32_t segment)> callback) { on_give_up_ = std::move(callback); }
 
   // Starts what is needed to have enough segments ready. Call whenever one was opened.
   void maintain();
@@ -134,6 +136,7 @@ class Evictor {
   SyncQueue& syncs_;
   ChangeMap& changes_;
   std::function<void()> on_progress_;
+  std::function<void(std::uint32_t)> on_give_up_;
   std::vector<std::unique_ptr<Task>> tasks_;
   std::vector<std::unique_ptr<Task>> spare_;  // not in use; they keep their memory
   Task* footer_reader_ = nullptr;             // whose footer is being read

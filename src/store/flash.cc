@@ -7,6 +7,8 @@ namespace kvd::store {
 
 namespace {
 
+constexpr std::size_t kBucketsKeptMax = 1024;  // of a segment's namespaces, for its next use
+
 std::vector<std::unique_ptr<FlashDevice>> make_devices(io::Loop& loop, Log& log, StoreStats& stats, Segments& segments,
                                                        std::vector<OpenedDevice> opened, policy::Eviction eviction) {
   std::vector<std::unique_ptr<FlashDevice>> devices;
@@ -26,7 +28,7 @@ Flash::Flash(io::Loop& loop_in, Log& log_in, StoreStats& stats_in, Namespaces& n
       index(index_records_max),
       devices(make_devices(loop, log, stats, segments, std::move(opened), eviction)),
       usage(segments, segment_pages()),
-      segment_namespaces_(segments.count()),
+      segment_namespaces_(segments.count(), &nodes_),
       hidden_(index_records_max),
       unsure_(index_records_max) {
   if (devices.size() == 1) return;
@@ -56,15 +58,14 @@ void Flash::leave(const RecordKey& key, std::uint32_t segment, std::uint32_t off
 }
 
 void Flash::hold_namespace(std::uint32_t segment, NamespaceHandle ns) {
-  auto& held = segment_namespaces_[segment];
-  if (std::ranges::find(held, ns) != held.end()) return;
-  held.push_back(ns);
-  namespaces.hold(ns);
+  if (segment_namespaces_[segment].insert(ns).second) namespaces.hold(ns);
 }
 
 void Flash::release_namespaces(std::uint32_t segment) {
-  for (const NamespaceHandle ns : segment_namespaces_[segment]) namespaces.release(ns);
-  segment_namespaces_[segment].clear();
+  auto& held = segment_namespaces_[segment];
+  for (const NamespaceHandle ns : held) namespaces.release(ns);
+  held.clear();
+  if (held.bucket_count() > kBucketsKeptMax) std::pmr::unordered_set<NamespaceHandle>(&nodes_).swap(held);
 }
 
 void Flash::bury(const RecordKey& key, std::uint32_t segment, std::uint64_t generation, std::uint64_t put_seq) {

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 #include "base/log.h"
@@ -88,7 +90,7 @@ struct Flash {
     stats.segments_free.set(unoccupied);
   }
   // Segment `segment` holds something of a namespace, or a tombstone names it there: it stays known until the segment
-  // is given up.
+  // is given up. However many it has: whoever may open one namespace may open thousands, for a record each.
   void hold_namespace(std::uint32_t segment, NamespaceHandle ns);
   void release_namespaces(std::uint32_t segment);
   // Records that a segment has on average when the index is full: how much memory is taken ahead for its footer.
@@ -153,6 +155,8 @@ struct Flash {
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;
   std::size_t removals_waiting_max = Tombstones::kWaitingMax;
+  std::uint64_t sweep_buckets =
+      64 << 10;  // of the index, that Evictor looks at in a turn of the loop: 4 MiB, about 1 ms
   // Something was removed, replaced or given up in this opening, so nothing older may be found at a later start: the
   // headers of doubtful segments are overwritten (Evictor::end_doubts), before removals and replacements are answered
   // and before anything that was given up is overwritten.
@@ -170,7 +174,8 @@ struct Flash {
   std::optional<Tombstone> imply(const PoolRecord& record, const FlashPlace& place, const ReplacedPlace& old,
                                  bool outdates);
 
-  std::vector<std::vector<NamespaceHandle>> segment_namespaces_;
+  std::pmr::unsynchronized_pool_resource nodes_;  // keeps what the sets give up
+  std::pmr::vector<std::pmr::unordered_set<NamespaceHandle>> segment_namespaces_;
   HiddenHashes hidden_;
   HiddenHashes unsure_;
 };

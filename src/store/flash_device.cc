@@ -33,11 +33,10 @@ void FlashDevice::submit(io::DiskOp& op) {
     stats.bytes_written.add(bytes);
     write_budget_.spend(static_cast<double>(bytes));
   }
-  const Time expected = health.submitted(op.kind);
   stats.in_flight.add(1);
   // Two pointers: what a move_only_function holds without taking memory.
   Flight& flight = flights_.take();
-  flight.expected = expected;
+  health.submitted(flight.watched, op.kind, bytes);
   flight.hint = op.kind == io::DiskOp::Kind::kDiscard;
   flight.changes = flight.hint || op.kind == io::DiskOp::Kind::kWrite;
   flight.refused = off;
@@ -55,12 +54,11 @@ void FlashDevice::submit(io::DiskOp& op) {
 }
 
 void FlashDevice::landed(Flight& flight, const Status& status) {
-  const Time expected = flight.expected;
   const bool well = status.has_value() || flight.hint || flight.refused;
   writing_ -= flight.changes ? 1 : 0;
+  health.completed(flight.watched, well);
   auto on_done = std::move(flight.on_done);
   flights_.give_back(flight);
-  health.completed(expected, well);
   stats.in_flight.sub(1);
   if (!well) {
     sums_.io_errors.add();

@@ -94,7 +94,7 @@ class FlashDevice {
  private:
   // An operation that the device has: who it is reported to.
   struct Flight {
-    Time expected{};
+    FlashHealth::Operation watched;
     bool hint = false;     // a discard: the device may refuse it without being at fault
     bool changes = false;  // a write or a discard
     bool refused = false;  // the device is off: nobody's error

@@ -18,28 +18,38 @@ FlashHealth::FlashHealth(io::Loop& loop, Log& log, io::Disk& disk, std::string n
       probe_at_(loop, [this] { probe(); }),
       watchdog_(loop, [this] { check_stall(); }),
       overdue_(loop, [this] { check_overdue(); }),
+      judge_(loop, [this] { judge_reads(); }),
       announce_(loop, [this] {
         if (off_) off_();
       }) {}
 
-Time FlashHealth::submitted(io::DiskOp::Kind kind) {
+void FlashHealth::submitted(Operation& operation, io::DiskOp::Kind kind, std::uint64_t bytes) {
   ++under_way_;
-  if (!on_) return kNever;
+  operation.expected = kNever;
+  operation.bytes = bytes;
+  bytes_under_way_ += bytes;
+  if (!on_) return;
+  const Time now = loop_.now();
   if (!watchdog_.armed()) {
     completions_seen_ = completions_;
-    watchdog_.arm(watchdog_due_ = after(loop_.now(), kStallMax));
+    watchdog_.arm(watchdog_due_ = after(now, kStallMax));
   }
-  if (kind == io::DiskOp::Kind::kRead) return kNever;
-  const Time expected = after(loop_.now(), kind == io::DiskOp::Kind::kWrite ? kStallMax : kSyncStallMax);
-  expected_.insert(expected);
-  if (!overdue_.armed() || expected < overdue_due_) watch_until(expected);
-  return expected;
+  if (kind == io::DiskOp::Kind::kRead) {
+    reads_.submitted(operation.read, now, bytes_under_way_);
+    if (!judge_.armed()) judge_.arm(judge_due_ = after(now, ReadWatch::kEvery));
+    return;
+  }
+  operation.expected = after(now, kind == io::DiskOp::Kind::kWrite ? kStallMax : kSyncStallMax);
+  expected_.insert(operation.expected);
+  if (!overdue_.armed() || operation.expected < overdue_due_) watch_until(operation.expected);
 }
 
-void FlashHealth::completed(Time expected, bool ok) {
+void FlashHealth::completed(Operation& operation, bool ok) {
   ++completions_;
   --under_way_;
-  if (const auto at = expected_.find(expected); at != expected_.end()) expected_.erase(at);
+  bytes_under_way_ -= operation.bytes;
+  reads_.completed(operation.read, loop_.now());
+  if (const auto at = expected_.find(operation.expected); at != expected_.end()) expected_.erase(at);
   if (expected_.empty()) overdue_.disarm();
   if (ok || !on_) return;
   const Time now = loop_.now();
@@ -66,6 +76,17 @@ void FlashHealth::check_overdue() {
   watch_until(*expected_.begin());
 }
 
+// Before recovery has ended the device could not come back: reads that only take long do not turn it off then.
+void FlashHealth::judge_reads() {
+  const Time now = loop_.now();
+  if (late(judge_due_)) {
+    reads_.forget(now);
+  } else if (const char* why = reads_.judge(now, may_probe_); why != nullptr) {
+    return turn_off(why);
+  }
+  if (!reads_.idle()) judge_.arm(judge_due_ = after(now, ReadWatch::kEvery));
+}
+
 void FlashHealth::watch_until(Time when) { overdue_.arm(overdue_due_ = when); }
 
 void FlashHealth::turn_off(const char* why) {
@@ -73,6 +94,7 @@ void FlashHealth::turn_off(const char* why) {
   on_ = false;
   watchdog_.disarm();
   overdue_.disarm();
+  judge_.disarm();
   why_ = why;
   off_at_ = loop_.now();
   const bool again = back_at_ != Time::min() && off_at_ < after(back_at_, kProbation);
@@ -119,6 +141,7 @@ void FlashHealth::come_back() {
   back_at_ = loop_.now();
   errors_ = 0;
   window_end_ = Time::min();
+  reads_.forget(back_at_);
   log_.warn(fmt::format("store: the {} is on again after {} s ({})", name_,
                         std::chrono::duration_cast<std::chrono::seconds>(back_at_ - off_at_).count(), why_));
   if (back_) back_();

@@ -1,6 +1,6 @@
-// FlashHealth: the breaker of the flash tier. Too many errors in a while, a device that completes nothing, or a write
-// or flush that does not come back turn the tier off: lookups miss, puts stay in the pool, nobody waits for the device.
-// Reads are watched together only: who asks for one has a deadline of its own.
+// FlashHealth: the breaker of a device of the flash tier. Too many errors in a while, a device that completes nothing,
+// a write or flush that does not come back, or reads that do not or take too long (ReadWatch) turn it off: lookups
+// miss, puts stay in the pool, nobody waits for the device.
 //
 // The tier comes back when all that the device had has been answered, so that nothing of before can land later, and a
 // probe ends well (DeviceProbe): first after a second, then twice as long, at most a minute; off again within a minute,
@@ -22,6 +22,7 @@
 #include "io/disk.h"
 #include "io/loop.h"
 #include "store/device_probe.h"
+#include "store/read_watch.h"
 
 namespace kvd::store {
 
@@ -60,17 +61,24 @@ class FlashHealth {
   // Whether a device that goes off may be probed. Not one that is off when it begins to be allowed.
   void may_probe(bool may) noexcept;
 
-  // An operation was submitted, or is told to have failed, maybe later: watches over its completion. Returns by when
-  // that is expected, for completed().
-  Time submitted(io::DiskOp::Kind kind);
-  // An operation completed, well or not.
-  void completed(Time expected, bool ok);
+  // An operation that is under way: who submits it keeps this until it completes.
+  struct Operation {
+    Time expected = kNever;  // of what is no read
+    std::uint64_t bytes = 0;
+    ReadWatch::Read read;
+  };
+
+  // An operation of `bytes` was submitted, or is told to have failed, maybe later: watches over its completion.
+  void submitted(Operation& operation, io::DiskOp::Kind kind, std::uint64_t bytes);
+  // It completed, well or not.
+  void completed(Operation& operation, bool ok);
   // Turns the tier off, saying why: static text.
   void turn_off(const char* why);
 
  private:
   void check_stall();
   void check_overdue();
+  void judge_reads();
   void watch_until(Time when);
   void probe();
   void probed(const Status& how);
@@ -89,12 +97,15 @@ class FlashHealth {
   Duration pause_{};           // before the probe that is next, or was last
   Time off_at_{}, back_at_ = Time::min();
   const char* why_ = "";
-  std::uint64_t under_way_ = 0;  // operations
+  std::uint64_t under_way_ = 0;        // operations
+  std::uint64_t bytes_under_way_ = 0;  // of reads and writes
   io::Timer watchdog_;
   std::pmr::unsynchronized_pool_resource nodes_;  // keeps what expected_ gives up
   std::pmr::multiset<Time> expected_{&nodes_};    // of writes, flushes, discards that are under way; a few
   io::Timer overdue_;                             // armed while there are any, for the first or earlier
-  Time watchdog_due_{}, overdue_due_{};
+  ReadWatch reads_;
+  io::Timer judge_;  // armed while there are any, and once behind that
+  Time watchdog_due_{}, overdue_due_{}, judge_due_{};
   io::Timer announce_;  // calls off_ outside of whoever reported the error
   bool on_ = true;
   std::uint64_t completions_ = 0;

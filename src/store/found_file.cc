@@ -1,8 +1,11 @@
 #include "store/found_file.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/error_text.h"
+#include "store/aligned_buffer.h"
 
 namespace kvd::store {
 
@@ -17,6 +20,17 @@ std::unique_ptr<io::Disk> open_to_look(io::Loop& loop, io::DiskFactory& disks, c
   if (disk) return std::move(*disk);
   error = disk.error();
   return nullptr;
+}
+
+// What cannot be read tells nothing: the first write to it will.
+bool is_foreign(BlockingDisk& disk, std::uint64_t bytes) {
+  if (bytes < kUseTableAt + kPageBytes) return false;
+  const AlignedBuffer before(kProbeAt - kPageBytes), table(kPageBytes);
+  const auto zero = [](std::byte b) { return b == std::byte{0}; };
+  if (disk.read(kPageBytes, before.span()) && !std::ranges::all_of(before.span(), zero)) return true;
+  if (!disk.read(kUseTableAt, table.span())) return false;
+  const auto first = load<std::uint64_t>(table.span().data());
+  return first != 0 && first != kMagicUses;
 }
 
 Status check_found(const std::string& path, CopiesKind kind, const Error& error, std::string& why) {

@@ -20,6 +20,7 @@ struct FoundFile {
   std::string path;
   CopiesVerdict<T> verdict;        // kEmpty: nor is there a file; kUnreadable: or it cannot be opened
   Error error{.code = Code::kOk};  // of kUnreadable
+  std::uint64_t bytes = 0;         // that the file has
 
   // Whether it can be used, or begun anew. If not, `why` is one line that says what is wrong and what to do.
   // kIo and the like: unreadable; kStale: of a newer version; kInvalid: not ours.
@@ -29,6 +30,9 @@ struct FoundFile {
 // Non-template parts of what follows.
 std::unique_ptr<io::Disk> open_to_look(io::Loop& loop, io::DiskFactory& disks, const std::string& path,
                                        bool force_threads, Error& error);
+// Whether a file without a copy is something else's: some leave the first page of their drives empty. Labels of ZFS and
+// MD lie between 4 and 32 KiB, where a store has nothing; that of btrfs where a store has its table of uses.
+bool is_foreign(BlockingDisk& disk, std::uint64_t bytes);
 Status check_found(const std::string& path, CopiesKind kind, const Error& error, std::string& why);
 
 template <class T>
@@ -50,8 +54,11 @@ FoundFile<typename Scan::Value> look_at(io::Loop& loop, io::DiskFactory& disks, 
   BlockingDisk blocking(loop, *disk);
   const auto copies = scan_copies<Scan>(
       disk->size(), stride, [&](std::uint64_t offset, MutableBytes page) { return blocking.read(offset, page); });
+  found.bytes = disk->size();
   found.verdict = copies.verdict();
   found.error = copies.read_error();
+  if (found.verdict.kind == CopiesKind::kEmpty && stride == kSuperblockStride && is_foreign(blocking, found.bytes))
+    found.verdict.kind = CopiesKind::kForeign;
   return found;
 }
 

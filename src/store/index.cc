@@ -14,6 +14,7 @@ constexpr std::uint64_t kTagBits = 44;
 constexpr std::uint64_t kTagMask = (std::uint64_t{1} << kTagBits) - 1;
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 constexpr std::size_t kSearchNodesMax = 512;  // breadth-first nodes of an insertion: chains of up to 4 moves
+constexpr std::size_t kSweepsReserved = 64;   // at once: four segments of each of 16 devices
 
 // Finalizer of splitmix64: the bits of a hash that picked the tag do not show in the bucket.
 std::uint64_t mix(std::uint64_t x) noexcept {
@@ -40,6 +41,7 @@ FlashIndex::FlashIndex(std::uint64_t records_max)
   ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: without huge pages probes miss the TLB more often
   ::madvise(memory, bytes, MADV_DONTDUMP);
   table_ = static_cast<Bucket*>(memory);
+  sweeps_.reserve(kSweepsReserved);
 }
 
 FlashIndex::~FlashIndex() { ::munmap(table_, static_cast<std::size_t>(align_up(memory_bytes(), kHugePage))); }
@@ -124,10 +126,11 @@ FlashIndex::Slot* FlashIndex::make_room(const Place& place) noexcept {
   nodes[count++] = {place.first, kRoot, 0};
   if (place.second != place.first) nodes[count++] = {place.second, kRoot, 0};
 
+  const bool sweeping = !sweeps_.empty();
   for (std::uint32_t at = 0; at < count; ++at) {
     Bucket& bucket = table_[nodes[at].bucket];
     for (Slot& slot : bucket.slots) {
-      if (!slot.free()) continue;
+      if (!slot.free() && !(sweeping && erase_swept(slot))) continue;
       // Walk back to a root, moving each parent's slot one step towards the free one.
       Slot* hole = &slot;
       for (std::uint32_t node = at; nodes[node].parent != kRoot; node = nodes[node].parent) {
@@ -142,6 +145,24 @@ FlashIndex::Slot* FlashIndex::make_room(const Place& place) noexcept {
       nodes[count++] = {other_bucket(bucket.slots[i].lo & kTagMask, nodes[at].bucket), at, i};
   }
   return nullptr;
+}
+
+bool FlashIndex::erase_swept(Slot& slot) noexcept {
+  const auto segment = static_cast<std::uint32_t>(slot.lo >> kTagBits);
+  const auto sweep = std::ranges::find(sweeps_, segment, &Sweep::segment);
+  if (sweep == sweeps_.end()) return false;
+  slot = {};
+  --size_;
+  ++sweep->erased;
+  return true;
+}
+
+std::uint64_t FlashIndex::end_sweep(std::uint32_t segment) noexcept {
+  const auto sweep = std::ranges::find(sweeps_, segment, &Sweep::segment);
+  KVD_CHECK(sweep != sweeps_.end());
+  const std::uint64_t erased = sweep->erased;
+  sweeps_.erase(sweep);
+  return erased;
 }
 
 std::uint32_t FlashIndex::erase(std::uint64_t hash, std::uint32_t segment, std::uint32_t offset) noexcept {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/bytes.h"
 
@@ -53,8 +54,15 @@ class FlashIndex {
   std::uint32_t erase(std::uint64_t hash, std::uint32_t segment, std::uint32_t offset) noexcept;
 
   // Erases entries of `segment` in buckets [first_bucket, first_bucket + buckets); returns how many. For segments whose
-  // footer cannot be read, in slices so that nobody waits.
+  // footer cannot be read, in slices so that nobody waits: between begin_sweep() and end_sweep(), or insertions between
+  // two slices may move an entry to where the sweep has been.
   std::uint64_t erase_segment(std::uint32_t segment, std::uint64_t first_bucket, std::uint64_t buckets) noexcept;
+
+  // From now on entries of `segment`, which nobody may ask for or insert any more, are erased where an insertion would
+  // move them.
+  void begin_sweep(std::uint32_t segment) { sweeps_.push_back({segment, 0}); }
+  // All slices are done: how many entries went that way.
+  std::uint64_t end_sweep(std::uint32_t segment) noexcept;
 
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   [[nodiscard]] std::uint64_t records_max() const noexcept { return records_max_; }
@@ -79,6 +87,8 @@ class FlashIndex {
   [[nodiscard]] Slot* find_slot(const Place& place) const noexcept;
   // Frees a slot in one of the two buckets by moving others, and returns it; null when there is no chain.
   Slot* make_room(const Place& place) noexcept;
+  // Erases the entry if its segment is being swept.
+  bool erase_swept(Slot& slot) noexcept;
   static Slot pack(std::uint64_t tag, const IndexEntry& entry) noexcept;
   static IndexEntry unpack(const Slot& slot) noexcept;
 
@@ -86,6 +96,11 @@ class FlashIndex {
   std::uint64_t buckets_;
   Bucket* table_ = nullptr;  // anonymous mapping, huge pages where the kernel has them
   std::uint64_t size_ = 0;
+  struct Sweep {
+    std::uint32_t segment;
+    std::uint64_t erased;  // by insertions
+  };
+  std::vector<Sweep> sweeps_;  // under way: none, as a rule
 };
 
 }  // namespace kvd::store

@@ -1,6 +1,7 @@
 // Tests of FlashIndex: against a map under random use, at its cap, and when segments are given up.
 #include "store/index.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <vector>
 
@@ -92,6 +93,39 @@ TEST(FlashIndex, ErasesASegmentInSlices) {
   for (std::uint64_t at = 0; at < index.buckets(); at += 100) erased += index.erase_segment(2, at, 100);
   EXPECT_EQ(index.size(), 9'000 - erased);
   for (const auto& [key, segment] : keys) ASSERT_EQ(index.find(key).has_value(), segment != 2);
+}
+
+// Insertions between two slices move entries; those of the segment must not get to where the sweep has been.
+TEST(FlashIndex, ErasesASegmentInSlicesWhileOthersAreInserted) {
+  constexpr std::uint64_t kRecords = 50'000;
+  constexpr std::uint64_t kSlice = 50;
+  FlashIndex index(kRecords);
+  Random random(5);
+  std::vector<std::pair<std::uint64_t, IndexEntry>> entries;
+  const auto insert = [&](std::uint32_t segment) {
+    IndexEntry entry = random_entry(random, 1);
+    entry.segment = segment;
+    entries.emplace_back(random.next(), entry);
+    return index.insert(entries.back().first, entry);
+  };
+  while (index.size() < kRecords) ASSERT_TRUE(insert(static_cast<std::uint32_t>(random.below(8))));
+  const auto held = static_cast<std::uint64_t>(
+      std::ranges::count_if(entries, [](const auto& entry) { return entry.second.segment % 2 == 1; }));
+  for (const std::uint32_t segment : {1U, 3U, 5U, 7U}) index.begin_sweep(segment);
+  std::uint64_t erased = 0;
+  for (std::uint64_t at = 0; at < index.buckets(); at += kSlice) {
+    for (const std::uint32_t segment : {1U, 3U, 5U, 7U}) erased += index.erase_segment(segment, at, kSlice);
+    for (const std::uint64_t until = std::min(kRecords, index.size() + 120); index.size() < until;)
+      ASSERT_TRUE(insert(8));
+  }
+  for (const std::uint32_t segment : {1U, 3U, 5U, 7U}) {
+    EXPECT_EQ(index.erase_segment(segment, 0, index.buckets()), 0U) << segment;
+    erased += index.end_sweep(segment);
+  }
+  EXPECT_EQ(erased, held);
+  EXPECT_EQ(index.size(), entries.size() - held);
+  for (const auto& [hash, entry] : entries)
+    ASSERT_EQ(index.find(hash), entry.segment % 2 == 1 ? std::nullopt : std::optional(entry));
 }
 
 }  // namespace

@@ -165,12 +165,24 @@ Loader::Extent Loader::next_extent(const PoolRecord& record) const {
   return extent;
 }
 
+LayerSet Loader::Extent::layers() const {
+  LayerSet set;
+  for (std::uint32_t layer = first; layer < first + count; ++layer) set.set(layer);
+  return set;
+}
+
+bool Loader::failed(const PoolRecord& record, const Extent& extent) {
+  const PoolRecord::Load& load = *record.load;
+  return (extent.table && load.table_failed) || (load.failed.any() && (load.failed & extent.layers()).any());
+}
+
 // What is read for the second time is read alone: an error in one record must not count against another.
 bool Loader::joins(const Op& op, std::uint64_t end, const PoolRecord& record, const Extent& extent) const {
-  const PoolRecord& first = *op.parts.front().record;
+  const Part& first = op.parts.front();
   return extent.begin >= end && extent.begin - end <= kGapBytes &&
          extent.begin + extent.bytes - op.op.offset <= kMergedBytes && op.parts.size() < kPartsMax &&
-         record.place.segment == first.place.segment && !record.load->retried && !first.load->retried;
+         record.place.segment == first.record->place.segment && !failed(record, extent) &&
+         !failed(*first.record, first.extent);
 }
 
 void Loader::add_part(Op& op, PoolRecord& record, const Extent& extent) {
@@ -218,9 +230,7 @@ void Loader::take_all_landed() {
 void Loader::take(const Part& part, const Status& status) {
   PoolRecord& record = *part.record;
   PoolRecord::Load& load = *record.load;  // stays while anything is pending
-  LayerSet layers;
-  for (std::uint32_t layer = part.extent.first; layer < part.extent.first + part.extent.count; ++layer)
-    layers.set(layer);
+  const LayerSet layers = part.extent.layers();
   load.pending &= ~layers;
   if (part.extent.table) load.table_pending = false;
   if (record.state == PoolRecord::State::kDetached && !load.passing) {
@@ -247,6 +257,7 @@ bool Loader::take_table(PoolRecord& record) {
   record.foreign = table->foreign;
   record.own_checksum = table->checksum;
   load.table_valid = true;
+  load.table_failed = false;
   for (Waiter* waiter = load.waiters.front(); waiter != nullptr;) {
     Waiter* const next = List<Waiter, &Waiter::link>::after(*waiter);
     if (!std::ranges::equal(waiter->get->foreign, record.foreign))
@@ -272,6 +283,7 @@ bool Loader::take_landed(PoolRecord& record) {
           verify_slabs_ && block::slab_checksum(record.seed, layer, record.payload(layer)) != record.checksums[layer];
     }
     load.valid[layer] = !bad[layer];
+    if (!bad[layer]) load.failed.reset(layer);
   }
   return bad.none() || read_again(record, false, bad, Code::kCorrupt);
 }
@@ -283,7 +295,9 @@ bool Loader::read_again(PoolRecord& record, bool table, const LayerSet& layers, 
     abandon(record, tier_is_off());
     return false;
   }
-  if (!std::exchange(load.retried, true)) {
+  if ((load.failed & layers).none() && !(table && load.table_failed)) {
+    load.failed |= layers;
+    load.table_failed = load.table_failed || table;
     load.wanted |= layers;
     load.table_wanted = load.table_wanted || table;
     enqueue(record);
@@ -309,6 +323,8 @@ void Loader::progress(PoolRecord& record) {
 
 void Loader::settle(PoolRecord& record) {
   PoolRecord::Load& load = *record.load;
+  // A segment that is given up is not used again before its readers have gone: no promotion may keep it.
+  if (!flash_.segments.holds(record.place.segment, record.place.generation)) end_promotion(record);
   if (load.waiters.empty() && !load.whole) {  // nobody wants it any more
     load.wanted.reset();
     load.table_wanted = false;
@@ -402,6 +418,17 @@ void Loader::abandon(PoolRecord& record, const Status& why) {
   end_promotion(record);
   load.landed.reset();
   settle(record);
+}
+
+void Loader::given_up(std::uint32_t segment) {
+  if (flash_.segments.at(segment).readers == 0) return;
+  auto& promoted = lanes_[flash_.segments.at(segment).device]->promoted;
+  for (PoolRecord* record = promoted.front(); record != nullptr;) {
+    PoolRecord* const next = List<PoolRecord, &PoolRecord::load_link>::after(*record);
+    if (record->place.segment == segment) settle(*record);
+    record = next;
+  }
+  if (!verify_.armed()) verify_.arm(flash_.loop.now());  // there is room for other promotions
 }
 
 void Loader::abandon_all(const Status& why) {

@@ -7,8 +7,9 @@
 // after the other and lie one after the other on flash share an operation. When one completes, the next are handed to
 // the device before what has come is verified, so that it has work meanwhile. Every slab is verified against the
 // record's table, which is verified against the index. What fails is read once more, by itself, then the record is
-// dropped and its gets end with kCorrupt. Gets come before promotions. A get that has passed its deadline ends; its
-// buffer stays until the I/O has completed. Belongs to the store's loop.
+// dropped and its gets end with kCorrupt. Gets come before promotions, which may wait for as long as there are any;
+// where the segment is given up meanwhile they end. A get that has passed its deadline ends; its buffer stays until the
+// I/O has completed. Belongs to the store's loop.
 #pragma once
 
 #include <array>
@@ -64,6 +65,8 @@ class Loader {
   void abandon(PoolRecord& record, const Status& why);
   // All gets end with `why`, from inside: the store closes.
   void abandon_all(const Status& why);
+  // This segment is given up: what is read of it for nobody is not read any more.
+  void given_up(std::uint32_t segment);
   // Those that wait for this device: it went off.
   void abandon_all_of(const FlashDevice& device);
 
@@ -76,6 +79,7 @@ class Loader {
     bool table = false;
     std::uint32_t first = 0, count = 0;  // layers
     std::uint64_t begin = 0, bytes = 0;  // on the volume
+    [[nodiscard]] LayerSet layers() const;
   };
   struct Part {
     PoolRecord* record = nullptr;
@@ -112,6 +116,8 @@ class Loader {
   }
   // What is to be read next of a record with something wanted.
   [[nodiscard]] Extent next_extent(const PoolRecord& record) const;
+  // Whether some of this was read before, and failed.
+  [[nodiscard]] static bool failed(const PoolRecord& record, const Extent& extent);
   // Whether `extent` may share `op`, which ends at `end`.
   [[nodiscard]] bool joins(const Op& op, std::uint64_t end, const PoolRecord& record, const Extent& extent) const;
   void add_part(Op& op, PoolRecord& record, const Extent& extent);
@@ -122,6 +128,7 @@ class Loader {
   void take(const Part& part, const Status& status);
   bool take_table(PoolRecord& record);
   bool take_landed(PoolRecord& record);
+  // What of these has failed before is not read again: the record is dropped.
   bool read_again(PoolRecord& record, bool table, const LayerSet& layers, Code code);
   void progress(PoolRecord& record);
   void settle(PoolRecord& record);

@@ -1,8 +1,10 @@
 // Tests of how records are read from flash together: neighbours share an operation, and what goes wrong in one of them
-// costs nobody else anything.
+// costs nobody else anything; and of promotions, which wait for gets and must hold up nobody.
 #include "store/loader.h"
 
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -11,7 +13,7 @@
 namespace kvd::store {
 namespace {
 
-constexpr std::uint64_t kRecords = 24;  // images of 36 KiB: 28 fit into an operation of 1 MiB
+constexpr std::uint64_t kNeighbours = 24;  // images of 36 KiB: 28 fit into an operation of 1 MiB
 
 class LoaderTest : public ::testing::Test {
  protected:
@@ -20,7 +22,7 @@ class LoaderTest : public ::testing::Test {
     kit_.options.segment_bytes = 1 << 20;  // all in one segment
     kit_.options.flash_bytes = kHeadBytes + 8 * kit_.options.segment_bytes;
     ASSERT_TRUE(kit_.open()) << kit_.why;
-    for (std::uint64_t n = 0; n < kRecords; ++n) ASSERT_TRUE(kit_.put(n));
+    for (std::uint64_t n = 0; n < kNeighbours; ++n) ASSERT_TRUE(kit_.put(n));
     kit_.settle();
     ASSERT_TRUE(kit_.reopen()) << kit_.why;
   }
@@ -50,7 +52,7 @@ class LoaderTest : public ::testing::Test {
   [[nodiscard]] std::uint64_t reads() { return kit_.drive().counters().reads; }
   static std::vector<std::uint64_t> all() {
     std::vector<std::uint64_t> numbers;
-    for (std::uint64_t n = 0; n < kRecords; ++n) numbers.push_back(n);
+    for (std::uint64_t n = 0; n < kNeighbours; ++n) numbers.push_back(n);
     return numbers;
   }
   static std::size_t count(const std::vector<bool>& got) {
@@ -62,14 +64,14 @@ class LoaderTest : public ::testing::Test {
 
 TEST_F(LoaderTest, NeighboursOfOneRequestShareAnOperation) {
   const std::uint64_t before = reads();
-  EXPECT_EQ(count(get_at_once(all())), kRecords);
+  EXPECT_EQ(count(get_at_once(all())), kNeighbours);
   EXPECT_LE(reads() - before, 3u);
 }
 
 TEST_F(LoaderTest, RecordsThatLieApartAreReadByThemselves) {
   // Every second one: the gaps are 36 KiB, and reading them would take longer than another operation.
   std::vector<std::uint64_t> numbers;
-  for (std::uint64_t n = 0; n < kRecords; n += 2) numbers.push_back(n);
+  for (std::uint64_t n = 0; n < kNeighbours; n += 2) numbers.push_back(n);
   const std::uint64_t before = reads();
   EXPECT_EQ(count(get_at_once(numbers)), numbers.size());
   EXPECT_EQ(reads() - before, numbers.size());
@@ -77,7 +79,7 @@ TEST_F(LoaderTest, RecordsThatLieApartAreReadByThemselves) {
 
 TEST_F(LoaderTest, AnErrorOfASharedOperationIsNobodysLoss) {
   kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
-  EXPECT_EQ(count(get_at_once(all())), kRecords);
+  EXPECT_EQ(count(get_at_once(all())), kNeighbours);
 }
 
 TEST_F(LoaderTest, ADamagedRecordCostsItsNeighboursNothing) {
@@ -92,7 +94,7 @@ TEST_F(LoaderTest, ADamagedRecordCostsItsNeighboursNothing) {
   ASSERT_LT(at, std::ssize(image));
   kit_.drive().flip_bit(static_cast<std::uint64_t>(at) + 100, 3);
   const auto got = get_at_once(all());
-  EXPECT_EQ(count(got), kRecords - 1);
+  EXPECT_EQ(count(got), kNeighbours - 1);
   EXPECT_FALSE(got[9]);
   EXPECT_EQ(kit_.stats().corrupt.value(), 1u);
 }
@@ -102,6 +104,132 @@ TEST_F(LoaderTest, AnUnreadableRecordCostsItsNeighboursNothing) {
   kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
   kit_.drive().inject(io::DiskOp::Kind::kRead, 2, io::SimFault::kError);
   EXPECT_GE(count(get_at_once({3, 4, 5, 6})), 3u);
+}
+
+// Days may lie between two errors of a record whose layers are read by and by.
+TEST_F(LoaderTest, AnErrorCostsNothingWhereAnotherLayerHadOneBefore) {
+  for (std::uint16_t layer = 0; layer < 4; ++layer) {
+    kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
+    EXPECT_EQ(kit_.get(3, layer, 1), 1u) << layer;
+  }
+  EXPECT_EQ(kit_.stats().io_errors.value(), 4u);
+}
+
+TEST_F(LoaderTest, ARecordThatHadAnErrorIsReadTogetherWithItsNeighboursAgain) {
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
+  EXPECT_EQ(kit_.get(3, 0, 1), 1u);
+  const std::uint64_t before = reads();
+  EXPECT_EQ(count(get_at_once({2, 3, 4})), 3u);
+  EXPECT_EQ(reads() - before, 1u);
+}
+
+TEST_F(LoaderTest, ARecordIsDroppedWhenOneOfItsLayersFailsTwice) {
+  EXPECT_EQ(kit_.get(3, 1, 1), 1u);
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 1, io::SimFault::kError);
+  kit_.drive().inject(io::DiskOp::Kind::kRead, 2, io::SimFault::kError);
+  EXPECT_EQ(kit_.get(3, 2, 1), 0u);
+  EXPECT_EQ(kit_.lookup(3), Tier::kNone);
+}
+
+// What one outage of a moment fails is one failure, however many operations it meets.
+TEST_F(LoaderTest, ErrorsOfSeveralOperationsOfARecordAreForgivenOnceEach) {
+  kit_.close();
+  kit_.name_space = namespace_of(4, 300'000, "large");  // a layer is an operation
+  kit_.options.segment_bytes = 8 << 20;
+  kit_.options.flash_bytes = kHeadBytes + 8 * kit_.options.segment_bytes;
+  kit_.options.dir += "2";
+  kit_.options.pool_bytes = 8 << 20;
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  ASSERT_TRUE(kit_.put(1));
+  ASSERT_TRUE(kit_.reopen()) << kit_.why;
+  for (std::uint64_t nth = 1; nth <= 4; ++nth) kit_.drive().inject(io::DiskOp::Kind::kRead, nth, io::SimFault::kError);
+  EXPECT_EQ(kit_.get(1), 1u);
+  EXPECT_EQ(kit_.stats().io_errors.value(), 4u);
+}
+
+// More gets than the device takes at once wait all the time, so promotions never get their turn: of one record of each
+// segment, which nobody else asks for.
+class ConstantDemandTest : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kApart = 6;  // a segment holds six records or seven
+  static constexpr std::size_t kAtOnce = 2 * Loader::kOpsMax;
+
+  void SetUp() override {
+    kit_.options.pool_bytes = 2 << 20;
+    kit_.options.flash_bytes = kHeadBytes + 12 * kit_.options.segment_bytes;
+    kit_.options.demote_idle = Millis(5);
+    ASSERT_TRUE(kit_.open()) << kit_.why;
+    for (; put_ < 60; ++put_) ASSERT_TRUE(kit_.put(put_, 1, AckLevel::kWritten));
+    ASSERT_TRUE(kit_.reopen()) << kit_.why;
+    keep_asking();
+  }
+  void TearDown() override {
+    ask_.disarm();
+    kit_.kill();
+  }
+  void keep_asking() {
+    std::erase_if(gets_, [](const auto& asked) { return asked->over; });
+    // Backwards, so that none shares an operation with the one before.
+    for (std::uint64_t tried = 0; gets_.size() < kAtOnce && tried < 2 * put_; ++tried) {
+      next_ = next_ == 0 ? put_ - 1 : next_ - 1;
+      if (next_ % kApart != 0 && kit_.lookup(next_) == Tier::kFlash) ask(next_);
+    }
+    for (std::uint64_t n = 0; n < put_ && gets_.size() == kAtOnce; n += kApart)
+      if (kit_.lookup(n) == Tier::kFlash) kit_.store->promote(kit_.ns, id_of(n));
+    ask_.arm_in(std::chrono::microseconds(500));
+  }
+  // What was put leaves the pool, and is asked for from flash.
+  void crowd_out() {
+    std::vector<PutHandle> unfinished;
+    for (std::uint64_t n = 10'000;; ++n) {
+      auto put = kit_.store->begin_put(kit_.ns, id_of(n), foreign_of(n));
+      if (!put) return;
+      unfinished.push_back(std::move(*put));
+    }
+  }
+  void ask(std::uint64_t n) {
+    gets_.push_back(std::make_unique<Asked>());
+    Asked& asked = *gets_.back();
+    asked.foreign = foreign_of(n);
+    asked.get.ns = kit_.ns;
+    asked.get.id = id_of(n);
+    asked.get.foreign = asked.foreign;
+    asked.get.passing = true;
+    asked.get.layer_count = 1;
+    asked.get.on_done = [&asked, this](const Result<RecordView>& view) {
+      asked.over = true;
+      hits_ += view ? 1 : 0;
+    };
+    kit_.store->start_get(asked.get);
+  }
+
+  struct Asked {
+    Get get;
+    std::vector<std::byte> foreign;
+    bool over = false;
+  };
+  StoreKit kit_{1, {.latency_min = Millis(5), .latency_max = Millis(10)}};
+  std::vector<std::unique_ptr<Asked>> gets_;
+  std::uint64_t put_ = 0, next_ = 0, hits_ = 0;
+  io::Timer ask_{kit_.loop, [this] { keep_asking(); }};
+};
+
+TEST_F(ConstantDemandTest, PromotionsThatWaitDoNotKeepSegmentsFromBeingUsedAgain) {
+  const std::uint64_t before = kit_.stats().segments_evicted.value();
+  for (const std::uint64_t end = put_ + 300; put_ < end; ++put_) {
+    ASSERT_TRUE(kit_.put(put_, 1, AckLevel::kWritten)) << "put " << put_;
+    crowd_out();
+  }
+  EXPECT_GT(kit_.stats().segments_evicted.value() - before, 20U);
+  EXPECT_GT(hits_, 5'000U) << "gets go on";
+}
+
+TEST_F(ConstantDemandTest, PromotionsGoOnWhenNobodyWaitsAnyMore) {
+  kit_.loop.run_for(std::chrono::seconds(1));
+  EXPECT_EQ(kit_.lookup(36), Tier::kFlash);
+  ask_.disarm();
+  kit_.loop.run_for(std::chrono::seconds(1));
+  EXPECT_EQ(kit_.lookup(36), Tier::kPool);
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ void LogWriter::roll() {
   closing->segment = std::move(current_);
   OpenSegment& segment = *closing->segment;
   segment.closed = true;
-  flash_.segments.at(segment.id).state = SegmentState::kSealing;
+  flash_.segments.change(segment.id, SegmentState::kSealing);
   closing_.push_back(std::move(closing));
   if (segment.in_flight.empty()) finish(*closing_.back());
 }

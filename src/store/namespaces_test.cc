@@ -151,6 +151,47 @@ TEST_F(StoreNamespacesTest, RecordsOnFlashKeepTheirNamespaceUntilTheirSegmentGoe
   EXPECT_EQ(*kit_.store->open_namespace(named(3)), old);
 }
 
+// A segment may hold thousands, each once: what removals and successors name in it, too, and what a start finds.
+TEST_F(StoreNamespacesTest, ManyThatOneSegmentHoldsGoWithIt) {
+  constexpr std::uint64_t kMany = 1'500;
+  kit_.name_space = namespace_of(1, 4'000, "others");
+  kit_.options.pool_bytes = 16 << 20;
+  kit_.options.segment_bytes = 16 << 20;
+  kit_.options.flash_bytes = kHeadBytes + 4 * kit_.options.segment_bytes;
+  ASSERT_TRUE(kit_.open()) << kit_.why;
+  const auto small = [](std::uint64_t n) { return namespace_of(1, 4'000, "model " + std::to_string(n)); };
+  const auto change = [&](std::uint64_t n) {
+    const auto handle = kit_.store->open_namespace(small(n));
+    EXPECT_TRUE(handle);
+    kit_.store->close_namespace(std::exchange(kit_.ns, *handle));
+  };
+  for (std::uint64_t n = 0; n < kMany; ++n) {
+    change(n);
+    ASSERT_TRUE(kit_.put(n));
+  }
+  kit_.settle();
+  for (std::uint64_t n = 0; n < kMany; n += 2) {
+    change(n);
+    EXPECT_EQ(kit_.lookup(n), Tier::kPool);
+    EXPECT_TRUE(n % 4 == 0 ? kit_.remove(n) : kit_.replace(n, 2).has_value());
+  }
+  for (const bool again : {false, true}) {
+    const Status opened = again ? kit_.reopen() : Status{};
+    ASSERT_TRUE(opened) << kit_.why;
+    change(kMany);
+    kit_.settle();
+    EXPECT_GE(*kit_.store->open_namespace(named(kMany + 1 + (again ? 1 : 0))), kMany) << "all are held";
+  }
+  for (std::uint64_t n = 10'000; kit_.stats().segments_evicted.value() < 3; ++n) {
+    const Status put = kit_.put(n);
+    if (!put) kit_.loop.run_for(Millis(20));
+  }
+  kit_.loop.run_for(Millis(50));
+  std::uint64_t reused = 0;
+  for (std::uint64_t n = 0; n < kMany; ++n) reused += *kit_.store->open_namespace(small(100'000 + n)) < kMany ? 1 : 0;
+  EXPECT_GT(reused, kMany - 10);
+}
+
 // The tombstone is still to be written when nobody has the namespace open any more.
 TEST_F(StoreNamespacesTest, ARemovalIsWrittenUnderItsOwnNamespaceAlsoWhenThatIsClosed) {
   ASSERT_TRUE(kit_.open()) << kit_.why;

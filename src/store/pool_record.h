@@ -74,9 +74,9 @@ class PoolRecord {
     LayerSet wanted;   // to be read, not submitted yet
     LayerSet pending;  // submitted
     LayerSet landed;   // read, waiting for the table to be verified against
-    bool table_valid = false, table_wanted = false, table_pending = false;
+    LayerSet failed;   // could not be read or verified, once, and has not been read since
+    bool table_valid = false, table_wanted = false, table_pending = false, table_failed = false;
     bool whole = false;                   // promoted: read to the end whether or not somebody waits
-    bool retried = false;                 // a checksum has failed once and the bytes are read again
     bool active = false;                  // holds the record, and its segment as a reader
     bool passing = false;                 // belongs to one get, is in no table, and is freed with the get's pin
     List<Waiter, &Waiter::link> waiters;  // gets that wait for layers
@@ -85,8 +85,8 @@ class PoolRecord {
     }
     void reset() noexcept {
       KVD_CHECK(waiters.empty());
-      for (LayerSet* set : {&valid, &wanted, &pending, &landed}) set->reset();
-      table_valid = table_wanted = table_pending = whole = retried = active = passing = false;
+      for (LayerSet* set : {&valid, &wanted, &pending, &landed, &failed}) set->reset();
+      table_valid = table_wanted = table_pending = table_failed = whole = active = passing = false;
     }
   };
 

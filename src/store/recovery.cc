@@ -420,9 +420,10 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
     }
     const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
     if (d.tombstone()) {
+      if (d.offset >= device.segments.count() || used_again(device.numbered(d.offset), d.checksum)) continue;
       if (meanwhile_) flash_.hide(key.hash);
-      if (d.offset < device.segments.count())
-        part_of(key).push_back({key, d.put_seq, device.numbered(d.offset), d.checksum, use.segment, use.generation});
+      part_of(key).push_back({key, d.put_seq, device.numbered(d.offset), d.checksum, use.segment, use.generation});
+      ++report_.tombstones;
     } else if (!agrees) {
       ++disagreeing;
     } else if (!use.refused) {
@@ -439,6 +440,12 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
                   "they are dropped, and the segment is given up",
                   disagreeing, use.segment));
   return false;
+}
+
+// A tombstone that names such a use has done its work, as at run time: what its segment superseded was carried before
+// the new header was written. They are not kept, as a log that is mostly removals holds any number of them.
+bool Recovery::used_again(std::uint32_t segment, std::uint64_t generation) const {
+  return flash_.segments.at(segment).generation > generation;
 }
 
 // False when there was no room for one.

@@ -30,12 +30,17 @@ bool Segments::readable(std::uint32_t segment) const noexcept {
          state == SegmentState::kRecovered;
 }
 
+void Segments::change(std::uint32_t segment, SegmentState to) noexcept {
+  device_of(segment).counted(segments_[segment].state, to);
+  segments_[segment].state.state_ = to;
+}
+
 void Segments::touch(std::uint32_t segment) { device_of(segment).touch(segment); }
 
 void Segments::demote(std::uint32_t segment) { device_of(segment).demote(segment); }
 
 void Segments::seal(std::uint32_t segment, bool next_victim) {
-  segments_[segment].state = SegmentState::kSealed;
+  change(segment, SegmentState::kSealed);
   device_of(segment).sealed(segment, next_victim);
 }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -33,6 +34,20 @@ enum class SegmentState : std::uint8_t {
   kRecovered,
   kDoubtful
 };
+inline constexpr std::size_t kSegmentStates = static_cast<std::size_t>(SegmentState::kDoubtful) + 1;
+
+// Reads as a SegmentState; only Segments::change() writes it, which counts.
+class HeldSegmentState {
+ public:
+  HeldSegmentState() = default;
+  HeldSegmentState(const HeldSegmentState&) = default;
+  HeldSegmentState& operator=(const HeldSegmentState&) = delete;
+  operator SegmentState() const noexcept { return state_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  friend class Segments;
+  SegmentState state_ = SegmentState::kFree;
+};
 
 // Where something lies in the log, in the order in which it was written.
 struct LogPosition {
@@ -42,7 +57,7 @@ struct LogPosition {
 };
 
 struct Segment {
-  SegmentState state = SegmentState::kFree;
+  HeldSegmentState state;             // kFree at first
   std::uint8_t device = 0;            // that it lies on
   std::uint64_t generation = 0;       // of its header on flash; 0 = none
   std::uint64_t unopened = 0;         // the same (format.h: kUnopenedAt)
@@ -94,12 +109,14 @@ class Segments {
   // A sealed one holds nothing that is worth keeping any more; another is left as it is.
   void demote(std::uint32_t segment);
 
+  // Every change of a state, so that DeviceSegments::count_in() need not look for it.
+  void change(std::uint32_t segment, SegmentState to) noexcept;
   // Recovery: kFree -> kUnread (or back), so that nobody takes it for free; kUnread -> kRecovered.
   void unread(std::uint32_t segment, bool is = true) {
-    segments_[segment].state = is ? SegmentState::kUnread : SegmentState::kFree;
+    change(segment, is ? SegmentState::kUnread : SegmentState::kFree);
   }
-  void recovered(std::uint32_t segment) { segments_[segment].state = SegmentState::kRecovered; }
-  void doubt(std::uint32_t segment) { segments_[segment].state = SegmentState::kDoubtful; }
+  void recovered(std::uint32_t segment) { change(segment, SegmentState::kRecovered); }
+  void doubt(std::uint32_t segment) { change(segment, SegmentState::kDoubtful); }
   // kOpen or kSealing or (recovery) kUnread or kRecovered -> kSealed. `next_victim`: holds little that is worth
   // keeping.
   void seal(std::uint32_t segment, bool next_victim = false);

@@ -47,6 +47,8 @@ Status check_options(const StoreOptions& options, std::string& why) {
   if (!(options.drive_writes_per_day >= 0 && options.drive_writes_per_day <= 1000))
     return invalid(why, fmt::format("{} drive writes a day are not possible: ask for 0 (unbounded) to 1000",
                                     options.drive_writes_per_day));
+  if (options.drive_writes_per_day > 0 && options.flash_bytes == 0 && options.devices.empty())
+    return invalid(why, "a bound of drive writes asks for flash, and there is none: leave it out, or ask for flash");
   if (options.pinned_percent_max > 100)
     return invalid(why,
                    fmt::format("{} % of the pool cannot be pinned: ask for at most 100", options.pinned_percent_max));
@@ -238,9 +240,11 @@ Status StoreImpl::make_tier(OpenedDevices opened, std::string& why) {
 
 void StoreImpl::connect() {
   tier_->flash.removals_waiting_max = options_.removals_waiting_max;
+  tier_->flash.sweep_buckets = options_.index_sweep_buckets;
   for (const auto& log : tier_->logs) {
     log->device.health.on_change([this, &log = *log] { device_off(log); }, [this, &log = *log] { device_back(log); });
     log->evictor.on_progress([this] { tier_->demoter.kick(); });
+    log->evictor.on_give_up([this](std::uint32_t segment) { tier_->loader.given_up(segment); });
   }
   tier_->demoter.on_reading([this] { return tier_->loader.busy(); });
   tier_->loader.on_drop([this](PoolRecord& record) { forget_record(record); });
@@ -279,6 +283,7 @@ Status StoreImpl::read_flash(std::string& why) {
   }
   const auto took = std::chrono::duration_cast<Millis>(loop_.now() - start);
   stats_.recovered_records.set(report->records);
+  stats_.recovered_tombstones.set(report->tombstones);
   stats_.recovered_dropped.set(report->dropped);
   stats_.recovery_ms.set(static_cast<std::uint64_t>(took.count()));
   log_.info(

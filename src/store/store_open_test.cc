@@ -442,6 +442,58 @@ TEST_P(RealStoreTest, WithoutItsSuperblocksItBeginsAnewInAllOfItsFile) {
   EXPECT_EQ(log.count("all superblocks are damaged"), 1u);
 }
 
+TEST_P(RealStoreTest, OneFileUnderTwoNamesIsOpenedOnce) {
+  auto loop = io::make_real_loop();
+  RecordingLog log;
+  auto store = Store::open(**loop, log, options());
+  ASSERT_TRUE(store);
+  StoreOptions other = options();
+  other.dir = dir_.path() + "/other";
+  fs::create_directory(other.dir);
+  fs::create_hard_link(options().dir + "/flash.kvd", other.dir + "/flash.kvd");
+  std::string why;
+  const auto refused = Store::open(**loop, log, other, &why);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kBusy);
+  EXPECT_TRUE(mentions(why, "is in use")) << why;
+  store->reset();
+  EXPECT_TRUE(Store::open(**loop, log, other, &why)) << why;
+}
+
+TEST_P(RealStoreTest, AFileThatWasCutIsToldAndMadeWhole) {
+  auto loop = io::make_real_loop();
+  RecordingLog log;
+  const std::string path = options().dir + "/flash.kvd";
+  ASSERT_TRUE(Store::open(**loop, log, options()));
+  const auto bytes = fs::file_size(path);
+  EXPECT_EQ(log.count("what lay behind them is lost"), 0u);
+  fs::resize_file(path, bytes - (20 << 20));
+  ASSERT_TRUE(Store::open(**loop, log, options()));
+  EXPECT_EQ(log.count("what lay behind them is lost"), 1u);
+  EXPECT_EQ(fs::file_size(path), bytes);
+}
+
+// What others leave on drives whose first page is empty.
+TEST_P(RealStoreTest, LabelsOfOthersAreLeftAlone) {
+  auto loop = io::make_real_loop();
+  RecordingLog log;
+  const StoreOptions asked = options();
+  const std::string path = asked.dir + "/flash.kvd";
+  fs::create_directory(asked.dir);
+  std::ofstream(path).close();
+  fs::resize_file(path, 100 << 20);
+  std::string why;
+  for (const std::streamoff at : {4096, 16 << 10, 64 << 10}) {
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(at).write("a label", 7);
+    const auto refused = Store::open(**loop, log, asked, &why);
+    ASSERT_FALSE(refused) << at;
+    EXPECT_EQ(refused.error().code, Code::kInvalid);
+    EXPECT_TRUE(mentions(why, "is not a kvdepot store")) << why;
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(at).write("\0\0\0\0\0\0\0", 7);
+  }
+  EXPECT_TRUE(Store::open(**loop, log, asked, &why)) << why;
+}
+
 TEST_P(RealStoreTest, ServesWhatItWrote) {
   auto loop = io::make_real_loop();
   RecordingLog log;

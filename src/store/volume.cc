@@ -46,6 +46,15 @@ Superblock new_superblock(std::uint64_t segment_bytes, std::uint32_t segments) {
   return block;
 }
 
+// A file that was cut behind the store's back is made as long as it was, and what lay there is missed.
+void tell_cut(Log& log, const FoundFile<Superblock>& file) {
+  const Superblock& block = file.verdict.in_force;
+  const std::uint64_t bytes = kHeadBytes + block.segments * block.segment_bytes;
+  if (file.bytes >= bytes) return;
+  log.error(
+      fmt::format("store {}: has {} of its {} bytes: what lay behind them is lost", file.path, file.bytes, bytes));
+}
+
 }  // namespace
 
 Uuid random_uuid() {
@@ -83,6 +92,7 @@ Result<Volume> Volume::open(io::Loop& loop, Log& log, io::DiskFactory& disks, co
   if (!wanted) return fail(wanted.error());
   if (found.kind == CopiesKind::kLost)
     log.error(fmt::format("store {}: all superblocks are damaged, its content is lost; starting empty", path));
+  if (exists) tell_cut(log, file);
   if (exists && found.copies < kSuperblockCopies)
     log.warn(fmt::format("store {}: only {} of {} superblock copies agree", path, found.copies, kSuperblockCopies));
 
@@ -111,6 +121,7 @@ Result<Volume> Volume::open_member(io::Loop& loop, Log& log, io::DiskFactory& di
   if (!wanted) return fail(wanted.error());
   const SuperblockVerdict& found = file.verdict;
   const bool exists = found.kind == CopiesKind::kValid && !membership.anew;
+  if (exists) tell_cut(log, file);
   if (exists && found.copies < kSuperblockCopies)
     log.warn(
         fmt::format("store {}: only {} of {} superblock copies agree", file.path, found.copies, kSuperblockCopies));
@@ -133,6 +144,10 @@ Result<Volume> Volume::begin(io::Loop& loop, Log& log, io::DiskFactory& disks, c
   disk_options.hole_at = kHeadHoleAt;
   disk_options.hole_bytes = kHeadHoleBytes;
   auto disk = disks.open(loop, log, path, disk_options);
+  if (!disk && disk.error().code == Code::kBusy) {
+    why = fmt::format("{}: is in use: {}: stop what uses it, or give another one", path, disk.error().what);
+    return fail(disk.error());
+  }
   if (!disk) {
     why = fmt::format(
         "{}: cannot be made {} large: {}: {}", path, show_size(disk_options.bytes), error_text(disk.error()),

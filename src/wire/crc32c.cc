@@ -35,8 +35,8 @@ constexpr Tables kTables = make_tables();
 
 const bool kHasInstruction = __builtin_cpu_supports("sse4.2") != 0;
 
-[[gnu::target("sse4.2")]] std::uint32_t by_instruction(Bytes bytes) noexcept {
-  std::uint64_t crc = 0xFFFFFFFF;
+[[gnu::target("sse4.2")]] std::uint32_t by_instruction(Bytes bytes, std::uint32_t before) noexcept {
+  std::uint64_t crc = ~before;
   const std::byte* at = bytes.data();
   std::size_t left = bytes.size();
   for (; left >= 8; left -= 8, at += 8) crc = _mm_crc32_u64(crc, load<std::uint64_t>(at));
@@ -49,15 +49,15 @@ const bool kHasInstruction = __builtin_cpu_supports("sse4.2") != 0;
 
 }  // namespace
 
-std::uint32_t crc32c(Bytes bytes) noexcept {
+std::uint32_t crc32c(Bytes bytes, std::uint32_t before) noexcept {
 #if defined(__x86_64__)
-  if (kHasInstruction) return by_instruction(bytes);
+  if (kHasInstruction) return by_instruction(bytes, before);
 #endif
-  return crc32c_by_tables(bytes);
+  return crc32c_by_tables(bytes, before);
 }
 
-std::uint32_t crc32c_by_tables(Bytes bytes) noexcept {
-  std::uint32_t crc = 0xFFFFFFFF;
+std::uint32_t crc32c_by_tables(Bytes bytes, std::uint32_t before) noexcept {
+  std::uint32_t crc = ~before;
   const std::byte* at = bytes.data();
   std::size_t left = bytes.size();
   for (; left >= 8; left -= 8, at += 8) {

@@ -9,9 +9,9 @@
 
 namespace kvd::wire {
 
-// The CRC of `bytes`; crc32c("123456789") == 0xE3069283.
-std::uint32_t crc32c(Bytes bytes) noexcept;
+// The CRC of `bytes`; crc32c("123456789") == 0xE3069283. Behind bytes whose CRC is `before`: of all of them.
+std::uint32_t crc32c(Bytes bytes, std::uint32_t before = 0) noexcept;
 // The same by tables.
-std::uint32_t crc32c_by_tables(Bytes bytes) noexcept;
+std::uint32_t crc32c_by_tables(Bytes bytes, std::uint32_t before = 0) noexcept;
 
 }  // namespace kvd::wire

@@ -140,9 +140,11 @@ bool can_be_header(Bytes bytes) noexcept {
 }
 
 Status check_meta(const Header& header, Bytes meta) noexcept {
-  if (meta.size() != header.meta_bytes || crc32c(meta) != header.meta_crc) {
-    return fail(Code::kCorrupt, "message structure fails its checksum");
-  }
+  return check_meta_crc(header, meta.size() == header.meta_bytes ? crc32c(meta) : ~header.meta_crc);
+}
+
+Status check_meta_crc(const Header& header, std::uint32_t crc) noexcept {
+  if (crc != header.meta_crc) return fail(Code::kCorrupt, "message structure fails its checksum");
   return {};
 }
 

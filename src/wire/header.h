@@ -93,7 +93,8 @@ Result<Header> decode_header(Bytes bytes) noexcept;
 // recognised by its first byte and not only after 64.
 bool can_be_header(Bytes bytes) noexcept;
 
-// Checks the meta's CRC. kCorrupt.
+// Checks the meta's CRC, given with its bytes or by itself. kCorrupt.
 Status check_meta(const Header& header, Bytes meta) noexcept;
+Status check_meta_crc(const Header& header, std::uint32_t crc) noexcept;
 
 }  // namespace kvd::wire

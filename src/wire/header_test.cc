@@ -54,6 +54,9 @@ TEST(Crc32c, MatchesTheCheckValueOfTheStandard) {
     for (std::size_t bytes = 0; from + bytes <= some.size(); ++bytes) {
       const Bytes part = Bytes(some).subspan(from, bytes);
       EXPECT_EQ(crc32c(part), crc32c_by_tables(part));
+      const Bytes first = part.first(bytes / 3);
+      EXPECT_EQ(crc32c(part.subspan(first.size()), crc32c(first)), crc32c(part)) << "piece by piece";
+      EXPECT_EQ(crc32c_by_tables(part.subspan(first.size()), crc32c_by_tables(first)), crc32c(part));
     }
   }
   // RFC 3720 B.4: 32 bytes of zeros.

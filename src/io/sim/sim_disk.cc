@@ -244,9 +244,10 @@ void SimDrive::inject(DiskOp::Kind kind, std::uint64_t nth, SimFault fault, int 
   injected_.push_back({kind, nth, fault, sys_errno});
 }
 
-void SimDrive::stall(std::uint64_t count, Duration extra) {
+void SimDrive::stall(std::uint64_t count, Duration extra, bool reads_only) {
   stalled_left_ = count;
   stalled_extra_ = extra;
+  stalled_reads_only_ = reads_only;
 }
 
 void SimDrive::release() {
@@ -292,7 +293,11 @@ Time SimDrive::due(Time now, const DiskOp& op, std::uint64_t bytes) {
   }
   if (rates_.delay > 0 && rates_.delay_max.count() > 0 && random_.below(1'000'000) < rates_.delay)
     latency += Duration(random_.below(static_cast<std::uint64_t>(rates_.delay_max.count())));
-  if (stalled_left_ > 0) {
+  if (op.kind == DiskOp::Kind::kRead && rates_.read_delay > 0 && random_.below(1'000'000) < rates_.read_delay) {
+    const auto more = static_cast<std::uint64_t>((rates_.read_delay_max - rates_.read_delay_min).count());
+    latency += rates_.read_delay_min + Duration(random_.below(more + 1));
+  }
+  if (stalled_left_ > 0 && (!stalled_reads_only_ || op.kind == DiskOp::Kind::kRead)) {
     --stalled_left_;
     return after(after(start, latency), stalled_extra_);
   }

@@ -65,8 +65,10 @@ struct SimFaultRates {
   std::uint32_t write_error = 0, write_error_done = 0, write_no_space = 0;
   std::uint32_t write_flip = 0, write_lose = 0, write_misdirect = 0, write_repeat = 0;
   std::uint32_t sync_error = 0, sync_forget = 0, sync_lose = 0;
-  std::uint32_t delay = 0;  // of any operation, on top
-  Duration delay_max{};     // a delay is uniform below this
+  std::uint32_t delay = 0;       // of any operation, on top
+  Duration delay_max{};          // a delay is uniform below this
+  std::uint32_t read_delay = 0;  // the same of reads only, uniform in [min, max]
+  Duration read_delay_min{}, read_delay_max{};
 };
 
 // A drive as it was once: its size, and what reads saw.
@@ -112,8 +114,8 @@ class SimDrive {
   // and sees what follows.
   void start_from(std::uint64_t bytes, const SparseBytes& durable, std::vector<SimWrite> unflushed);
   void observe(SimObserver* observer) noexcept { observer_ = observer; }
-  // The next `count` operations take `extra` longer; Duration::max() = they never complete.
-  void stall(std::uint64_t count, Duration extra);
+  // The next `count` operations, or of them reads only, take `extra` longer; Duration::max() = they never complete.
+  void stall(std::uint64_t count, Duration extra, bool reads_only = false);
   // What was stalled for ever completes now, as what comes.
   void release();
   // The device is reset under a machine that goes on: what is in flight fails with EIO, of writes any sectors are done;
@@ -197,6 +199,7 @@ class SimDrive {
   SimObserver* observer_ = nullptr;
   std::uint64_t stalled_left_ = 0;
   Duration stalled_extra_{};
+  bool stalled_reads_only_ = false;
   Time busy_until_{};
   SimCounters counters_;
   std::vector<SimDisk*> open_;

@@ -256,6 +256,29 @@ TEST_F(SimDiskTest, DelaysByChance) {
   EXPECT_LT(late, 40);
 }
 
+TEST_F(SimDiskTest, DelaysAndStallsReadsOnlyWhenTold) {
+  const auto disk = open();
+  const TestBuffer buffer(kPage);
+  const auto took = [&](bool writes) {
+    const Time start = clock_.now();
+    EXPECT_TRUE(writes ? write(*disk, 0, buffer) : read(*disk, 0, buffer));
+    return clock_.now() - start;
+  };
+  drive().set_fault_rates(
+      {.read_delay = 1'000'000, .read_delay_min = std::chrono::seconds(2), .read_delay_max = std::chrono::seconds(3)});
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_LT(took(true), Millis(10));
+    const Duration time = took(false);
+    EXPECT_GE(time, std::chrono::seconds(2));
+    EXPECT_LE(time, Millis(3'010));
+  }
+  drive().set_fault_rates({});
+  drive().stall(1, std::chrono::seconds(5), true);
+  EXPECT_LT(took(true), Millis(10));
+  EXPECT_GE(took(false), std::chrono::seconds(5));
+  EXPECT_LT(took(false), Millis(10));
+}
+
 TEST_F(SimDiskTest, ChancesDoNotDependOnTheDirectory) {
   SimDisks one(7), other(7);
   for (int i = 0; i < 2; ++i) {
