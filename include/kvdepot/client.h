@@ -1,9 +1,10 @@
 // The asynchronous client: one API for a depot on the network, on a unix socket, or inside this process.
 //
 // Threads: every function may be called from any thread. A client owns one I/O thread, which moves all bytes; callers
-// only submit and collect. No function blocks except `open`, `wait`, `cancel`, `release` of a running operation,
-// `depot_stats` and the destructor, and each of those is bounded: by its timeout, by one system call that moves bytes,
-// or, where the client owns an embedded depot, as kvdepot/embed.h says.
+// only submit and collect, and copy a part of what they wait for where it lies in the memory of a depot on this host.
+// No function blocks except `open`, `wait`, `cancel`, `release` of a running operation, `depot_stats` and the
+// destructor, and each of those is bounded: by its timeout, by one system call that moves bytes or as much that a
+// waiter copies, or, where the client owns an embedded depot, as kvdepot/embed.h says.
 //
 // Faults: a depot that is away, slow or full never stalls a caller: operations end by their deadline with
 // Code::kTimeout / kUnavailable / kBusy, a breaker makes the following ones end at once, and the I/O thread reconnects
@@ -47,7 +48,8 @@ struct ClientOptions {
   bool shared_memory = true;  // same host and user: copy from the depot's memory when it offers that
   // How long a thread that waits for a lookup, or for a get of at most 256 KiB beside which there is no operation,
   // looks for the answer by itself, in memory or at the socket, before it sleeps, at most 10 ms; again after each thing
-  // that comes. 0 = not at all. Of no effect where the process has one core.
+  // that comes. Who waits for another get looks that long for something to copy, where gets come out of a depot's
+  // memory. 0 = not at all. Of no effect where the process has one core.
   std::chrono::microseconds spin{50};
   std::string name = "kvdepot-client";  // shown in the depot's log
   // A file with the token that the depot asks for, which only its owner may read; read again for each connection, so
@@ -102,8 +104,8 @@ struct BorrowRequest {
   std::uint16_t layer_first = 0;
   std::uint16_t layer_count = 0;  // 0 = all
   KeyList keys{};
-  bool verify = true;  // read each slab once, on the I/O thread, and compare its checksum; false: who uses a slab that
-                       // stays where it lies asks View::verify()
+  bool verify = true;  // read each slab once, on the I/O thread or one that waits, and compare its checksum; false: who
+                       // uses a slab that stays where it lies asks View::verify()
   std::chrono::milliseconds hold{10'000};  // from submission, at most kHoldMax: for so long the depot's memory may stay
                                            // lent; the view lasts for as long as it is wanted
   bool stop_at_first_failure = true;

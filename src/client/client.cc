@@ -11,6 +11,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/cores.h"
 #include "base/error_text.h"
 #include "client/attachment.h"
 #include "client/core.h"
@@ -89,7 +90,7 @@ struct Parts {
   Parts(std::unique_ptr<io::Loop> on, io::UniqueFd event, const net::Address& address, const ClientOptions& options)
       : loop(std::move(on)),
         event_fd(std::move(event)),
-        ops(options.ops_max, event_fd.get()),
+        ops(options.ops_max, event_fd.get(), has_other_cores(), options.spin),
         core(*loop, ops, namespaces, state,
              {.address = address,
               .name = options.name,
@@ -352,7 +353,7 @@ Result<Completion> ThreadedClient::wait(OpId op, std::uint16_t layer, std::chron
   if (forked()) return fail(Code::kInvalid, kForked);
   const Time until = time_in(timeout);
   help(op, layer, until);
-  return parts_->ops.wait(op, layer, until);
+  return parts_->ops.wait(op, layer, until, nullptr, true);
 }
 
 Result<OwnedCompletion> ThreadedClient::wait_owned(OpId op, std::uint16_t layer, std::chrono::milliseconds timeout) {
@@ -360,7 +361,7 @@ Result<OwnedCompletion> ThreadedClient::wait_owned(OpId op, std::uint16_t layer,
   OwnedCompletion copy;
   const Time until = time_in(timeout);
   help(op, layer, until);
-  if (const auto done = parts_->ops.wait(op, layer, until, &copy); !done) return fail(done.error());
+  if (const auto done = parts_->ops.wait(op, layer, until, &copy, true); !done) return fail(done.error());
   return copy;
 }
 

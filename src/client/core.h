@@ -188,7 +188,6 @@ class Core final : private ChannelUser {
   bool receiving_last_ = false;
   std::uint64_t view_ = 0;               // that is being copied for receiving_, or was, until it ended; 0 = none
   io::Timer copy_timer_;                 // the next turn of copying
-  SharedMapping view_mapping_;           // that it lies in
   std::vector<std::uint64_t> releases_;  // views that the depot is told of at the end of the turn
   io::Timer release_timer_;
   // Of borrows, with the time at which they end under who still has them. Some have ended.

@@ -1,5 +1,6 @@
 // Slabs that lie in the depot's memory: copied by this thread in bounded steps, between which callers are heard and no
-// further message of the depot is taken, as while payload comes in; then given back. See core.h.
+// further message of the depot is taken, as while payload comes in, and by callers who wait for them; then given back.
+// See core.h.
 #include <algorithm>
 #include <utility>
 
@@ -8,6 +9,8 @@
 namespace kvd::client {
 namespace {
 
+// Until what helpers have is looked for again: they have lost their core.
+constexpr Duration kHelpersAgain = std::chrono::microseconds(50);
 constexpr Duration kLoanAgain = std::chrono::seconds(1);
 // Of views whose time is over, in one turn of the loop: a copied page takes up to a microsecond.
 constexpr std::size_t kLoanBytesPerTurn = std::size_t{2} << 20;
@@ -23,11 +26,10 @@ Status Core::on_get_view(Running& running, const wire::Header& header, Bytes met
   if (memory == nullptr || header.status != Code::kOk) return fail(Code::kCorrupt, "a view of memory nobody has");
   const auto view = wire::decode<wire::GetView>(header, meta);
   if (!view) return fail(view.error());
-  if (Status begun = running.get->begin_view(header, *view, memory->bytes()); !begun) {
+  if (Status begun = running.get->begin_view(header, *view, memory); !begun) {
     if (begun.error().code == Code::kNoSpace) release_view(view->view);
     return end_unless_corrupt(running, header, begun);
   }
-  view_mapping_ = memory;
   receiving_ = &running;
   receiving_last_ = header.last();
   view_ = view->view;
@@ -47,23 +49,23 @@ Status Core::on_stray_view(Side& side, const wire::Header& header, Bytes meta) {
 // A turn of copying. Commands may end the get between two steps: nothing lands then.
 void Core::copy_view() {
   const auto copying = [this] { return receiving_ != nullptr && receiving_->get->left() > 0; };
-  for (std::size_t step = 0; step < kCopiesPerTurn && copying(); ++step) {
-    receiving_->get->copy(kReceiveBytesMax);
+  bool moves = true;
+  for (std::size_t step = 0; step < kCopiesPerTurn && copying() && moves; ++step) {
+    moves = receiving_->get->copy(kReceiveBytesMax);
     data_.channel.note_body();
     run_commands();
   }
   net::Connection& connection = data_.channel.connection();
   if (copying()) {
     connection.hold();
-    return copy_timer_.arm(loop_.now());
+    return moves ? copy_timer_.arm(loop_.now()) : copy_timer_.arm_in(kHelpersAgain);
   }
   connection.resume();
   Running* const running = std::exchange(receiving_, nullptr);
   const std::uint64_t view = std::exchange(view_, 0);
-  const SharedMapping mapping = std::move(view_mapping_);
   if (running != nullptr && running->get->keeps()) {
     lent_at_ = loop_.now();
-    running->get->keep(view, mapping, lent_at_);
+    running->get->keep(view, lent_at_);
     if (!returns_timer_.armed()) returns_timer_.arm(after(lent_at_, LoanDesk::kSoon));
   } else {
     release_view(view);
@@ -166,7 +168,6 @@ bool Core::has_waiters() const noexcept {
 void Core::forget_views() {
   prefault_.stop();
   view_ = 0;
-  view_mapping_.reset();
   releases_.clear();
   copy_timer_.disarm();
   release_timer_.disarm();

@@ -22,11 +22,17 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 
 void EventCount::raise(std::uint32_t value, std::uint32_t channels) noexcept {
   // Sequentially consistent against wait(): either the waiter sees the new value or we see the waiter.
-  word_.store(value, std::memory_order_seq_cst);
+  word_.store(value | (word_.load(std::memory_order_relaxed) & kCall), std::memory_order_seq_cst);
   if (waiters_.load(std::memory_order_seq_cst) == 0) return;
   // What goes to all channels wakes also those whose bits a reset() has taken away.
   const bool wanted = channels == kAllChannels || (wanted_.load(std::memory_order_seq_cst) & channels) != 0;
   if (wanted) futex(word_, FUTEX_WAKE_BITSET, INT_MAX, nullptr, channels);
+}
+
+void EventCount::call() noexcept {
+  word_.store(word_.load(std::memory_order_relaxed) ^ kCall, std::memory_order_seq_cst);
+  if (waiters_.load(std::memory_order_seq_cst) == 0) return;
+  futex(word_, FUTEX_WAKE_BITSET, INT_MAX, nullptr, kAllChannels);
 }
 
 bool EventCount::wait(std::uint32_t seen, std::uint32_t channels, Time until) noexcept {

@@ -10,6 +10,12 @@
 #include "block/verified_copy.h"
 
 namespace kvd::client {
+namespace {
+
+// What helpers have taken is a claim each; longer than that, they have lost their core.
+constexpr Duration kHelperSpin = std::chrono::microseconds(100);
+
+}  // namespace
 
 GetFlow::GetFlow(Op& op, OpTable& table, GetCounters& counters, bool verify)
     : op_(op),
@@ -17,7 +23,8 @@ GetFlow::GetFlow(Op& op, OpTable& table, GetCounters& counters, bool verify)
       counters_(counters),
       verify_(verify),
       failed_(op.request.keys.count()),
-      live_(op.request.keys.count()) {
+      live_(op.request.keys.count()),
+      passed_over_(0) {
   std::iota(live_.begin(), live_.end(), 0U);
   const std::uint64_t slabs = std::uint64_t{op.request.layer_count} * op.request.keys.count();
   past_cache_ = slabs * op.request.layout.slab_bytes() >= block::kPastCacheBytes;
@@ -40,6 +47,10 @@ GetFlow::GetFlow(Op& op, OpTable& table, GetCounters& counters, bool verify)
   slabs_.key_bytes = request.key_bytes;
 }
 
+GetFlow::~GetFlow() {
+  if (shared_) table_.copies().close();
+}
+
 void GetFlow::lend(std::shared_ptr<LoanDesk> desk, SharedKeeper keeper) {
   desk_ = std::move(desk);
   keeper_ = std::move(keeper);
@@ -55,9 +66,9 @@ Status GetFlow::make_copies() {
   return {};
 }
 
-void GetFlow::keep(std::uint64_t view, const SharedMapping& mapping, Time now) {
-  if (loans_.empty() || loans_.back()->mapping() != mapping) {
-    loans_.push_back(std::make_shared<Loan>(desk_, mapping, keeper_, now));
+void GetFlow::keep(std::uint64_t view, Time now) {
+  if (loans_.empty() || loans_.back()->mapping() != mapping_) {
+    loans_.push_back(std::make_shared<Loan>(desk_, mapping_, keeper_, now));
   }
   std::vector<Bytes> parts;
   const std::size_t bytes = (source_layers_ - 1) * source_stride_ + slabs_.slab_bytes;
@@ -79,18 +90,35 @@ Status GetFlow::begin(const wire::Header& header, const wire::GetData& data) {
   return begin_layers(header, data.failed, data.checksums);
 }
 
-Status GetFlow::begin_view(const wire::Header& header, const wire::GetView& view, Bytes memory) {
+Status GetFlow::begin_view(const wire::Header& header, const wire::GetView& view, const SharedMapping& memory) {
   const std::uint32_t slab_bytes = op_.request.layout.slab_bytes();
-  if (Status placed = wire::check_view_places(header, view, slab_bytes, memory.size()); !placed) return placed;
+  const Bytes bytes = memory->bytes();
+  if (Status placed = wire::check_view_places(header, view, slab_bytes, bytes.size()); !placed) return placed;
   if (Status made = keeps() ? Status() : make_copies(); !made) return made;
   stays_ = keeps();
   if (Status begun = begin_layers(header, view.failed, view.checksums); !begun) return begun;
   sources_.resize(view.offsets.size());
-  for (std::size_t i = 0; i < sources_.size(); ++i) sources_[i] = memory.data() + view.offsets[i];
+  for (std::size_t i = 0; i < sources_.size(); ++i) sources_[i] = bytes.data() + view.offsets[i];
   source_stride_ = view.slab_stride;
   source_layer_ = announced_;
   source_layers_ = header.layer_count;
+  mapping_ = memory;
+  share_view();
   return {};
+}
+
+void GetFlow::share_view() {
+  CopyJob& job = table_.copies();
+  const std::uint32_t slab_bytes = op_.request.layout.slab_bytes();
+  const std::uint64_t bytes = walk_.left();
+  if (!job.shared() || !verifies() || bytes < kSharedViewMin || bytes == slab_bytes || slab_bytes > kSharedSlabMax) {
+    return;
+  }
+  shared_ = true;
+  collected_ = 0;
+  passed_over_ = failed_;
+  job.open(op_.results.whole.op, *this, bytes / slab_bytes, slab_bytes);
+  if (bytes >= kCallingViewMin) op_.events.call();
 }
 
 // What GET data and GET view have in common.
@@ -151,30 +179,90 @@ std::size_t GetFlow::places(std::span<iovec> out) const { return walk_.gather(ou
 
 void GetFlow::landed(std::size_t bytes) {
   counters_.bytes_loaded.add(bytes);
-  walk_.advance(bytes, [this](std::size_t layer, std::uint32_t key) { on_slab(layer, key); });
+  walk_.advance(bytes, [this](std::size_t layer, std::uint32_t key) { on_slab(layer, key, std::nullopt); });
 }
 
-// Asks for the first pages of the slab behind the one that ends within `bytes`, in which nobody else would look ahead.
-// Requires that slabs are read.
-void GetFlow::fetch_behind(const SlabWalk::Place& at, std::size_t bytes) const {
-  const std::uint32_t slab_bytes = op_.request.layout.slab_bytes();
-  if (at.in_slab + bytes < slab_bytes || walk_.left() <= bytes || slab_bytes < block::kAheadWorth) return;
-  const bool in_layer = at.key_at + 1 < live_.size();
-  const std::byte* const source = sources_[in_layer ? at.key_at + 1 : 0];
-  const Bytes next(source + (at.layer + (in_layer ? 0 : 1) - source_layer_) * source_stride_, slab_bytes);
+// Of the current view.
+Bytes GetFlow::source_of(std::size_t layer, std::size_t key_at) const noexcept {
+  return {sources_[key_at] + (layer - source_layer_) * source_stride_, op_.request.layout.slab_bytes()};
+}
+
+// Asks for the first pages of the slab behind that one, in which nobody else would look ahead.
+void GetFlow::fetch_behind(std::size_t layer, std::size_t key_at) const noexcept {
+  if (op_.request.layout.slab_bytes() < block::kAheadWorth) return;
+  if (++key_at == live_.size()) {
+    key_at = 0;
+    if (++layer == source_layer_ + source_layers_) return;
+  }
+  const Bytes next = source_of(layer, key_at);
   for (std::size_t page = 0; page < block::kAheadBytes; page += block::kAheadStep) block::fetch_ahead(next, page);
 }
 
+// Any thread: what it reads stays as it is while the job is open, and each slab is another thread's.
+bool GetFlow::run_slab(std::size_t slab) const noexcept {
+  const OpRequest& request = op_.request;
+  const std::size_t layer = source_layer_ + slab / live_.size();
+  const std::size_t key_at = slab % live_.size();
+  const std::uint32_t key = live_[key_at];
+  if (passed_over_.test(key)) return true;
+  const Bytes source = source_of(layer, key_at);
+  fetch_behind(layer, key_at);
+  const auto schema_layer = static_cast<std::uint32_t>(request.layer_first + layer);
+  if (stays_) return block::slab_checksum(request.seeds[key], schema_layer, source) == checksums_[slab];
+  block::SlabHasher hasher(request.seeds[key], schema_layer, source.size());
+  layout().write(layer, key, 0, source, &hasher, past_cache_);
+  return hasher.finish() == checksums_[slab];
+}
+
+void GetFlow::copy_shared(std::size_t bytes_max) {
+  CopyJob& job = table_.copies();
+  const std::size_t slab_bytes = op_.request.layout.slab_bytes();
+  std::size_t done = 0;
+  while (done < bytes_max) {
+    const std::size_t slabs = job.run_next();
+    if (slabs == 0) break;
+    done += slabs * slab_bytes;
+    collect();
+  }
+  if (done == 0) job.await(collected_, kHelperSpin);
+  collect();
+}
+
+// Takes the results that are there, in order.
+void GetFlow::collect() {
+  CopyJob& job = table_.copies();
+  const std::uint32_t slab_bytes = op_.request.layout.slab_bytes();
+  for (; walk_.left() > 0; ++collected_) {
+    const CopyJob::State state = job.state(collected_);
+    if (state == CopyJob::State::kMissing) return;
+    const SlabWalk::Place at = walk_.place();
+    if (stays_ && !failed_.test(at.key)) {
+      slabs_.places[place_of(at.layer, at.key)] = source_of(at.layer, at.key_at).data();
+    }
+    (stays_ ? counters_.bytes_borrowed : counters_.bytes_shared).add(slab_bytes);
+    counters_.bytes_loaded.add(slab_bytes);
+    walk_.advance(slab_bytes,
+                  [&](std::size_t layer, std::uint32_t key) { on_slab(layer, key, state == CopyJob::State::kGood); });
+  }
+  shared_ = false;
+  job.close();
+}
+
 // Slabs of keys that have failed are passed over.
-void GetFlow::copy(std::size_t bytes_max) {
+bool GetFlow::copy(std::size_t bytes_max) {
+  if (shared_) {
+    const std::uint64_t before = walk_.left();
+    copy_shared(bytes_max);
+    return walk_.left() < before;
+  }
   const OpRequest& request = op_.request;
   const std::uint32_t slab_bytes = request.layout.slab_bytes();
   if (stays_ && !verifies()) bytes_max = std::numeric_limits<std::size_t>::max();  // nothing is read
   for (std::size_t done = 0; done < bytes_max && walk_.left() > 0;) {
     const SlabWalk::Place at = walk_.place();
-    const Bytes slab(sources_[at.key_at] + (at.layer - source_layer_) * source_stride_, slab_bytes);
+    const Bytes slab = source_of(at.layer, at.key_at);
     const Bytes step = slab.subspan(at.in_slab, std::min<std::size_t>(kCopyStepBytes, slab_bytes - at.in_slab));
-    if (!stays_ || verifies()) fetch_behind(at, step.size());
+    if ((!stays_ || verifies()) && at.in_slab + step.size() == slab_bytes) fetch_behind(at.layer, at.key_at);
     if (!failed_.test(at.key)) {
       // One that is hashed where it lies is hashed at once, if it is not too long for that.
       if (verifies() && at.in_slab == 0 && (!stays_ || step.size() < slab_bytes)) {
@@ -191,6 +279,7 @@ void GetFlow::copy(std::size_t bytes_max) {
     landed(step.size());
     done += step.size();
   }
+  return true;
 }
 
 // Of the slab as it lies at its destination now.
@@ -205,14 +294,16 @@ std::uint64_t GetFlow::checksum(std::size_t layer, std::uint32_t key) const {
   return layout().checksum(layer, key, request.seeds[key], schema_layer);
 }
 
-void GetFlow::on_slab(std::size_t layer, std::uint32_t key) {
+// `good`: whether it is what it should be; none: it is not known yet.
+void GetFlow::on_slab(std::size_t layer, std::uint32_t key, std::optional<bool> good) {
   std::byte* const copy = copies_.get();
   if (copy != nullptr && slabs_.places[place_of(layer, key)] == nullptr) {
     slabs_.places[place_of(layer, key)] = copy + place_of(layer, key) * slabs_.slab_bytes;
   }
   const std::uint64_t expected = checksums_[checksum_at_++];
   if (!slabs_.checksums.empty()) slabs_.checksums[place_of(layer, key)] = expected;
-  if (verifies() && !failed_.test(key) && checksum(layer, key) != expected) {
+  const auto is_good = [&] { return good ? *good : checksum(layer, key) == expected; };
+  if (verifies() && !failed_.test(key) && !is_good()) {
     counters_.corrupt_slabs.add();
     damaged_.push_back(key);
     fail_key(key);

@@ -70,7 +70,7 @@ struct OpResults {
 struct Op {
   // EventCount values: number of layers announced, plus kEnded once `results.whole` is final.
   static constexpr std::uint32_t kEnded = std::uint32_t{1} << 30;
-  static constexpr std::uint32_t kReleased = std::uint32_t{1} << 31;
+  static constexpr std::uint32_t kReleased = std::uint32_t{1} << 29;
   // EventCount channel of the whole operation, and of layer i (a waiter may be woken for a neighbour).
   static constexpr std::uint32_t kWholeChannel = std::uint32_t{1} << 31;
   static constexpr std::uint32_t layer_channel(std::uint32_t i) noexcept { return std::uint32_t{1} << (i % 31); }

@@ -11,6 +11,12 @@ namespace {
 
 constexpr unsigned kSlotBits = 16;
 constexpr OpId kSlotMask = (OpId{1} << kSlotBits) - 1;
+constexpr std::uint32_t kNoLayer = UINT32_MAX;
+// Who has helped looks for the end, which is a claim away at most, before he sleeps: waking him would take longer.
+constexpr Duration kEndLook = std::chrono::microseconds(20);
+// One in a hundred of the time is looked away at most where nothing comes of it.
+constexpr int kVainLooksMax = 4;
+constexpr Duration kLookRest = std::chrono::milliseconds(5);
 
 void write_event(int fd) noexcept {
   const std::uint64_t one = 1;
@@ -20,6 +26,10 @@ void write_event(int fd) noexcept {
 void clear_event(int fd) noexcept {
   std::uint64_t count = 0;
   [[maybe_unused]] const ssize_t got = ::read(fd, &count, sizeof count);  // EAGAIN: it was not set
+}
+
+std::uint64_t bytes_of(const OpRequest& get) {
+  return get.keys.count() * get.layer_count * std::uint64_t{get.layout.slab_bytes()};
 }
 
 // Requires the op's mutex: what the completion points to belongs to the op.
@@ -33,7 +43,8 @@ OwnedCompletion copy_of(const Completion& done) {
 
 }  // namespace
 
-OpTable::OpTable(std::uint32_t ops_max, int event_fd) : event_fd_(event_fd), ring_(ops_max) {
+OpTable::OpTable(std::uint32_t ops_max, int event_fd, bool helped, Duration spin)
+    : event_fd_(event_fd), copies_(helped), spin_(spin), ring_(ops_max) {
   KVD_CHECK(ops_max > 0 && ops_max <= kOpsMaxMax);
   ops_.reserve(ops_max);
   free_.reserve(ops_max);
@@ -129,21 +140,65 @@ Result<Completion> OpTable::try_get(OpId id, std::uint16_t layer, OwnedCompletio
   return done;
 }
 
-Result<Completion> OpTable::wait(OpId id, std::uint16_t layer, Time until, OwnedCompletion* copy) {
+bool OpTable::may_look() const noexcept {
+  return spin_ > Duration::zero() && copies_.was_open() && monotonic_now() >= look_rests_until_.load();
+}
+
+void OpTable::note_look(bool in_vain) noexcept {
+  if (!in_vain) return vain_looks_.store(0, std::memory_order_relaxed);
+  if (vain_looks_.fetch_add(1, std::memory_order_relaxed) + 1 < kVainLooksMax) return;
+  look_rests_until_.store(after(monotonic_now(), kLookRest));
+}
+
+// Copies for the I/O thread until what is waited for is known, where there is something within `look`. False: there was
+// nothing, and it is not known.
+bool OpTable::help(const Op& op, OpId id, std::uint32_t layer_at, Time until, Duration look) {
+  const auto known = [&] {
+    const std::uint32_t events = op.events.value();
+    return (events & Op::kEnded) != 0 || layer_at < events;
+  };
+  const auto comes = [&] { return copies_.wants(id) || known(); };
+  if (look > Duration::zero() && monotonic_now() < until && !comes()) {
+    const Time end = std::min(until, after(monotonic_now(), look));
+    while (!comes() && monotonic_now() < end) pause_core();
+    note_look(!comes());
+  }
+  bool helped = false;
+  while (copies_.wants(id) && !known() && monotonic_now() < until) {
+    const auto claim = copies_.claim(id);
+    if (!claim) break;
+    CopyJob::run(*claim);
+    helped = true;
+  }
+  return helped || known();
+}
+
+Result<Completion> OpTable::wait(OpId id, std::uint16_t layer, Time until, OwnedCompletion* copy, bool helps) {
   Op* const op = find(id);
   if (op == nullptr) return fail(Code::kNotFound, "no such operation");
   std::uint32_t channels = Op::kWholeChannel;
-  if (layer != kWholeOp) {
+  std::uint32_t layer_at = kNoLayer;
+  bool gets = false;
+  bool looks = false;
+  if (helps || layer != kWholeOp) {
     const std::lock_guard lock(op->mutex);
-    channels |= Op::layer_channel(std::uint32_t{layer} - op->request.layer_first);
+    gets = helps && op->request.kind == OpKind::kGet;
+    looks = gets && bytes_of(op->request) >= kCallingViewMin;
+    if (layer != kWholeOp) {
+      layer_at = std::uint32_t{layer} - op->request.layer_first;
+      channels |= Op::layer_channel(layer_at);
+    }
   }
   bool in_time = true;
-  for (;;) {
-    const std::uint32_t seen = op->events.value();
+  for (bool helped = false;;) {
+    const std::uint32_t seen = op->events.seen();
     auto done = try_get(id, layer, copy);
     if (done || done.error().code != Code::kBusy) return done;
     if (!in_time) return fail(Code::kTimeout, "waited for an operation");
-    in_time = op->events.wait(seen, channels, until);
+    const Duration look =
+        std::max(helped ? kEndLook : Duration::zero(), looks && may_look() ? spin_ : Duration::zero());
+    helped = gets && help(*op, id, layer_at, until, look);
+    if (!helped) in_time = op->events.wait(seen, channels, until);
   }
 }
 

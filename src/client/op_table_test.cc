@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <thread>
 
@@ -28,7 +29,7 @@ OpRequest get_of(std::uint16_t layers, std::size_t keys, std::uint16_t layer_fir
 
 class OpTableTest : public testing::Test {
  protected:
-  OpTableTest() : event_fd_(::eventfd(0, EFD_NONBLOCK)), table_(4, event_fd_) {}
+  OpTableTest() : event_fd_(::eventfd(0, EFD_NONBLOCK)), table_(4, event_fd_, true) {}
   ~OpTableTest() override { ::close(event_fd_); }
 
   OpId add(std::uint16_t layers = 3, std::size_t keys = 10) { return (*table_.add(get_of(layers, keys)))->id.load(); }
@@ -203,6 +204,132 @@ TEST(EventCount, WhatIsForAllWakesAlsoWhoseChannelsAResetHasForgotten) {
   events.raise(1, EventCount::kAllChannels);
   waiter.join();
   EXPECT_TRUE(in_time);
+}
+
+// Without a new value: who sleeps looks again, and who was about to sleep does not.
+TEST(EventCount, ACallWakesWhoSleepsAndWhoIsAboutTo) {
+  EventCount events;
+  events.raise(5, 0);
+  const Time until = monotonic_now() + std::chrono::seconds(10);
+  const std::uint32_t seen = events.seen();
+  events.call();
+  EXPECT_TRUE(events.wait(seen, 1, until));
+  EXPECT_EQ(events.value(), 5U);
+  std::atomic<bool> woken{false};
+  std::thread waiter([&, now = events.seen()] {
+    EXPECT_TRUE(events.wait(now, 1, until));
+    woken = true;
+  });
+  while (!woken) {
+    events.call();
+    std::this_thread::yield();
+  }
+  waiter.join();
+  events.raise(6, 0);
+  EXPECT_EQ(events.value(), 6U);
+}
+
+// Slabs to be copied, of which `on_slab` may do something besides.
+class CopiesToDo final : public CopyJob::Work {
+ public:
+  explicit CopiesToDo(std::function<void(std::size_t)> on_slab = {}) : on_slab_(std::move(on_slab)) {}
+  [[nodiscard]] bool run_slab(std::size_t slab) const noexcept override {
+    if (on_slab_) on_slab_(slab);
+    ++run;
+    return true;
+  }
+  mutable std::atomic<std::size_t> run{0};
+
+ private:
+  std::function<void(std::size_t)> on_slab_;
+};
+
+constexpr std::size_t kSlabsToCopy = 64;
+constexpr std::uint32_t kSlabOfAClaim = 1 << 20;  // a claim each
+
+TEST_F(OpTableTest, WhoWaitsAndHelpsCopiesWhatThereIs) {
+  const OpId id = add();
+  const CopiesToDo work([&](std::size_t slab) {
+    if (slab + 1 == kSlabsToCopy) end(id);  // as the I/O thread does
+  });
+  table_.copies().open(id, work, kSlabsToCopy, kSlabOfAClaim);
+  EXPECT_TRUE(table_.wait(id, kWholeOp, kNever, nullptr, true).has_value());
+  EXPECT_EQ(work.run, kSlabsToCopy);
+  table_.copies().close();
+}
+
+TEST_F(OpTableTest, WhoSleepsIsCalledToHelp) {
+  const OpId id = add();
+  const CopiesToDo work;
+  std::thread waiter([&] { EXPECT_TRUE(table_.wait(id, kWholeOp, kNever, nullptr, true).has_value()); });
+  std::this_thread::sleep_for(Millis(20));
+  table_.copies().open(id, work, kSlabsToCopy, kSlabOfAClaim);
+  table_.find(id)->events.call();
+  while (work.run < kSlabsToCopy) std::this_thread::yield();
+  table_.copies().close();
+  end(id);
+  waiter.join();
+}
+
+// Nobody calls: who sleeps would not notice. Only behind a first view, and not by who waits for something else.
+TEST_F(OpTableTest, WhereViewsComeAWaiterLooksForTheNextBeforeHeSleeps) {
+  OpTable table(4, event_fd_, true, std::chrono::seconds(20));
+  OpRequest large = get_of(1, 1);
+  large.layout = Layout::packed(nullptr, 1, 1, kSlabOfAClaim);
+  const OpId first = (*table.add(get_of(1, 1)))->id.load();
+  const OpId id = (*table.add(std::move(large)))->id.load();
+  const CopiesToDo work;
+  table.copies().open(first, work, 1, kSlabOfAClaim);
+  EXPECT_EQ(table.copies().run_next(), 1U);
+  table.copies().close();
+  std::atomic<bool> over{false};
+  std::thread waiter([&] {
+    EXPECT_TRUE(table.wait(id, kWholeOp, monotonic_now() + std::chrono::seconds(10), nullptr, true).has_value());
+    over = true;
+  });
+  std::this_thread::sleep_for(Millis(20));
+  table.copies().open(id, work, kSlabsToCopy, kSlabOfAClaim);
+  while (work.run <= kSlabsToCopy && !over) std::this_thread::yield();
+  EXPECT_EQ(work.run, kSlabsToCopy + 1);
+  table.copies().close();
+  const Time soon = monotonic_now() + Millis(5);
+  EXPECT_EQ(table.wait(first, kWholeOp, soon, nullptr, true).error().code, Code::kTimeout) << "a small one";
+  table.announce_end(*table.find(id));
+  waiter.join();
+}
+
+TEST_F(OpTableTest, NobodyHelpsWhoDoesNotWaitForItOrHasNoTimeOrIsToBeDone) {
+  const OpId id = add();
+  const OpId other = add();
+  const CopiesToDo work;
+  table_.copies().open(id, work, kSlabsToCopy, kSlabOfAClaim);
+  const Time soon = monotonic_now() + Millis(5);
+  EXPECT_EQ(table_.wait(other, kWholeOp, soon, nullptr, true).error().code, Code::kTimeout);
+  EXPECT_EQ(table_.wait(id, kWholeOp, soon).error().code, Code::kTimeout) << "as cancel() waits";
+  EXPECT_EQ(table_.wait(id, kWholeOp, monotonic_now(), nullptr, true).error().code, Code::kTimeout);
+  EXPECT_EQ(work.run, 0U);
+  table_.copies().close();
+}
+
+TEST_F(OpTableTest, HelpingIsOverWhenItsLayerIsThereOrItsTimeIsUp) {
+  const OpId id = add(3);
+  const CopiesToDo work([&](std::size_t slab) {
+    if (slab == 2 || slab == 5) table_.announce_layer(*table_.find(id));
+  });
+  table_.copies().open(id, work, kSlabsToCopy, kSlabOfAClaim);
+  EXPECT_TRUE(table_.wait(id, 0, kNever, nullptr, true).has_value());
+  EXPECT_EQ(work.run, 3U);
+  EXPECT_TRUE(table_.wait(id, 1, kNever, nullptr, true).has_value());
+  EXPECT_EQ(work.run, 6U);
+  table_.copies().close();
+  const Time until = monotonic_now() + Millis(1);
+  const CopiesToDo slow([&](std::size_t) {
+    while (monotonic_now() < until) std::this_thread::yield();
+  });
+  table_.copies().open(id, slow, kSlabsToCopy, kSlabOfAClaim);
+  EXPECT_EQ(table_.wait(id, kWholeOp, until, nullptr, true).error().code, Code::kTimeout);
+  EXPECT_LE(slow.run, 1U) << "the one that it was at";
+  table_.copies().close();
 }
 
 TEST_F(OpTableTest, AWaiterLearnsThatItsOperationWasReleased) {

@@ -1,6 +1,5 @@
 // RealLoop: epoll for descriptors, an eventfd to be woken by other threads, a heap for timers. It sleeps in one system
 // call until one of the three has something, so a loop without work uses no CPU.
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/cores.h"
 #include "io/fd.h"
 #include "io/loop.h"
 #include "io/timer_queue.h"
@@ -28,18 +28,6 @@ constexpr std::size_t kEventsPerTurn = 128;
 
 // Spinning sees rings and posted work; descriptors and timers are looked at this often meanwhile.
 constexpr Duration kSpinStep = std::chrono::microseconds(10);
-
-// Whether a peer can run while this process spins.
-bool has_other_cores() noexcept {
-  cpu_set_t cores;
-  return ::sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) > 1;
-}
-
-void pause_core() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 // Where the peer has no core to run on, because it waits for this one, spinning delays what it waits for. So after some
 // that were for nothing it rests: one in a hundred of the time at most is spun away.

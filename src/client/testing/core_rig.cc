@@ -27,7 +27,7 @@ CoreRig::CoreRig(RigOptions rig) : options(rig), dir(make_dir()) {
   depot = std::make_unique<FakeDepot>(loop, options.tcp ? "tcp://127.0.0.1:0" : "unix://" + dir + "/depot");
   proxy = std::make_unique<Proxy>(loop, "unix://" + dir + "/proxy", depot->address());
   event_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  ops = std::make_unique<OpTable>(options.ops_max, event_fd);
+  ops = std::make_unique<OpTable>(options.ops_max, event_fd, true);
   ns = *namespaces.add(ns_value());
   memory.resize(std::size_t{options.layers} * options.keys * options.slab_bytes, kPoison);
   region = *regions.add(memory.data(), memory.size(), RegionKind::kHost);
