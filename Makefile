@@ -68,7 +68,7 @@ soak:  ## The long runs; the log goes to build/soak.log
 
 coverage:  ## Which lines that deal with errors the tests of io, policy and store reach, into docs/results/coverage.md
 	@tools/setup.sh --dev
-	@$(MAKE) build PRESET=coverage
+	@$(MAKE) build PRESET=coverage TARGETS="kvd_io_test kvd_policy_test kvd_store_test kvd_store_sim_test"
 	@tools/error_coverage.py $(BUILD)/coverage/bin >$(BUILD)/coverage.md && mv $(BUILD)/coverage.md docs/results/coverage.md
 
 bench-engine:  ## Time to first token against the peers; ARGS="--quick", ARGS="--check"

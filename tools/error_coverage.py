@@ -96,7 +96,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         into = pathlib.Path(folder)
-        print(page(counts(profiles(options.binaries, into), into)), end="")
+        print(page(counts(profiles(options.binaries.resolve(), into), into)), end="")
 
 
 if __name__ == "__main__":
