@@ -65,7 +65,7 @@ constexpr std::array kStoreGauges{
     Field{"dirty_records", &StoreStats::dirty_records, "Records that are in the pool only and wait to be written."},
     Field{"recovered_records", &StoreStats::recovered_records, "Records found on flash when the store was opened."},
     Field{"recovered_tombstones", &StoreStats::recovered_tombstones,
-          "Tombstones that the opening kept in memory until its end: what they name was still there."},
+          "Tombstones that the opening kept in memory until its end."},
     Field{"recovered_dropped", &StoreStats::recovered_dropped, "Records dropped when the store was opened: damaged."},
     Field{"tier_off", &StoreStats::tier_off, "1 while the flash tier is off because the device fails."},
     Field{"recovery_ms", &StoreStats::recovery_ms, "Time that opening the store took, in milliseconds."},

@@ -421,7 +421,7 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
     }
     const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
     if (d.tombstone()) {
-      if (d.offset >= device.segments.count() || used_again(device.numbered(d.offset), d.checksum)) continue;
+      if (d.offset >= device.segments.count()) continue;
       if (meanwhile_) flash_.hide(key.hash);
       part_of(key).push_back({key, d.put_seq, device.numbered(d.offset), d.checksum, use.segment, use.generation});
       ++report_.tombstones;
@@ -441,11 +441,6 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
                   "they are dropped, and the segment is given up",
                   disagreeing, use.segment));
   return false;
-}
-
-// What that use had superseded was carried before the new header was written: a tombstone of it has done its work.
-bool Recovery::used_again(std::uint32_t segment, std::uint64_t generation) const {
-  return flash_.segments.at(segment).generation > generation;
 }
 
 // False when there was no room for one.

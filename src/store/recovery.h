@@ -47,7 +47,7 @@ struct RecoveryReport {
   std::uint64_t dropped = 0;     // damaged, of another version, or no room in the index; a segment's unread rest is one
   std::uint32_t segments = 0;    // that hold something
   std::uint32_t scanned = 0;     // of these, without a footer
-  std::uint64_t tombstones = 0;  // kept until the end: what they name may still be there
+  std::uint64_t tombstones = 0;  // kept until the end
 };
 
 class Recovery {
@@ -120,7 +120,6 @@ class Recovery {
   bool absorb(const Use& use, const Footer& footer);
   bool enter(const Use& use, std::vector<Entering>& entering);
   bool insert(const Use& use, const Descriptor& d, const RecordKey& key);
-  [[nodiscard]] bool used_again(std::uint32_t segment, std::uint64_t generation) const;
   void note_stray(std::uint64_t hash, const ReplacedPlace& place);
   void set_aside(std::uint64_t hash, const ReplacedPlace& place);
   // Tombstones of one record are together in a part.
