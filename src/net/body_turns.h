@@ -7,10 +7,6 @@
 // the line. Each slice is 128 KiB at most, a turn 50 us or 256 KiB of them and the end
 // of the last slice: what comes meanwhile waits for that.
 //
-// Who has moved no body for a while stands in a line of his own for the first 512 KiB, and every other slice is for
-// that line (after the new flows of FQ-CoDel, RFC 8290): however many pull without a pause, or ask and do not read, a
-// get now and then does not wait for a slice of each of them.
-//
 // Where for a second nobody has said anything but those who move bodies themselves, there is nobody who could wait:
 // there is no line, and they move as much in a turn as they like (connection.h, Turns).
 #pragma once
@@ -30,8 +26,6 @@ class BodyTurns {
   static constexpr std::size_t kSliceBytes = std::size_t{128} << 10;
   static constexpr std::size_t kTurnBytes = 2 * kSliceBytes;
   static constexpr Duration kTurnTime = std::chrono::microseconds(50);
-  static constexpr Duration kRest = std::chrono::milliseconds(5);  // between two bodies of who is no puller
-  static constexpr std::size_t kFirstBytes = 4 * kSliceBytes;      // behind such a rest
   static constexpr Duration kQuiet = std::chrono::seconds(1);
   static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
@@ -46,9 +40,6 @@ class BodyTurns {
     virtual void on_body_turn() = 0;
     std::list<User*>::iterator place_;
     bool waits_ = false;
-    bool first_ = false;  // in which line
-    std::size_t first_left_ = kFirstBytes;
-    Time moved_at_{};                 // a body
     Time moves_until_ = Time::min();  // a second behind the last time that it had a body to move
   };
 
@@ -64,19 +55,16 @@ class BodyTurns {
   // alone, and may be so: not while other threads move bodies, too, which the loop has to look after. Never calls back.
   std::size_t ask(User& user, bool alone = true);
   // It has moved so many.
-  void spend(User& user, std::size_t bytes) noexcept;
+  void spend(const User& user, std::size_t bytes) noexcept;
   void leave(User& user) noexcept;
 
  private:
   void enter(User& user);
-  [[nodiscard]] std::list<User*>& line_of(const User& user) noexcept { return user.first_ ? first_line_ : line_; }
   void serve();
 
   io::Loop& loop_;
   io::Timer timer_;
   std::list<User*> line_;
-  std::list<User*> first_line_;    // of those who have rested
-  bool first_served_ = false;      // the last slice was one of theirs
   const User* last_ = nullptr;     // who was active last; maybe gone
   Time alone_from_ = Time::min();  // unless another one becomes active
   const User* serving_ = nullptr;
