@@ -60,6 +60,8 @@ constexpr std::array kStoreGauges{
     Field{"pool_bytes_pinned", &StoreStats::pool_bytes_pinned, "Bytes of the pool that may not be evicted now."},
     Field{"pool_records", &StoreStats::pool_records, "Records in the pool."},
     Field{"flash_records", &StoreStats::flash_records, "Records on flash."},
+    Field{"flash_tombstones", &StoreStats::flash_tombstones,
+          "Tombstones on flash, those that nothing needs any more, too."},
     Field{"segments_free", &StoreStats::segments_free, "Flash segments without data."},
     Field{"dirty_bytes", &StoreStats::dirty_bytes, "Bytes that are in the pool only and wait to be written."},
     Field{"dirty_records", &StoreStats::dirty_records, "Records that are in the pool only and wait to be written."},

@@ -306,6 +306,7 @@ void Demoter::frame_done(DeviceLog& log, Frame& frame, const Status& status) {
   const OpenSegment& segment = frame.segment();
   // Where a flush has failed meanwhile, a scan may not come as far as this frame.
   const bool reachable = status && !flash_.segments.at(segment.id).unflushed;
+  log.device.tombstones.lie_in(segment.id, frame.tombstones().size());
   for (const Tombstone& tombstone : frame.tombstones()) {
     if (reachable) log.device.tombstones.written(tombstone, segment.id, segment.generation);
     if (!reachable) log.device.failed(tombstone);

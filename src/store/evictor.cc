@@ -49,6 +49,11 @@ void Evictor::maintain() {
   if (const auto overfull = device_.tombstones.overfull();
       overfull && flash_.segments.at(*overfull).state == SegmentState::kSealed && tasks_.size() < kTasksMax)
     evict(*overfull);
+  while (too_many_tombstones_ && tasks_.size() < kTasksMax) {
+    const auto spent = device_.tombstones.most_spent(flash_.tombstones_on_flash_max);
+    too_many_tombstones_ = spent.has_value();
+    if (spent) evict(*spent);
+  }
   while (!surplus_.empty() && tasks_.size() < kTasksMax) {
     const ReplacedPlace use = surplus_.back();
     surplus_.pop_back();

@@ -55,7 +55,10 @@ class Evictor {
   // Starts what is needed to have enough segments ready. Call whenever one was opened.
   void maintain();
   // One was sealed: it may be given up.
-  void segment_sealed() { changed(); }
+  void segment_sealed() {
+    too_many_tombstones_ = true;
+    changed();
+  }
   // Gives up one more segment than that: the index is at its cap.
   void make_index_room();
   // The index has no place for a record: erases a segment's entries at once (a sweep, milliseconds). False when nothing
@@ -144,6 +147,7 @@ class Evictor {
   Footer footer_;                             // of the segment that is looked at; it keeps its memory
   std::vector<block::NamespaceHash> hashes_;  // of its namespaces; the same
   std::vector<ReplacedPlace> surplus_;        // uses of segments that are to be given up
+  bool too_many_tombstones_ = true;           // may lie on flash: to be looked at
   bool discards_;                             // the disk takes them
   bool discarding_ = false;                   // one is under way
   std::uint32_t failures_ = 0;                // rounds of tries with one, since a segment was prepared

@@ -81,12 +81,14 @@ struct Flash {
   }
   void update_gauges() {
     stats.flash_records.set(index.size());
-    std::uint64_t unoccupied = 0;
+    std::uint64_t unoccupied = 0, tombstones = 0;
     for (const auto& device : devices) {
       device->update_gauges();
       unoccupied += device->stats.segments_free.value();
+      tombstones += device->tombstones.on_flash();
     }
     stats.segments_free.set(unoccupied);
+    stats.flash_tombstones.set(tombstones);
   }
   // Segment `segment` holds something of a namespace, or a tombstone names it there: it stays known until the segment
   // is given up.
@@ -154,6 +156,7 @@ struct Flash {
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;
   std::size_t removals_waiting_max = Tombstones::kWaitingMax;
+  std::size_t tombstones_on_flash_max = Tombstones::kOnFlashMax;  // of all devices together
   // Of the index, that Evictor looks at in a turn of the loop: 4 MiB, about 1 ms.
   std::uint64_t sweep_buckets = 64 << 10;
   // Something was removed, replaced or given up in this opening, so nothing older may be found at a later start: the

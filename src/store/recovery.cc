@@ -399,7 +399,7 @@ bool Recovery::write_footer(const Use& use, Footer& footer) {
 // one that counts.
 bool Recovery::absorb(const Use& use, const Footer& footer) {
   const SegmentContent& content = footer.content;
-  const FlashDevice& device = flash_.device_of(use.segment);
+  FlashDevice& device = flash_.device_of(use.segment);
   bool all = true;
   std::uint64_t disagreeing = 0;
   std::unordered_map<std::uint32_t, Namespaces::Told> told;  // of a namespace with a schema: few, or one a record
@@ -421,6 +421,7 @@ bool Recovery::absorb(const Use& use, const Footer& footer) {
     }
     const RecordKey key = flash_.namespaces.key_of(ns, {d.key(), d.shard, content.schemas[d.schema].group});
     if (d.tombstone()) {
+      device.tombstones.lie_in(use.segment, 1);
       if (d.offset >= device.segments.count()) continue;
       if (meanwhile_) flash_.hide(key.hash);
       part_of(key).push_back({key, d.put_seq, device.numbered(d.offset), d.checksum, use.segment, use.generation});

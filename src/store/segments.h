@@ -65,6 +65,7 @@ struct Segment {
   std::uint64_t next_generation = 0;  // of the header that is being written to it; 0 = none
   std::uint32_t readers = 0;          // loads that still have to read from it
   std::uint32_t removed = 0;          // tombstones that name it
+  std::uint32_t tombstones = 0;       // that lie in it, also those that nothing needs any more
   // Pages up to which frames have completed in this opening, had when the flush that runs began, and are covered by a
   // flush that ended well.
   std::uint32_t completed_to = 0, flushing_to = 0, flushed_to = 0;

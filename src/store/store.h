@@ -62,6 +62,7 @@ struct StoreOptions {
   bool verify = true;                                    // verify slabs read from flash; false only in tests
   bool recover_later = false;                            // open() leaves recovery to recover()
   std::size_t removals_waiting_max = 65'536;             // for a device that is off; tests: fewer
+  std::size_t tombstones_on_flash_max = 1'048'576;       // Tombstones::kOnFlashMax; tests: fewer
   std::uint64_t index_sweep_buckets = 64 << 10;          // of a segment without footer, in a turn; tests: fewer
   bool list_uses = true;                                 // false in tests: no table of uses is written
   bool force_threads = false;                            // tests: disk engine without io_uring
@@ -192,6 +193,7 @@ struct StoreStats {
   Counter bytes_put, bytes_got, flash_bytes_written, flash_bytes_read, segments_evicted, pool_evictions, tombstones;
   Counter scrubbed_bytes, scrub_passes, writes_dropped, flash_bytes_discarded, tier_outages;
   Gauge pool_bytes_used, pool_bytes_pinned, pool_records, flash_records, segments_free, dirty_bytes, dirty_records;
+  Gauge flash_tombstones;
   Gauge recovered_records, recovered_dropped, recovered_tombstones, recovery_ms, unfinished_puts, tier_off;
   Gauge recovering, recovery_percent;
 };

@@ -315,5 +315,52 @@ TEST_F(RemovalTest, ARecordRemovedWhileItIsWrittenStaysRemoved) {
   EXPECT_EQ(kit_.lookup(1), Tier::kNone);
 }
 
+// ---- How many tombstones lie on flash ----
+
+// A store that never fills up would keep each for ever, and each start would read all of them into memory. Of the
+// records that nobody removes some go with the segments.
+TEST_F(RemovalTest, TombstonesOnFlashAreBounded) {
+  constexpr std::size_t kMax = 40, kInASegment = 60;  // 256 KiB: a frame of one tombstone is a page
+  kit_.options.tombstones_on_flash_max = kMax;
+  kit_.options.flash_bytes = 16 << 20;
+  open();
+  std::uint64_t most = 0;
+  for (std::uint64_t round = 0; round < 300; ++round) {
+    ASSERT_TRUE(kit_.put(round, 1, AckLevel::kSynced)) << round;
+    EXPECT_TRUE(kit_.remove(round));
+    kit_.settle();
+    most = std::max(most, kit_.stats().flash_tombstones.value());
+  }
+  EXPECT_GT(kit_.stats().segments_evicted.value(), 0U);
+  EXPECT_GT(kit_.stats().segments_free.value(), 16U) << "not for want of room";
+  EXPECT_GT(most, kMax) << "it has come to that";
+  EXPECT_LE(most, kMax + kInASegment);
+  kit_.kill();
+  open();
+  EXPECT_LE(kit_.stats().recovered_tombstones.value(), kMax + kInASegment);
+  for (std::uint64_t n = 0; n < 300; ++n) ASSERT_EQ(kit_.lookup(n), Tier::kNone) << n;
+}
+
+// The store had no bound when it wrote them.
+TEST_F(RemovalTest, TooManyTombstonesOnFlashGoBehindTheStart) {
+  kit_.options.flash_bytes = 16 << 20;
+  open();
+  for (std::uint64_t n = 0; n < 100; ++n) {
+    ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced)) << n;
+    EXPECT_TRUE(kit_.remove(n));
+    kit_.settle();
+  }
+  EXPECT_EQ(kit_.stats().segments_evicted.value(), 0U);
+  kit_.options.tombstones_on_flash_max = 20;
+  for (const std::uint64_t most : {100U, 20U}) {
+    kit_.kill();
+    open();
+    EXPECT_LE(kit_.stats().recovered_tombstones.value(), most);
+    kit_.settle();
+    EXPECT_LE(kit_.stats().flash_tombstones.value(), 20U);
+    for (std::uint64_t n = 0; n < 100; ++n) ASSERT_EQ(kit_.lookup(n), Tier::kNone) << n;
+  }
+}
+
 }  // namespace
 }  // namespace kvd::store

@@ -50,6 +50,11 @@ void Tombstones::await_end(std::uint32_t segment, std::uint64_t put_seq) {
   if (ends_.emplace(segment, put_seq).second) unwritten_.insert(put_seq);
 }
 
+void Tombstones::lie_in(std::uint32_t holder, std::size_t count) {
+  segments_.at(holder).tombstones += static_cast<std::uint32_t>(count);
+  on_flash_ += count;
+}
+
 void Tombstones::restore(const Tombstone& tombstone) {
   if (obsolete(tombstone)) return;
   ++segments_.at(tombstone.segment).removed;
@@ -166,6 +171,7 @@ void Tombstones::forget(std::uint32_t segment) {
     unwritten_.erase(unwritten_.find(end->second));
     ends_.erase(end);
   }
+  on_flash_ -= std::exchange(segments_.at(segment).tombstones, 0);
   std::erase_if(live_, [&](const Tombstone& tombstone) { return tombstone.segment == segment; });
   std::erase_if(unflushed_,
                 [&](Unflushed& u) { return u.tombstone.segment == segment && (done_carrying(u.tombstone), true); });
@@ -183,6 +189,31 @@ std::optional<std::uint32_t> Tombstones::overfull() const {
   std::uint32_t most = own_.first();
   for (std::uint32_t i = own_.first() + 1; i < own_.end(); ++i)
     if (segments_.at(i).removed > segments_.at(most).removed) most = i;
+  return most;
+}
+
+std::optional<std::uint32_t> Tombstones::most_spent(std::uint64_t max) const {
+  const std::uint64_t share = max * own_.count() / segments_.count();
+  if (on_flash_ <= share) return std::nullopt;
+  std::uint64_t stay = on_flash_;
+  for (std::uint32_t s = own_.first(); s < own_.end(); ++s)
+    if (segments_.at(s).state == SegmentState::kEvicting) stay -= segments_.at(s).tombstones;
+  if (stay <= share) return std::nullopt;
+  std::vector<std::uint32_t> carried(own_.count());  // what would lie elsewhere instead
+  const auto count = [&](const Tombstone& t) {
+    if (carries(t, t.holder)) ++carried[t.holder - own_.first()];
+  };
+  for (const Tombstone& t : live_) count(t);
+  for (const Unflushed& u : unflushed_) count(u.tombstone);
+  std::optional<std::uint32_t> most;
+  std::uint32_t gain = 0;
+  for (std::uint32_t s = own_.first(); s < own_.end(); ++s) {
+    const Segment& segment = segments_.at(s);
+    const std::uint32_t needed = carried[s - own_.first()];
+    if (segment.state != SegmentState::kSealed || segment.tombstones <= needed + gain) continue;
+    most = s;
+    gain = segment.tombstones - needed;
+  }
   return most;
 }
 

@@ -6,6 +6,8 @@
 // given up first it becomes pending again and is durable elsewhere before the holder is overwritten. All of them are
 // kept in memory: about 90 bytes each, at most about kLiveMax (beyond that the segment with the most of them is given
 // up, which ends them), and while segments of unknown content are given up one for each page of these (Evictor).
+// On flash lie more, as one stays where it was written when nothing needs it any more, and the next start reads all of
+// them into memory. So there is a bound on these, too, beyond which the segments that hold most of them are given up.
 // One for a device: a tombstone lies on the device of the segment that it names. One owner, no locking, no I/O.
 #pragma once
 
@@ -45,6 +47,10 @@ class Tombstones {
 
   static constexpr std::size_t kWaitingMax = 65'536;  // 6 MB: that wait for a device that is off
 
+  // That lie in segments which stay: 94 MB at the next start. Beyond it a start has those in segments that are open or
+  // were being given up: one is a descriptor of 64 bytes. Four times kLiveMax, so that most of them can go.
+  static constexpr std::size_t kOnFlashMax = 4 * kLiveMax;
+
   // Of those segments of a store that one device has: all that a tombstone names, and those that hold it.
   Tombstones(Segments& segments, const DeviceSegments& own) : segments_(segments), own_(own), carried_(own.end(), 0) {}
 
@@ -60,6 +66,8 @@ class Tombstones {
   // A removal with this put_seq gets no tombstone: it holds when `segment`, which is being given up, is forgotten.
   void await_end(std::uint32_t segment, std::uint64_t put_seq);
   [[nodiscard]] bool awaits_end(std::uint32_t segment) const { return ends_.contains(segment); }
+  // `count` lie in `holder`, or may: a frame with them was written, or failed, or recovery found them there.
+  void lie_in(std::uint32_t holder, std::size_t count);
   // One that recovery found; its holder is filled in. Opening the volume has flushed it.
   void restore(const Tombstone& tombstone);
 
@@ -114,6 +122,11 @@ class Tombstones {
   [[nodiscard]] std::size_t size() const noexcept { return live_.size() + unflushed_.size() + waiting(); }
   // The segment that most tombstones name, when there are more than this device's share of kLiveMax; otherwise nothing.
   [[nodiscard]] std::optional<std::uint32_t> overfull() const;
+  // That lie on the device, needed or not.
+  [[nodiscard]] std::uint64_t on_flash() const noexcept { return on_flash_; }
+  // The sealed segment by whose end most of those go, when more than this device's share of `max` lie in segments that
+  // stay; nothing where none would go.
+  [[nodiscard]] std::optional<std::uint32_t> most_spent(std::uint64_t max) const;
 
  private:
   [[nodiscard]] bool obsolete(const Tombstone& tombstone) const;
@@ -148,6 +161,7 @@ class Tombstones {
   std::unordered_map<std::uint32_t, std::uint32_t> told_;  // told_by() where it is not 0
   std::uint64_t carry_pending_ = 0;                        // pending or in a frame, and carried
   std::uint64_t order_next_ = 0;
+  std::uint64_t on_flash_ = 0;
   std::uint64_t flushing_ = 0;  // the flush that runs covers lower orders
 };
 

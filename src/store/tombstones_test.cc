@@ -135,5 +135,55 @@ TEST_F(TombstonesTest, WhatAnotherDeviceTellsCountsUntilItIsDurable) {
   EXPECT_FALSE(tombstones_.carrying());
 }
 
+// ---- How many lie on flash ----
+
+TEST_F(TombstonesTest, WhatLiesInASegmentIsCountedUntilThatIsForgotten) {
+  tombstones_.lie_in(2, 5);
+  tombstones_.lie_in(3, 1);
+  tombstones_.lie_in(2, 1);
+  EXPECT_EQ(tombstones_.on_flash(), 7U);
+  tombstones_.forget(2);
+  EXPECT_EQ(tombstones_.on_flash(), 1U);
+  tombstones_.forget(2);
+  EXPECT_EQ(tombstones_.on_flash(), 1U);
+}
+
+// Segment 1 holds more, but of its six four would be carried, and one is implied by a record: it would be written.
+TEST_F(TombstonesTest, WhatWouldBeCarriedIsNotSpent) {
+  for (const std::uint32_t holder : {1U, 2U, 3U}) segments_.seal(holder);
+  for (std::uint64_t n = 0; n < 4; ++n) tombstones_.add(naming(0, n));
+  for (int n = 0; n < 4; ++n) write_one(1);
+  tombstones_.lie_in(1, 6);
+  tombstones_.imply(naming(0, 9), 1, generation_of(1));
+  tombstones_.lie_in(2, 2);
+  tombstones_.lie_in(3, 1);
+  EXPECT_EQ(tombstones_.most_spent(8), 2U);
+  EXPECT_EQ(tombstones_.most_spent(9), std::nullopt) << "nine are not too many";
+  tombstones_.forget(0);
+  EXPECT_EQ(tombstones_.most_spent(8), 1U) << "nothing needs them any more";
+}
+
+// Those in one that is going are gone soon; of one that still takes frames nothing can be given up.
+TEST_F(TombstonesTest, OnlyWhatIsSealedIsSpent) {
+  tombstones_.lie_in(1, 6);
+  EXPECT_EQ(tombstones_.most_spent(5), std::nullopt) << "it is not sealed";
+  segments_.seal(1);
+  EXPECT_EQ(tombstones_.most_spent(5), 1U);
+  segments_.device(0).start_eviction_of(1);
+  EXPECT_EQ(tombstones_.most_spent(5), std::nullopt);
+  segments_.seal(2);
+  tombstones_.lie_in(2, 6);
+  EXPECT_EQ(tombstones_.most_spent(5), 2U);
+}
+
+// One that outlives its segment by being carried is no gain, however many lie there.
+TEST_F(TombstonesTest, WhereAllAreNeededNothingIsGivenUp) {
+  segments_.seal(1);
+  for (std::uint64_t n = 0; n < 4; ++n) tombstones_.add(naming(0, n));
+  for (int n = 0; n < 4; ++n) write_one(1);
+  tombstones_.lie_in(1, 4);
+  EXPECT_EQ(tombstones_.most_spent(1), std::nullopt);
+}
+
 }  // namespace
 }  // namespace kvd::store

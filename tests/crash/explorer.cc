@@ -25,11 +25,13 @@ constexpr std::uint64_t kOpeningEvery = 4;
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) { return Random(a ^ (b * 0x9E37'79B9'7F4A'7C15)).next(); }
 
-// Every third seed has a drive that takes discards.
-bool discards(std::uint64_t seed) { return seed % 3 == 0; }
-
-// In every second one no header waits for a map of changes, so that more of them are in flight together.
-bool lists_uses(std::uint64_t seed) { return seed % 2 == 0; }
+// Every third seed has a drive that takes discards. In every second one no header waits for a map of changes, so that
+// more of them are in flight together; in two of five segments are given up for the tombstones that lie in them.
+Machine::Kind kind(std::uint64_t seed) {
+  Machine::Kind kind{.discards = seed % 3 == 0, .lists_uses = seed % 2 == 0};
+  if (seed % 5 < 2) kind.tombstones_max = 2;
+  return kind;
+}
 
 // Every fourth seed has a store of two devices, of all those kinds. A state of it takes nearly twice as long, so it has
 // half of the phases: that the others come to as many states in a time as they would alone.
@@ -136,8 +138,7 @@ Stop Explorer::last_stop(std::uint64_t seed, std::uint32_t phase, const Journal&
 }
 
 void Explorer::explore(std::uint64_t seed) {
-  machine_.set_discards(discards(seed));
-  machine_.set_lists_uses(lists_uses(seed));
+  machine_.set(kind(seed));
   Start start = formatted(devices(seed));
   for (std::uint32_t phase = 0; phase < phases(seed) && !over(); ++phase) {
     Path path{seed, phase};
@@ -231,8 +232,7 @@ void Explorer::compare(const Found& found, const Oracle& after, const Found& par
 }
 
 std::vector<std::string> Explorer::replay(const Path& path) {
-  machine_.set_discards(discards(path.seed));
-  machine_.set_lists_uses(lists_uses(path.seed));
+  machine_.set(kind(path.seed));
   Start start = formatted(devices(path.seed));
   for (std::uint32_t phase = 0;; ++phase) {
     Journal journal(start);

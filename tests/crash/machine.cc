@@ -45,8 +45,8 @@ std::vector<std::byte> foreign_of(std::size_t record) {
 // A store on simulated drives, with a virtual clock.
 class Session {
  public:
-  Session(const std::string& dir, bool verify, bool discards, bool lists_uses, const Start& start, Journal& journal)
-      : disks_(1, {.discards = discards, .poison_reads = false}) {
+  Session(const std::string& dir, bool verify, const Machine::Kind& kind, const Start& start, Journal& journal)
+      : disks_(1, {.discards = kind.discards, .poison_reads = false}) {
     options_.dir = dir + "/store";
     options_.pool_bytes = 48 * kPageBytes;
     options_.flash_bytes = kDriveBytes;
@@ -55,7 +55,8 @@ class Session {
     options_.demote_after = Millis(50);
     options_.demote_idle = Millis(5);
     options_.prefault = false;
-    options_.list_uses = lists_uses;
+    options_.list_uses = kind.lists_uses;
+    options_.tombstones_on_flash_max = kind.tombstones_max;
     options_.verify = verify;
     options_.small_sizes = true;
     const std::array paths = {dir + "/store/flash.kvd", dir + "/device/flash.kvd", dir + "/store/devices.kvd"};
@@ -435,11 +436,11 @@ Machine::Machine(std::string dir, bool verify) : dir_(std::move(dir)), verify_(v
 
 Found Machine::recover(const Start& start, Journal& journal) {
   Found found;
-  Session session(dir_, verify_, discards_, lists_uses_, start, journal);
+  Session session(dir_, verify_, kind_, start, journal);
   EarlyReader early(session, journal, found);
   if (!session.open(found.wrong, [&] { early.ask(); })) return found;
   // Segments are given up and made ready; each may wait for the discards of those before it, or for another device.
-  session.loop.run_for(Millis(discards_ ? 200 : start.oracle.devices() > 1 ? 30 : 10));
+  session.loop.run_for(Millis(kind_.discards ? 200 : start.oracle.devices() > 1 ? 30 : 10));
   journal.freeze();
   found.before = journal.oracle();
   found.versions = session.find_all(found.wrong);
@@ -455,7 +456,7 @@ Found Machine::recover(const Start& start, Journal& journal) {
 
 std::vector<std::string> Machine::work(const Start& start, Journal& journal, std::uint64_t seed, int steps) {
   std::vector<std::string> wrong;
-  Session session(dir_, verify_, discards_, lists_uses_, start, journal);
+  Session session(dir_, verify_, kind_, start, journal);
   if (!session.open(wrong)) return wrong;
   Workload workload(session, journal, seed);
   workload.run(steps);

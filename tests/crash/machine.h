@@ -45,10 +45,13 @@ class Machine {
   // `dir`: an existing directory. Without `verify` the store gives out what it reads (for controls of the tests).
   explicit Machine(std::string dir, bool verify = true);
 
-  // Whether the drive takes discards from now on.
-  void set_discards(bool discards) noexcept { discards_ = discards; }
-  // Whether stores write tables of uses and maps of changes from now on.
-  void set_lists_uses(bool lists_uses) noexcept { lists_uses_ = lists_uses; }
+  struct Kind {
+    bool discards = false;            // the drive takes them
+    bool lists_uses = true;           // stores write tables of uses and maps of changes
+    std::size_t tombstones_max = 64;  // that may lie on flash: with so many nothing is given up for them
+  };
+  // What it is from now on.
+  void set(const Kind& kind) noexcept { kind_ = kind; }
 
   // Opens the store, asks it for its records while it recovers, lets it settle (everything until here is in `journal`),
   // then asks for every record and puts a new one.
@@ -60,8 +63,7 @@ class Machine {
  private:
   const std::string dir_;
   const bool verify_;
-  bool discards_ = false;
-  bool lists_uses_ = true;
+  Kind kind_;
 };
 
 }  // namespace kvd::crash
