@@ -49,11 +49,7 @@ void Evictor::maintain() {
   if (const auto overfull = device_.tombstones.overfull();
       overfull && flash_.segments.at(*overfull).state == SegmentState::kSealed && tasks_.size() < kTasksMax)
     evict(*overfull);
-  while (too_many_tombstones_ && tasks_.size() < kTasksMax) {
-    const auto spent = device_.tombstones.most_spent(flash_.tombstones_on_flash_max);
-    too_many_tombstones_ = spent.has_value();
-    if (spent) evict(*spent);
-  }
+  give_up_spent();
   while (!surplus_.empty() && tasks_.size() < kTasksMax) {
     const ReplacedPlace use = surplus_.back();
     surplus_.pop_back();
@@ -75,6 +71,22 @@ void Evictor::maintain() {
             device_.segments.first_victim([&](auto s) { return !device_.tombstones.holds_for_others(s); }))
       evict(*victim);
   flash_.update_gauges();
+}
+
+// Not what a later start may still be able to read, and it leaves places for what has to be given up.
+void Evictor::give_up_spent() {
+  while (too_many_tombstones_ && tasks_.size() + kReadyWanted < kTasksMax &&
+         (flash_.doubts_end || !flash_.in_doubt())) {
+    const auto spent = device_.tombstones.most_spent(flash_.tombstones_spent_max);
+    too_many_tombstones_ = spent.has_value();
+    if (!spent) return;
+    if (!std::exchange(told_spent_, true))
+      flash_.log.info(
+          fmt::format("store: of the removals on flash nothing needs more than {} any more: segments that hold most of "
+                      "these are given up, as a start keeps all in memory",
+                      flash_.tombstones_spent_max));
+    evict(*spent);
+  }
 }
 
 void Evictor::give_up(std::uint32_t segment) { surplus_.push_back({segment, flash_.segments.at(segment).generation}); }

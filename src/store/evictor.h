@@ -56,8 +56,13 @@ class Evictor {
   void maintain();
   // One was sealed: it may be given up.
   void segment_sealed() {
-    too_many_tombstones_ = true;
+    too_many_tombstones_ = !ending_;
     changed();
+  }
+  // The store is about to end: nothing is given up for its tombstones any more.
+  void ends() noexcept {
+    ending_ = true;
+    too_many_tombstones_ = false;
   }
   // Gives up one more segment than that: the index is at its cap.
   void make_index_room();
@@ -107,6 +112,7 @@ class Evictor {
 
   void changed();
   void prepare_free();
+  void give_up_spent();
   [[nodiscard]] bool stuck() const;
   bool give_up_one();
   Task& begin(std::uint32_t segment);
@@ -147,10 +153,12 @@ class Evictor {
   Footer footer_;                             // of the segment that is looked at; it keeps its memory
   std::vector<block::NamespaceHash> hashes_;  // of its namespaces; the same
   std::vector<ReplacedPlace> surplus_;        // uses of segments that are to be given up
-  bool too_many_tombstones_ = true;           // may lie on flash: to be looked at
-  bool discards_;                             // the disk takes them
-  bool discarding_ = false;                   // one is under way
-  std::uint32_t failures_ = 0;                // rounds of tries with one, since a segment was prepared
+  bool too_many_tombstones_ = true;           // that are spent may lie on flash: to be looked at
+  bool told_spent_ = false;                   // the log has it
+  bool ending_ = false;
+  bool discards_;               // the disk takes them
+  bool discarding_ = false;     // one is under way
+  std::uint32_t failures_ = 0;  // rounds of tries with one, since a segment was prepared
   io::Timer sweep_;
   io::Timer retry_;
 };

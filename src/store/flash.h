@@ -156,7 +156,7 @@ struct Flash {
   std::uint64_t put_seq_next = 1;
   std::uint64_t generation_next = 1;
   std::size_t removals_waiting_max = Tombstones::kWaitingMax;
-  std::size_t tombstones_on_flash_max = Tombstones::kOnFlashMax;  // of all devices together
+  std::size_t tombstones_spent_max = Tombstones::kSpentMax;  // of all devices together
   // Of the index, that Evictor looks at in a turn of the loop: 4 MiB, about 1 ms.
   std::uint64_t sweep_buckets = 64 << 10;
   // Something was removed, replaced or given up in this opening, so nothing older may be found at a later start: the

@@ -28,6 +28,7 @@ Frame* LogWriter::begin_frame() {
   if (!device_.health.on() || free_.empty()) return nullptr;
   const bool carrying = device_.tombstones.carrying();
   if (!carrying && index_waits()) return nullptr;
+  if (takes_no_more_tombstones()) roll();
   if (current_ == nullptr) {
     if (spare_segments_.empty()) return nullptr;
     const auto next = device_.segments.open_next(carrying);
@@ -47,6 +48,12 @@ Frame* LogWriter::begin_frame() {
 bool LogWriter::index_waits() const {
   return flash_.index.size() >= flash_.index.records_max() && !closing_.empty() &&
          device_.segments.count_in(SegmentState::kSealed) == 0;
+}
+
+// Not while it may be all that takes tombstones which have to be carried.
+bool LogWriter::takes_no_more_tombstones() const {
+  return current_ != nullptr && device_.segments.ready_count() > 1 &&
+         flash_.segments.at(current_->id).tombstones * Tombstones::kSpentToSegment >= flash_.tombstones_spent_max;
 }
 
 void LogWriter::give_back(Frame& frame) {

@@ -65,6 +65,7 @@ class LogWriter {
   };
 
   [[nodiscard]] bool index_waits() const;
+  [[nodiscard]] bool takes_no_more_tombstones() const;
   [[nodiscard]] bool without_footer(const OpenSegment& segment) const;
   void frame_done(Frame& frame, const Status& status);
   void settle(OpenSegment& segment);  // reports frames in order

@@ -6,8 +6,8 @@
 // a lost segment may hold tombstones; then damage loses the record or segment it hit and is counted. A segment of which
 // not all frames can be read gets no footer, which would hide the others for good: the next opening scans it again.
 // Footers are read ahead, and the index's memory is fetched ahead of insertions. Blocks: runs the loop. Takes less than
-// 13 MiB besides the index and 90 bytes for each tombstone on flash (of which there is a bound:
-// Tombstones::kOnFlashMax; a store of before it may have more), and while it scans as much as the largest record, given
+// 13 MiB besides the index and some 150 bytes for each tombstone on flash (of which there is a bound, see
+// Tombstones::kSpentMax; a store of before it may have more), and while it scans as much as the largest record, given
 // back when it is done.
 //
 // Records may be got meanwhile, those of which nothing can be learnt any more that is to come. A tombstone of a record

@@ -62,7 +62,7 @@ struct StoreOptions {
   bool verify = true;                                    // verify slabs read from flash; false only in tests
   bool recover_later = false;                            // open() leaves recovery to recover()
   std::size_t removals_waiting_max = 65'536;             // for a device that is off; tests: fewer
-  std::size_t tombstones_on_flash_max = 1'048'576;       // Tombstones::kOnFlashMax; tests: fewer
+  std::size_t tombstones_spent_max = 0;                  // 0: Tombstones::kSpentMax, or more; tests: fewer
   std::uint64_t index_sweep_buckets = 64 << 10;          // of a segment without footer, in a turn; tests: fewer
   bool list_uses = true;                                 // false in tests: no table of uses is written
   bool force_threads = false;                            // tests: disk engine without io_uring

@@ -90,6 +90,28 @@ TEST_F(DoubtTest, WhatNobodyTouchedIsBackAtTheNextStart) {
   for (std::uint64_t n = 1'000; n < 1'020; ++n) EXPECT_EQ(kit_.get(n), 1u) << n;
 }
 
+// More tombstones are spent than may be: a start gives segments up for these, but not before something else has ended
+// the doubts.
+TEST_F(DoubtTest, NothingIsGivenUpForTombstonesMeanwhile) {
+  open();
+  fill();
+  for (std::uint64_t n = 2'000; n < 2'010; ++n) {
+    ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+    EXPECT_TRUE(kit_.remove(n));
+    kit_.settle();
+  }
+  kit_.options.tombstones_spent_max = 2;
+  start_unread();
+  kit_.settle();
+  EXPECT_EQ(doubtful(), kUnreadable);
+  EXPECT_EQ(kit_.stats().segments_evicted.value(), 0U);
+  EXPECT_FALSE(kit_.remove(last_));
+  EXPECT_EQ(await_removals(), Code::kOk);
+  kit_.settle();
+  EXPECT_GT(kit_.stats().segments_evicted.value(), 0U);
+  EXPECT_LE(kit_.stats().flash_tombstones.value(), 3U);
+}
+
 TEST_F(DoubtTest, WhatWasRemovedMeanwhileStaysRemoved) {
   open();
   fill();

@@ -240,7 +240,11 @@ Status StoreImpl::make_tier(OpenedDevices opened, std::string& why) {
 
 void StoreImpl::connect() {
   tier_->flash.removals_waiting_max = options_.removals_waiting_max;
-  tier_->flash.tombstones_on_flash_max = options_.tombstones_on_flash_max;
+  tier_->flash.tombstones_spent_max =
+      options_.tombstones_spent_max != 0
+          ? options_.tombstones_spent_max
+          : std::max<std::size_t>(Tombstones::kSpentMax,
+                                  tier_->flash.index.records_max() / Tombstones::kRecordsToSpent);
   tier_->flash.sweep_buckets = options_.index_sweep_buckets;
   for (const auto& log : tier_->logs) {
     log->device.health.on_change([this, &log = *log] { device_off(log); }, [this, &log = *log] { device_back(log); });

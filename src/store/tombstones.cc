@@ -195,26 +195,25 @@ std::optional<std::uint32_t> Tombstones::overfull() const {
 std::optional<std::uint32_t> Tombstones::most_spent(std::uint64_t max) const {
   const std::uint64_t share = max * own_.count() / segments_.count();
   if (on_flash_ <= share) return std::nullopt;
-  std::uint64_t stay = on_flash_;
-  for (std::uint32_t s = own_.first(); s < own_.end(); ++s)
-    if (segments_.at(s).state == SegmentState::kEvicting) stay -= segments_.at(s).tombstones;
-  if (stay <= share) return std::nullopt;
-  std::vector<std::uint32_t> carried(own_.count());  // what would lie elsewhere instead
+  std::vector<std::uint32_t> needed(own_.count());
   const auto count = [&](const Tombstone& t) {
-    if (carries(t, t.holder)) ++carried[t.holder - own_.first()];
+    if (carries(t, t.holder)) ++needed[t.holder - own_.first()];
   };
   for (const Tombstone& t : live_) count(t);
   for (const Unflushed& u : unflushed_) count(u.tombstone);
   std::optional<std::uint32_t> most;
-  std::uint32_t gain = 0;
+  std::uint64_t spent_of_all = 0;
+  std::uint32_t spent_of_most = 0;
   for (std::uint32_t s = own_.first(); s < own_.end(); ++s) {
     const Segment& segment = segments_.at(s);
-    const std::uint32_t needed = carried[s - own_.first()];
-    if (segment.state != SegmentState::kSealed || segment.tombstones <= needed + gain) continue;
+    if (segment.state != SegmentState::kSealed || segment.tombstones <= needed[s - own_.first()]) continue;
+    const std::uint32_t spent = segment.tombstones - needed[s - own_.first()];
+    spent_of_all += spent;
+    if (spent <= spent_of_most) continue;
     most = s;
-    gain = segment.tombstones - needed;
+    spent_of_most = spent;
   }
-  return most;
+  return spent_of_all > share ? most : std::nullopt;
 }
 
 }  // namespace kvd::store

@@ -7,7 +7,8 @@
 // kept in memory: about 90 bytes each, at most about kLiveMax (beyond that the segment with the most of them is given
 // up, which ends them), and while segments of unknown content are given up one for each page of these (Evictor).
 // On flash lie more, as one stays where it was written when nothing needs it any more, and the next start reads all of
-// them into memory. So there is a bound on these, too, beyond which the segments that hold most of them are given up.
+// them into memory. So there is a bound on these spent ones, too, beyond which the segments that hold most of them are
+// given up, and one on what a segment takes.
 // One for a device: a tombstone lies on the device of the segment that it names. One owner, no locking, no I/O.
 #pragma once
 
@@ -47,9 +48,14 @@ class Tombstones {
 
   static constexpr std::size_t kWaitingMax = 65'536;  // 6 MB: that wait for a device that is off
 
-  // That lie in segments which stay: 94 MB at the next start. Beyond it a start has those in segments that are open or
-  // were being given up: one is a descriptor of 64 bytes. Four times kLiveMax, so that most of them can go.
-  static constexpr std::size_t kOnFlashMax = 4 * kLiveMax;
+  // Spent ones in sealed segments: as many, or one for so many records that the index has room for, if that is more. At
+  // 96 bytes each, and half as much again for vectors that grow, a start takes 150 MB for them, or not half of what the
+  // index has. A segment that is given up for them has then one for each sixteen records of an average one, or more.
+  static constexpr std::size_t kSpentMax = 1'048'576;
+  static constexpr std::size_t kRecordsToSpent = 16;
+  // What a segment takes of that bound before the next one is opened: a start behind a kill has those in segments that
+  // are open, or were being given up, besides. One is a descriptor of 48 bytes.
+  static constexpr std::size_t kSpentToSegment = 4;
 
   // Of those segments of a store that one device has: all that a tombstone names, and those that hold it.
   Tombstones(Segments& segments, const DeviceSegments& own) : segments_(segments), own_(own), carried_(own.end(), 0) {}
@@ -124,8 +130,8 @@ class Tombstones {
   [[nodiscard]] std::optional<std::uint32_t> overfull() const;
   // That lie on the device, needed or not.
   [[nodiscard]] std::uint64_t on_flash() const noexcept { return on_flash_; }
-  // The sealed segment by whose end most of those go, when more than this device's share of `max` lie in segments that
-  // stay; nothing where none would go.
+  // The sealed segment with the most of them that need not be carried, when all sealed ones together have more than
+  // this device's share of `max`.
   [[nodiscard]] std::optional<std::uint32_t> most_spent(std::uint64_t max) const;
 
  private:

@@ -157,10 +157,11 @@ TEST_F(TombstonesTest, WhatWouldBeCarriedIsNotSpent) {
   tombstones_.imply(naming(0, 9), 1, generation_of(1));
   tombstones_.lie_in(2, 2);
   tombstones_.lie_in(3, 1);
-  EXPECT_EQ(tombstones_.most_spent(8), 2U);
-  EXPECT_EQ(tombstones_.most_spent(9), std::nullopt) << "nine are not too many";
+  EXPECT_EQ(tombstones_.most_spent(3), 2U);
+  EXPECT_EQ(tombstones_.most_spent(4), std::nullopt) << "four are not too many";
   tombstones_.forget(0);
   EXPECT_EQ(tombstones_.most_spent(8), 1U) << "nothing needs them any more";
+  EXPECT_EQ(tombstones_.most_spent(9), std::nullopt);
 }
 
 // Those in one that is going are gone soon; of one that still takes frames nothing can be given up.
@@ -171,18 +172,35 @@ TEST_F(TombstonesTest, OnlyWhatIsSealedIsSpent) {
   EXPECT_EQ(tombstones_.most_spent(5), 1U);
   segments_.device(0).start_eviction_of(1);
   EXPECT_EQ(tombstones_.most_spent(5), std::nullopt);
-  segments_.seal(2);
   tombstones_.lie_in(2, 6);
+  segments_.seal(2);
   EXPECT_EQ(tombstones_.most_spent(5), 2U);
 }
 
-// One that outlives its segment by being carried is no gain, however many lie there.
+// One that is carried away lies elsewhere then: nothing is gained, and others need not go for those.
 TEST_F(TombstonesTest, WhereAllAreNeededNothingIsGivenUp) {
-  segments_.seal(1);
+  for (const std::uint32_t holder : {1U, 2U}) segments_.seal(holder);
   for (std::uint64_t n = 0; n < 4; ++n) tombstones_.add(naming(0, n));
   for (int n = 0; n < 4; ++n) write_one(1);
   tombstones_.lie_in(1, 4);
+  tombstones_.lie_in(2, 1);
   EXPECT_EQ(tombstones_.most_spent(1), std::nullopt);
+}
+
+TEST(TombstonesOfTwoDevicesTest, EachHasAShareOfTheBound) {
+  Segments segments(1, policy::make_eviction(policy::Eviction::kLru, 1));
+  segments.add_device(3, policy::make_eviction(policy::Eviction::kLru, 3));
+  Tombstones one(segments, segments.device(0)), three(segments, segments.device(1));
+  for (std::uint32_t s = 0; s < 4; ++s) {
+    segments.device(s == 0 ? 0 : 1).ready(s, 10 + s);
+    segments.seal(s);
+  }
+  one.lie_in(0, 3);
+  three.lie_in(2, 6);
+  EXPECT_EQ(one.most_spent(12), std::nullopt);
+  EXPECT_EQ(one.most_spent(11), 0U);
+  EXPECT_EQ(three.most_spent(8), std::nullopt);
+  EXPECT_EQ(three.most_spent(7), 2U);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) { return Random(a ^ (b * 0x9
 // more of them are in flight together; in two of five segments are given up for the tombstones that lie in them.
 Machine::Kind kind(std::uint64_t seed) {
   Machine::Kind kind{.discards = seed % 3 == 0, .lists_uses = seed % 2 == 0};
-  if (seed % 5 < 2) kind.tombstones_max = 2;
+  if (seed % 5 < 2) kind.tombstones_spent_max = 4;
   return kind;
 }
 

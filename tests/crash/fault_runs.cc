@@ -93,7 +93,7 @@ class FaultRun {
     if (random_.chance(1, 3)) kit_.options.index_records_max = 30;
     kit_.options.recover_later = random_.chance(1, 2);
     kit_.options.list_uses = true;
-    if (seed % 5 == 3) kit_.options.tombstones_on_flash_max = 6;  // segments are given up for them
+    if (seed % 5 == 3) kit_.options.tombstones_spent_max = 6;  // segments are given up for them
     kit_.meanwhile = [this] { ask_early(); };
     open();
   }

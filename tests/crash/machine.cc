@@ -56,7 +56,7 @@ class Session {
     options_.demote_idle = Millis(5);
     options_.prefault = false;
     options_.list_uses = kind.lists_uses;
-    options_.tombstones_on_flash_max = kind.tombstones_max;
+    options_.tombstones_spent_max = kind.tombstones_spent_max;
     options_.verify = verify;
     options_.small_sizes = true;
     const std::array paths = {dir + "/store/flash.kvd", dir + "/device/flash.kvd", dir + "/store/devices.kvd"};

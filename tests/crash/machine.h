@@ -46,9 +46,9 @@ class Machine {
   explicit Machine(std::string dir, bool verify = true);
 
   struct Kind {
-    bool discards = false;            // the drive takes them
-    bool lists_uses = true;           // stores write tables of uses and maps of changes
-    std::size_t tombstones_max = 64;  // that may lie on flash: with so many nothing is given up for them
+    bool discards = false;                 // the drive takes them
+    bool lists_uses = true;                // stores write tables of uses and maps of changes
+    std::size_t tombstones_spent_max = 0;  // StoreOptions
   };
   // What it is from now on.
   void set(const Kind& kind) noexcept { kind_ = kind; }

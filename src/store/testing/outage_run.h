@@ -50,7 +50,7 @@ class OutageRun {
     kit_.options.removals_waiting_max = random_.chance(1, 2) ? 65'536 : 4 + random_.below(12);
     // Segments that are given up for removals take `synced` records with them.
     bounded_ = kit_.options.removals_waiting_max < 65'536;
-    if (kit_.options.removals_waiting_max % 2 == 1) kit_.options.tombstones_on_flash_max = 5;
+    if (kit_.options.removals_waiting_max % 2 == 1) kit_.options.tombstones_spent_max = 5;
     open();
   }
   void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
