@@ -9,6 +9,9 @@
 
 namespace kvd {
 
+// An advice of Linux 6.1, MADV_COLLAPSE, that glibc 2.36 does not have.
+inline constexpr int kCollapse = 25;
+
 class HugePages final : public std::pmr::memory_resource {
  public:
   static constexpr std::size_t kBytes = 2 << 20;  // of a huge page on x86-64, and on arm64 with pages of 4 KiB
@@ -19,5 +22,11 @@ class HugePages final : public std::pmr::memory_resource {
   void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override;
   [[nodiscard]] bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;
 };
+
+// Takes the memory of [at, at + bytes) from the system, in huge pages where they can be had, without changing a byte of
+// it: private anonymous memory, which starts and ends on such a boundary and has no huge pages yet (MADV_NOHUGEPAGE).
+// On any thread, beside those that use it; where they have touched it before it has plain pages, which are replaced:
+// who touches it meanwhile waits. What cannot be had comes when it is touched.
+void populate_huge(std::byte* at, std::size_t bytes) noexcept;
 
 }  // namespace kvd

@@ -6,13 +6,15 @@
 #include <array>
 
 #include "base/check.h"
+#include "base/huge_pages.h"
 
 namespace kvd::store {
 namespace {
 
 constexpr std::uint64_t kTagBits = 44;
 constexpr std::uint64_t kTagMask = (std::uint64_t{1} << kTagBits) - 1;
-constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+constexpr std::uint64_t kHugePage = HugePages::kBytes;
+constexpr std::size_t kPopulatedAtOnce = std::size_t{32} << 20;  // looks whether to stop in between
 constexpr std::size_t kSearchNodesMax = 512;  // breadth-first nodes of an insertion: chains of up to 4 moves
 constexpr std::size_t kSweepsReserved = 64;   // at once: four segments of each of 16 devices
 
@@ -35,16 +37,29 @@ std::uint64_t reduce(std::uint64_t x, std::uint64_t n) noexcept {
 FlashIndex::FlashIndex(std::uint64_t records_max)
     : records_max_(records_max), buckets_(std::max<std::uint64_t>(records_max * 10 / 9 / 4 + 1, 2)) {
   KVD_CHECK(records_max > 0);
-  const auto bytes = static_cast<std::size_t>(align_up(memory_bytes(), kHugePage));
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const std::size_t bytes = mapped_bytes() + kHugePage;  // it starts on a boundary
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   KVD_CHECK(memory != MAP_FAILED);
-  ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: without huge pages probes miss the TLB more often
+  memory_ = {memory, [bytes](void* mapped) { ::munmap(mapped, bytes); }};
+  ::madvise(memory, bytes, MADV_NOHUGEPAGE);  // where all memory gets them
   ::madvise(memory, bytes, MADV_DONTDUMP);
-  table_ = static_cast<Bucket*>(memory);
+  table_ = reinterpret_cast<Bucket*>(align_up(reinterpret_cast<std::uintptr_t>(memory), kHugePage));
   sweeps_.reserve(kSweepsReserved);
 }
 
-FlashIndex::~FlashIndex() { ::munmap(table_, static_cast<std::size_t>(align_up(memory_bytes(), kHugePage))); }
+std::size_t FlashIndex::mapped_bytes() const noexcept {
+  return static_cast<std::size_t>(align_up(memory_bytes(), kHugePage));
+}
+
+void FlashIndex::use_huge_pages() noexcept { ::madvise(table_, mapped_bytes(), MADV_HUGEPAGE); }
+
+std::function<void(const std::stop_token&)> FlashIndex::populate() const {
+  return [memory = std::shared_ptr<std::byte>(memory_, reinterpret_cast<std::byte*>(table_)),
+          bytes = mapped_bytes()](const std::stop_token& stop) {
+    for (std::size_t at = 0; at < bytes && !stop.stop_requested(); at += kPopulatedAtOnce)
+      populate_huge(memory.get() + at, std::min(kPopulatedAtOnce, bytes - at));
+  };
+}
 
 FlashIndex::Place FlashIndex::place_of(std::uint64_t hash) const noexcept {
   Place place{};

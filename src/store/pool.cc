@@ -111,8 +111,9 @@ Pool::~Pool() {
   ::munmap(base_, bytes_);
 }
 
-void Pool::prefault(Log& log) {
-  toucher_ = std::jthread([this, &log](const std::stop_token& stop) {
+void Pool::prefault(Log& log, Populate first) {
+  toucher_ = std::jthread([this, &log, first = std::move(first)](const std::stop_token& stop) {
+    if (first) first(stop);
     const bool all = touch_pages(stop, log);
     prefaulted_.store(all ? Prefault::kDone : Prefault::kGivenUp, std::memory_order_release);
   });

@@ -17,6 +17,7 @@
 #include <memory_resource>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -70,8 +71,10 @@ class Pool {
   static constexpr std::size_t kGivenUpMax = 4096;
 
   // Touches all pages in the background from now on, so that neither puts nor gets pay for page faults. Warns in `log`,
-  // which outlives the pool, when the kernel has no page to give: a later put may then end the process. Once.
-  void prefault(Log& log);
+  // which outlives the pool, when the kernel has no page to give: a later put may then end the process. Once. `first`
+  // is called there before.
+  using Populate = std::function<void(const std::stop_token&)>;
+  void prefault(Log& log, Populate first = {});
   // How far that is. kGivenUp: there is no page left, or the kernel cannot do it ahead of use.
   enum class Prefault : std::uint8_t { kNotYet, kDone, kGivenUp };
   [[nodiscard]] Prefault prefaulted() const noexcept { return prefaulted_.load(std::memory_order_acquire); }

@@ -4,17 +4,13 @@
 #include <sys/mman.h>
 
 #include "base/bytes.h"
+#include "base/huge_pages.h"
 #include "io/aligned_map.h"
 
 namespace kvd::store {
 namespace {
 
 using io::kHugePageBytes;
-
-// Linux 6.1; glibc 2.36 does not have it.
-#ifndef MADV_COLLAPSE
-constexpr int MADV_COLLAPSE = 25;
-#endif
 
 }  // namespace
 
@@ -37,7 +33,7 @@ bool populate_pool(std::byte* at, std::uint64_t bytes) {
   const std::uint64_t whole = bytes / kHugePageBytes * kHugePageBytes;
   for (std::uint64_t page = 0; page < whole; page += kHugePageBytes)
     if (::madvise(at + page, kPageBytes, MADV_POPULATE_WRITE) != 0) return false;
-  if (whole > 0) ::madvise(at, whole, MADV_COLLAPSE);
+  if (whole > 0) ::madvise(at, whole, kCollapse);
   return ::madvise(at, bytes, MADV_POPULATE_WRITE) == 0;
 }
 

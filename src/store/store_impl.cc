@@ -533,10 +533,7 @@ void StoreImpl::drain(Time deadline, std::move_only_function<void()> on_done) {
   drain_->deadline = deadline;
   drain_->on_done = std::move(on_done);
   drain_->dropped_before = stats_.writes_dropped.value();
-  if (tier_ != nullptr) {
-    tier_->demoter.flush_always();
-    for (const auto& log : tier_->logs) log->evictor.ends();
-  }
+  if (tier_ != nullptr) tier_->ends();
   drain_->timer.arm(loop_.now());
 }
 

@@ -36,6 +36,7 @@ class StoreImpl final : public Store {
               std::vector<StoreDirectory> directories_in, std::vector<OpenedDevice> opened,
               std::uint64_t index_records_max, const StoreOptions& options);
     ~FlashTier();
+    void ends();  // what is dirty is to be written now, and nothing begun that can wait
     [[nodiscard]] DeviceLog& log_of(std::uint32_t segment) const { return *logs[flash.segments.at(segment).device]; }
     std::vector<StoreDirectory> directories;
     Flash flash;

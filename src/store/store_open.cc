@@ -146,6 +146,11 @@ StoreImpl::FlashTier::~FlashTier() {
   for (const auto& device : flash.devices) device->volume.close();
 }
 
+void StoreImpl::FlashTier::ends() {
+  demoter.flush_always();
+  for (const auto& log : logs) log->evictor.ends();
+}
+
 Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
   if (auto checked = check_options(options_, why); !checked) return checked;
   options_.pool_bytes -= options_.pool_bytes % kPageBytes;
@@ -157,6 +162,7 @@ Status StoreImpl::open(io::DiskFactory& disks, std::string& why) {
     namespaces_ = std::make_unique<Namespaces>(std::min<std::uint64_t>(options_.pool_bytes / 4, kRecordBytesMax));
     stats_.recovery_percent.set(100);
     if (auto opened = open_pool(why); !opened) return opened;
+    if (options_.prefault) pool_->prefault(log_);
   }
   return {};
 }
@@ -178,7 +184,6 @@ Status StoreImpl::open_pool(std::string& why) {
   }
   pool_ = std::move(*pool);
   pool_->on_beyond([this](TenantSpace& tenant) { begin_trim(tenant); });
-  if (options_.prefault) pool_->prefault(log_);
   return {};
 }
 
@@ -231,6 +236,12 @@ Status StoreImpl::make_tier(OpenedDevices opened, std::string& why) {
                     options_.dir, a_day / 1e9, kBudgetShare, options_.drive_writes_per_day));
   tier_ = std::make_unique<FlashTier>(loop_, log_, stats_, *namespaces_, *pool_, std::move(opened.directories),
                                       std::move(devices), records, options_);
+  // The index first: recovery touches most of it with its first records.
+  if (options_.prefault) {
+    pool_->prefault(log_, tier_->flash.index.populate());
+  } else {
+    tier_->flash.index.use_huge_pages();
+  }
   connect();
   recovering_ = true;
   namespaces_->set_reading(true);
