@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cerrno>
 #include <chrono>
 #include <new>
 #include <thread>
@@ -27,16 +28,19 @@ void HugePages::do_deallocate(void* memory, std::size_t, std::size_t) {
 
 bool HugePages::do_is_equal(const std::pmr::memory_resource& other) const noexcept { return this == &other; }
 
+bool can_collapse() noexcept { return ::madvise(nullptr, 0, kCollapse) == 0; }
+
 // A range with a plain page is collapsed; one without any has nothing to collapse and gets a huge page when it is
-// touched. To clear one takes 0.3 ms, and 5 where the host of a virtual machine has to find the memory first.
-// Collapsing keeps all page faults of the process waiting meanwhile, and touching keeps all that maps memory: so it
-// goes by single pages, with a pause behind each.
-void populate_huge(std::byte* at, std::size_t bytes) noexcept {
-  ::madvise(at, bytes, MADV_HUGEPAGE);
-  for (std::size_t page = 0; page < bytes; page += HugePages::kBytes) {
+// touched, as has one that was only read. To clear one takes 0.3 ms, and 5 where the host of a virtual machine has to
+// find the memory first. Collapsing keeps all page faults of the process waiting meanwhile, and touching keeps all that
+// maps memory: so it goes by single pages, with a pause behind each.
+void populate_huge(std::byte* at, std::size_t bytes, const std::stop_token& stop) noexcept {
+  for (std::size_t page = 0; page < bytes && !stop.stop_requested(); page += HugePages::kBytes) {
     const auto begun = std::chrono::steady_clock::now();
-    if (::madvise(at + page, HugePages::kBytes, kCollapse) != 0)
-      ::madvise(at + page, HugePages::kBytes, MADV_POPULATE_WRITE);
+    ::madvise(at + page, HugePages::kBytes, MADV_HUGEPAGE);
+    if (::madvise(at + page, HugePages::kBytes, kCollapse) != 0 && errno == EAGAIN)  // pages were in use
+      ::madvise(at + page, HugePages::kBytes, kCollapse);
+    ::madvise(at + page, HugePages::kBytes, MADV_POPULATE_WRITE);
     std::this_thread::sleep_for((std::chrono::steady_clock::now() - begun) / 8);
   }
 }

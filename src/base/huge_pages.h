@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory_resource>
+#include <stop_token>
 
 namespace kvd {
 
@@ -23,10 +24,14 @@ class HugePages final : public std::pmr::memory_resource {
   [[nodiscard]] bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;
 };
 
+// Whether this kernel knows it.
+[[nodiscard]] bool can_collapse() noexcept;
+
 // Takes the memory of [at, at + bytes) from the system, in huge pages where they can be had, without changing a byte of
 // it: private anonymous memory, which starts and ends on such a boundary and has no huge pages yet (MADV_NOHUGEPAGE).
-// On any thread, beside those that use it; where they have touched it before it has plain pages, which are replaced:
-// who touches it meanwhile waits. What cannot be had comes when it is touched.
-void populate_huge(std::byte* at, std::size_t bytes) noexcept;
+// On any thread, beside those that use it; where they have touched it before it has plain pages, which are replaced, if
+// can_collapse(): who touches it meanwhile waits. What cannot be had comes when it is touched. Returns within a page
+// when it is to stop.
+void populate_huge(std::byte* at, std::size_t bytes, const std::stop_token& stop) noexcept;
 
 }  // namespace kvd

@@ -408,6 +408,7 @@ void Evictor::discarded(Task& task, const Status& status) {
 void Evictor::finish(Task& task) {
   failures_ = 0;
   device_.tombstones.forget(task.segment);
+  too_many_tombstones_ = !ending_;  // those that named it are spent
   device_.strays.forget(task.segment);
   flash_.release_namespaces(task.segment);
   if (std::exchange(task.doubtful, false)) --device_.doubtful;

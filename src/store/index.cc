@@ -14,7 +14,6 @@ namespace {
 constexpr std::uint64_t kTagBits = 44;
 constexpr std::uint64_t kTagMask = (std::uint64_t{1} << kTagBits) - 1;
 constexpr std::uint64_t kHugePage = HugePages::kBytes;
-constexpr std::size_t kPopulatedAtOnce = std::size_t{32} << 20;  // looks whether to stop in between
 constexpr std::size_t kSearchNodesMax = 512;  // breadth-first nodes of an insertion: chains of up to 4 moves
 constexpr std::size_t kSweepsReserved = 64;   // at once: four segments of each of 16 devices
 
@@ -55,10 +54,7 @@ void FlashIndex::use_huge_pages() noexcept { ::madvise(table_, mapped_bytes(), M
 
 std::function<void(const std::stop_token&)> FlashIndex::populate() const {
   return [memory = std::shared_ptr<std::byte>(memory_, reinterpret_cast<std::byte*>(table_)),
-          bytes = mapped_bytes()](const std::stop_token& stop) {
-    for (std::size_t at = 0; at < bytes && !stop.stop_requested(); at += kPopulatedAtOnce)
-      populate_huge(memory.get() + at, std::min(kPopulatedAtOnce, bytes - at));
-  };
+          bytes = mapped_bytes()](const std::stop_token& stop) { populate_huge(memory.get(), bytes, stop); };
 }
 
 FlashIndex::Place FlashIndex::place_of(std::uint64_t hash) const noexcept {

@@ -1,5 +1,5 @@
 // FlashIndex: which page of which segment holds a record. 16 bytes an entry, 4 entries to a 64-byte bucket, two buckets
-// to choose from per record; all memory is taken by the constructor.
+// to choose from per record; all memory is reserved by the constructor.
 //
 // One owner, no locking. An entry knows 44 bits of the record's hash, so a lookup of an absent record finds something
 // with probability <= 8 / 2^44; whoever reads the record finds out, because its checksums are seeded with its key.

@@ -2,6 +2,8 @@
 #include "store/index.h"
 
 #include <algorithm>
+#include <memory>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -41,6 +43,19 @@ TEST(FlashIndex, HoldsAsManyRecordsAsItWasMadeFor) {
     EXPECT_EQ(index.size(), records);
     EXPECT_LE(index.memory_bytes(), records * 18 + 256);
   }
+}
+
+TEST(FlashIndex, IsPopulatedBesideInsertionsAndWhenItIsGone) {
+  constexpr std::uint64_t kRecords = 500'000;
+  auto index = std::make_unique<FlashIndex>(kRecords);
+  const auto populate = index->populate();
+  std::jthread populates(populate);
+  Random random(1), again(1);
+  for (std::uint64_t i = 0; i < kRecords; ++i) ASSERT_TRUE(index->insert(random.next(), {1, 1, 1, 0, 0})) << i;
+  populates.join();
+  for (std::uint64_t i = 0; i < kRecords; ++i) ASSERT_TRUE(index->find(again.next()).has_value()) << i;
+  index.reset();
+  populate({});
 }
 
 TEST(FlashIndex, AgreesWithAMapUnderRandomUseAroundItsCap) {

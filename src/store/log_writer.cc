@@ -27,8 +27,8 @@ void LogWriter::reserve() {
 Frame* LogWriter::begin_frame() {
   if (!device_.health.on() || free_.empty()) return nullptr;
   const bool carrying = device_.tombstones.carrying();
-  if (!carrying && index_waits()) return nullptr;
   if (takes_no_more_tombstones()) roll();
+  if (!carrying && index_waits()) return nullptr;
   if (current_ == nullptr) {
     if (spare_segments_.empty()) return nullptr;
     const auto next = device_.segments.open_next(carrying);
@@ -53,7 +53,7 @@ bool LogWriter::index_waits() const {
 // Not while it may be all that takes tombstones which have to be carried.
 bool LogWriter::takes_no_more_tombstones() const {
   return current_ != nullptr && device_.segments.ready_count() > 1 &&
-         flash_.segments.at(current_->id).tombstones * Tombstones::kSpentToSegment >= flash_.tombstones_spent_max;
+         device_.tombstones.fills(current_->id, flash_.tombstones_spent_max);
 }
 
 void LogWriter::give_back(Frame& frame) {

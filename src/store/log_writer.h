@@ -40,8 +40,9 @@ class LogWriter {
   void on_frame(OnFrame callback) { on_frame_ = std::move(callback); }
 
   // An empty frame for the open segment; null when kFramesMax are in flight, no segment is ready (one is being made
-  // so), kSegmentsMax are not sealed yet, the index is full until one is sealed, or the device is off. While tombstones
-  // wait to be carried over the last ready segment may be opened, too. Ends with submit() or give_back().
+  // so), kSegmentsMax are not sealed yet, the index is full until one is sealed, or the device is off. Rolls first
+  // where the open segment has taken its part of tombstones that may be spent. While tombstones wait to be carried over
+  // the last ready segment may be opened, too. Ends with submit() or give_back().
   Frame* begin_frame();
   void submit(Frame& frame);
   void give_back(Frame& frame);

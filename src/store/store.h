@@ -57,7 +57,7 @@ struct StoreOptions {
   Duration demote_after = std::chrono::seconds(30);      // age bound of a record that is in DRAM only
   Duration demote_idle = std::chrono::milliseconds(50);  // no request for this long = idle: demotion starts
   std::uint32_t pinned_percent_max = 50;                 // share of the pool that leases may pin
-  bool prefault = true;                                  // touch the pool's memory in the background after opening
+  bool prefault = true;                                  // touch the memory of index and pool in the background
   bool share_pool = false;                               // seal the pool's memory for readers: see shared_fd()
   bool verify = true;                                    // verify slabs read from flash; false only in tests
   bool recover_later = false;                            // open() leaves recovery to recover()

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error_text.h"
+#include "base/huge_pages.h"
 #include "base/sizes.h"
 #include "store/open_devices.h"
 #include "store/recovery.h"
@@ -237,11 +238,9 @@ Status StoreImpl::make_tier(OpenedDevices opened, std::string& why) {
   tier_ = std::make_unique<FlashTier>(loop_, log_, stats_, *namespaces_, *pool_, std::move(opened.directories),
                                       std::move(devices), records, options_);
   // The index first: recovery touches most of it with its first records.
-  if (options_.prefault) {
-    pool_->prefault(log_, tier_->flash.index.populate());
-  } else {
-    tier_->flash.index.use_huge_pages();
-  }
+  const bool in_background = options_.prefault && can_collapse();
+  if (!in_background) tier_->flash.index.use_huge_pages();
+  if (options_.prefault) pool_->prefault(log_, in_background ? tier_->flash.index.populate() : Pool::Populate());
   connect();
   recovering_ = true;
   namespaces_->set_reading(true);

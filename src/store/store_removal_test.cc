@@ -392,11 +392,11 @@ TEST_F(RemovalTest, AStoreThatEndsGivesNothingUpForTombstones) {
     EXPECT_TRUE(kit_.remove(n));
     kit_.settle();
   }
-  const auto evicted = kit_.stats().segments_evicted.value();
+  ASSERT_EQ(kit_.stats().segments_evicted.value(), 0U);
   bool drained = false;
   kit_.store->drain(after(kit_.loop.now(), std::chrono::seconds(10)), [&] { drained = true; });
   EXPECT_TRUE(kit_.loop.run_until([&] { return drained; }, std::chrono::seconds(20)));
-  EXPECT_EQ(kit_.stats().segments_evicted.value(), evicted);
+  EXPECT_EQ(kit_.stats().segments_evicted.value(), 0U);
 }
 
 }  // namespace

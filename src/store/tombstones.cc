@@ -185,15 +185,19 @@ void Tombstones::forget(std::uint32_t segment) {
 }
 
 std::optional<std::uint32_t> Tombstones::overfull() const {
-  if (size() <= std::uint64_t{kLiveMax} * own_.count() / segments_.count()) return std::nullopt;
+  if (size() <= share_of(kLiveMax)) return std::nullopt;
   std::uint32_t most = own_.first();
   for (std::uint32_t i = own_.first() + 1; i < own_.end(); ++i)
     if (segments_.at(i).removed > segments_.at(most).removed) most = i;
   return most;
 }
 
+bool Tombstones::fills(std::uint32_t segment, std::uint64_t max) const {
+  return std::uint64_t{segments_.at(segment).tombstones} * kSpentToSegment >= std::max<std::uint64_t>(share_of(max), 1);
+}
+
 std::optional<std::uint32_t> Tombstones::most_spent(std::uint64_t max) const {
-  const std::uint64_t share = max * own_.count() / segments_.count();
+  const std::uint64_t share = share_of(max);
   if (on_flash_ <= share) return std::nullopt;
   std::vector<std::uint32_t> needed(own_.count());
   const auto count = [&](const Tombstone& t) {

@@ -49,7 +49,7 @@ class Tombstones {
   static constexpr std::size_t kWaitingMax = 65'536;  // 6 MB: that wait for a device that is off
 
   // Spent ones in sealed segments: as many, or one for so many records that the index has room for, if that is more. At
-  // 96 bytes each, and half as much again for vectors that grow, a start takes 150 MB for them, or not half of what the
+  // 96 bytes each, and half as much again for vectors that grow, a start takes 150 MB for them, or half of what the
   // index has. A segment that is given up for them has then one for each sixteen records of an average one, or more.
   static constexpr std::size_t kSpentMax = 1'048'576;
   static constexpr std::size_t kRecordsToSpent = 16;
@@ -130,11 +130,16 @@ class Tombstones {
   [[nodiscard]] std::optional<std::uint32_t> overfull() const;
   // That lie on the device, needed or not.
   [[nodiscard]] std::uint64_t on_flash() const noexcept { return on_flash_; }
+  // Whether the part of this device's share of `max` that one segment takes lies in this one.
+  [[nodiscard]] bool fills(std::uint32_t segment, std::uint64_t max) const;
   // The sealed segment with the most of them that need not be carried, when all sealed ones together have more than
   // this device's share of `max`.
   [[nodiscard]] std::optional<std::uint32_t> most_spent(std::uint64_t max) const;
 
  private:
+  [[nodiscard]] std::uint64_t share_of(std::uint64_t max) const noexcept {
+    return max * own_.count() / segments_.count();
+  }
   [[nodiscard]] bool obsolete(const Tombstone& tombstone) const;
   [[nodiscard]] bool carries(const Tombstone& tombstone, std::uint32_t segment) const;
   void written_or_gone(Tombstone& tombstone);

@@ -201,6 +201,11 @@ TEST(TombstonesOfTwoDevicesTest, EachHasAShareOfTheBound) {
   EXPECT_EQ(one.most_spent(11), 0U);
   EXPECT_EQ(three.most_spent(8), std::nullopt);
   EXPECT_EQ(three.most_spent(7), 2U);
+  EXPECT_TRUE(one.fills(0, 51)) << "a quarter of a quarter";
+  EXPECT_FALSE(one.fills(0, 52));
+  EXPECT_TRUE(three.fills(2, 33)) << "a quarter of three";
+  EXPECT_FALSE(three.fills(2, 34));
+  EXPECT_FALSE(three.fills(3, 1)) << "it has none";
 }
 
 }  // namespace
