@@ -439,8 +439,13 @@ Found Machine::recover(const Start& start, Journal& journal) {
   Session session(dir_, verify_, kind_, start, journal);
   EarlyReader early(session, journal, found);
   if (!session.open(found.wrong, [&] { early.ask(); })) return found;
-  // Segments are given up and made ready; each may wait for the discards of those before it, or for another device.
-  session.loop.run_for(Millis(kind_.discards ? 200 : start.oracle.devices() > 1 ? 30 : 10));
+  // Segments are given up and made ready; each may wait for the discards of those before it, or for another device, and
+  // for tombstones most of them may go, two at a time.
+  const int settles = kind_.discards                    ? 200
+                      : kind_.tombstones_spent_max != 0 ? 100
+                      : start.oracle.devices() > 1      ? 30
+                                                        : 10;
+  session.loop.run_for(Millis(settles));
   journal.freeze();
   found.before = journal.oracle();
   found.versions = session.find_all(found.wrong);
