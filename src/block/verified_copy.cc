@@ -76,9 +76,10 @@ void copy_and_hash(SlabHasher& hasher, Bytes from, MutableBytes to, bool past_ca
   if (past_cache) finish_past_cache();
 }
 
-std::uint64_t copy_and_hash(std::uint64_t record_seed, std::uint32_t layer, Bytes from, MutableBytes to) noexcept {
+std::uint64_t copy_and_hash(std::uint64_t record_seed, std::uint32_t layer, Bytes from, MutableBytes to,
+                            bool past_cache) noexcept {
   SlabHasher hasher(record_seed, layer, from.size());
-  copy_and_hash(hasher, from, to, from.size() >= kPastCacheBytes);
+  copy_and_hash(hasher, from, to, past_cache);
   return hasher.finish();
 }
 

@@ -20,8 +20,10 @@ namespace kvd::block {
 inline constexpr std::size_t kPastCacheBytes = std::size_t{512} << 10;
 
 // Copies `from` to `to` (equally long, not overlapping) and returns the slab's checksum as slab_checksum() gives it.
-std::uint64_t copy_and_hash(std::uint64_t record_seed, std::uint32_t layer, Bytes from, MutableBytes to) noexcept;
-// The same of a piece of a slab, whose hash goes on. `past_cache`: what it belongs to has kPastCacheBytes or more.
+// `past_cache`: what it belongs to, the get as a whole, has kPastCacheBytes or more.
+std::uint64_t copy_and_hash(std::uint64_t record_seed, std::uint32_t layer, Bytes from, MutableBytes to,
+                            bool past_cache) noexcept;
+// The same of a piece of a slab, whose hash goes on.
 void copy_and_hash(SlabHasher& hasher, Bytes from, MutableBytes to, bool past_cache) noexcept;
 
 }  // namespace kvd::block

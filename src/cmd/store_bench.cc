@@ -336,10 +336,11 @@ Status StoreBench::pass_pool(std::uint64_t count, bool copy, std::vector<std::by
     if (!right(*view, n, 0)) return fail(Code::kCorrupt, "a get gave another record's bytes");
     const std::uint64_t seed = copy ? block::record_seed(bench_record(n), shape) : 0;
     const MutableBytes place = destination(to, n);
+    const bool past_cache = place.size() >= block::kPastCacheBytes;  // as a client does
     for (std::uint32_t layer = 0; copy && layer < options_.size.layers; ++layer) {
       const Bytes slab(view->first_slab + std::size_t{layer} * view->slab_stride, slab_bytes);
       const MutableBytes into = place.subspan(std::size_t{layer} * slab_bytes, slab_bytes);
-      if (block::copy_and_hash(seed, layer, slab, into) != view->checksums[layer])
+      if (block::copy_and_hash(seed, layer, slab, into, past_cache) != view->checksums[layer])
         return fail(Code::kCorrupt, "a slab in the pool fails its checksum");
     }
   }
