@@ -39,7 +39,7 @@ class Size:
 
     @property
     def keys(self) -> int:
-        return max(4, REQUEST_BYTES // self.bytes)
+        return max(DEPTH, REQUEST_BYTES // self.bytes)
 
 
 SIZES = (Size("64KiB", 1), Size("256KiB", 4), Size("1MiB", 16), Size("4MiB", 64))
