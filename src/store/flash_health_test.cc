@@ -158,26 +158,8 @@ class SlowReadsTest : public ::testing::Test {
     for (std::uint64_t n = 0; n < kRecords; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
     ASSERT_TRUE(kit_.reopen());
   }
-  void TearDown() override {
-    kit_.kill();
-    gets_.clear();
-  }
-  // A get of a record, past the pool, that ends by `deadline`.
-  void ask(std::uint64_t n, Duration deadline = Millis(100)) {
-    gets_.push_back(std::make_unique<Asked>());
-    Asked& asked = *gets_.back();
-    asked.foreign = foreign_of(n);
-    asked.get.ns = kit_.ns;
-    asked.get.id = id_of(n);
-    asked.get.foreign = asked.foreign;
-    asked.get.passing = true;
-    asked.get.deadline = after(kit_.loop.now(), deadline);
-    asked.get.on_done = [&asked, this](const Result<RecordView>& view) {
-      asked.over = true;
-      hits_ += view ? 1 : 0;
-    };
-    kit_.store->start_get(asked.get);
-  }
+  void TearDown() override { kit_.kill(); }
+  void ask(std::uint64_t n, Duration limit = Millis(100)) { gets_.ask(n, after(kit_.loop.now(), limit)); }
   // For `time`, or until the tier is off: `at_once` gets every `pause`, and a put once a second that is to be written.
   void go_on(Duration time, int at_once, Duration pause) {
     const Time end = after(kit_.loop.now(), time);
@@ -189,7 +171,7 @@ class SlowReadsTest : public ::testing::Test {
         if (const Status put = kit_.put(put_next_++, 1, AckLevel::kWritten); put) ++written_;
       }
       kit_.loop.run_for(pause);
-      std::erase_if(gets_, [](const auto& asked) { return asked->over; });
+      gets_.forget_over();
     }
   }
   [[nodiscard]] std::uint64_t promised() const {
@@ -205,16 +187,11 @@ class SlowReadsTest : public ::testing::Test {
     EXPECT_GT(promised(), 0U);
   }
 
-  struct Asked {
-    Get get;
-    std::vector<std::byte> foreign;
-    bool over = false;
-  };
   StoreKit kit_;
   std::uint64_t segments_ = 100;  // nothing is given up
   std::uint64_t pool_bytes_ = 16 << 20;
-  std::vector<std::unique_ptr<Asked>> gets_;
-  std::uint64_t hits_ = 0, written_ = 0, put_next_ = 1'000;
+  ManyGets gets_{kit_};
+  std::uint64_t written_ = 0, put_next_ = 1'000;
 };
 
 TEST_F(SlowReadsTest, TurnTheTierOffAndItComesBackWithTheirSpeed) {
@@ -223,7 +200,7 @@ TEST_F(SlowReadsTest, TurnTheTierOffAndItComesBackWithTheirSpeed) {
       {.read_delay = 1'000'000, .read_delay_min = std::chrono::seconds(2), .read_delay_max = std::chrono::seconds(9)});
   const Time start = kit_.loop.now();
   go_on(std::chrono::minutes(3), 4, Millis(200));
-  EXPECT_EQ(hits_, 0U);
+  EXPECT_EQ(gets_.hits(), 0U);
   EXPECT_EQ(kit_.stats().tier_off.value(), 1U);
   EXPECT_LE(kit_.loop.now() - start, std::chrono::seconds(30));
   EXPECT_EQ(kit_.log.count("flash tier turned off: reads take too long"), 1U);
@@ -293,15 +270,14 @@ TEST_F(BusyDiskTest, StaysOn) {
     while (kit_.loop.now() < pause_at) {
       while (gets_.size() < 64) ask(put_next_++ % kRecords, std::chrono::minutes(1));
       const Time start = kit_.loop.now();
-      kit_.loop.run_until([&] { return std::ranges::any_of(gets_, [](const auto& asked) { return asked->over; }); },
-                          std::chrono::seconds(30));
+      kit_.loop.run_until([&] { return gets_.some_over(); }, std::chrono::seconds(30));
       slowest = std::max(slowest, kit_.loop.now() - start);
-      std::erase_if(gets_, [](const auto& asked) { return asked->over; });
+      gets_.forget_over();
     }
     kit_.drive().stall(32, std::chrono::seconds(2));
   }
   EXPECT_GE(slowest, std::chrono::seconds(1));
-  EXPECT_GT(hits_, 1'500U);
+  EXPECT_GT(gets_.hits(), 1'500U);
   EXPECT_EQ(kit_.stats().tier_outages.value(), 0U);
 }
 

@@ -168,11 +168,11 @@ class ConstantDemandTest : public ::testing::Test {
     kit_.kill();
   }
   void keep_asking() {
-    std::erase_if(gets_, [](const auto& asked) { return asked->over; });
+    gets_.forget_over();
     // Backwards, so that none shares an operation with the one before.
     for (std::uint64_t tried = 0; gets_.size() < kAtOnce && tried < 2 * put_; ++tried) {
       next_ = next_ == 0 ? put_ - 1 : next_ - 1;
-      if (next_ % kApart != 0 && kit_.lookup(next_) == Tier::kFlash) ask(next_);
+      if (next_ % kApart != 0 && kit_.lookup(next_) == Tier::kFlash) gets_.ask(next_, kNever, 1);
     }
     for (std::uint64_t n = 0; n < put_ && gets_.size() == kAtOnce; n += kApart)
       if (kit_.lookup(n) == Tier::kFlash) kit_.store->promote(kit_.ns, id_of(n));
@@ -187,30 +187,10 @@ class ConstantDemandTest : public ::testing::Test {
       unfinished.push_back(std::move(*put));
     }
   }
-  void ask(std::uint64_t n) {
-    gets_.push_back(std::make_unique<Asked>());
-    Asked& asked = *gets_.back();
-    asked.foreign = foreign_of(n);
-    asked.get.ns = kit_.ns;
-    asked.get.id = id_of(n);
-    asked.get.foreign = asked.foreign;
-    asked.get.passing = true;
-    asked.get.layer_count = 1;
-    asked.get.on_done = [&asked, this](const Result<RecordView>& view) {
-      asked.over = true;
-      hits_ += view ? 1 : 0;
-    };
-    kit_.store->start_get(asked.get);
-  }
 
-  struct Asked {
-    Get get;
-    std::vector<std::byte> foreign;
-    bool over = false;
-  };
   StoreKit kit_{1, {.latency_min = Millis(5), .latency_max = Millis(10)}};
-  std::vector<std::unique_ptr<Asked>> gets_;
-  std::uint64_t put_ = 0, next_ = 0, hits_ = 0;
+  ManyGets gets_{kit_};
+  std::uint64_t put_ = 0, next_ = 0;
   io::Timer ask_{kit_.loop, [this] { keep_asking(); }};
 };
 
@@ -221,7 +201,7 @@ TEST_F(ConstantDemandTest, PromotionsThatWaitDoNotKeepSegmentsFromBeingUsedAgain
     crowd_out();
   }
   EXPECT_GT(kit_.stats().segments_evicted.value() - before, 20U);
-  EXPECT_GT(hits_, 5'000U) << "gets go on";
+  EXPECT_GT(gets_.hits(), 5'000U) << "gets go on";
 }
 
 TEST_F(ConstantDemandTest, PromotionsGoOnWhenNobodyWaitsAnyMore) {

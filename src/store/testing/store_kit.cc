@@ -219,6 +219,31 @@ std::uint64_t StoreKit::version_of(const RecordView& view, std::uint64_t number,
   return ~std::uint64_t{0};
 }
 
+void ManyGets::ask(std::uint64_t number, Time deadline, std::uint16_t layers) {
+  asked_.push_back(std::make_unique<Asked>());
+  Asked& asked = *asked_.back();
+  asked.foreign = foreign_of(number);
+  asked.get.ns = kit_.ns;
+  asked.get.id = id_of(number);
+  asked.get.foreign = asked.foreign;
+  asked.get.passing = true;
+  asked.get.layer_count = layers;
+  asked.get.deadline = deadline;
+  asked.get.on_done = [&asked, this](const Result<RecordView>& view) {
+    asked.over = true;
+    hits_ += view ? 1 : 0;
+  };
+  kit_.store->start_get(asked.get);
+}
+
+bool ManyGets::some_over() const {
+  return std::ranges::any_of(asked_, [](const auto& asked) { return asked->over; });
+}
+
+void ManyGets::forget_over() {
+  std::erase_if(asked_, [](const auto& asked) { return asked->over; });
+}
+
 void StoreKit::settle() {
   KVD_CHECK(loop.run_until([&] { return stats().dirty_records.value() == 0; }, kLimit));
   loop.run_for(std::chrono::milliseconds(200));

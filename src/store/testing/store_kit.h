@@ -113,4 +113,30 @@ class StoreKit {
   std::uint64_t version_of(const RecordView& view, std::uint64_t number, std::uint16_t first, std::uint16_t count);
 };
 
+// Gets that are under way together, past the pool. The store ends before it goes.
+class ManyGets {
+ public:
+  explicit ManyGets(StoreKit& kit) : kit_(kit) {}
+
+  // Begins one of record `number`; `layers` 0: of all.
+  void ask(std::uint64_t number, Time deadline = kNever, std::uint16_t layers = 0);
+  [[nodiscard]] std::size_t size() const noexcept { return asked_.size(); }
+  // Whether one of them is over. forget_over(): those are not counted any more.
+  [[nodiscard]] bool some_over() const;
+  void forget_over();
+  // That brought the record, since the start.
+  [[nodiscard]] std::uint64_t hits() const noexcept { return hits_; }
+
+ private:
+  struct Asked {
+    std::vector<std::byte> foreign;
+    Get get;
+    bool over = false;
+  };
+
+  StoreKit& kit_;
+  std::vector<std::unique_ptr<Asked>> asked_;
+  std::uint64_t hits_ = 0;
+};
+
 }  // namespace kvd::store
