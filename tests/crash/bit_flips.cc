@@ -45,13 +45,19 @@ constexpr std::array kClassNames = {"superblock", "header",  "frame (sealed)", "
 constexpr std::size_t kClasses = kClassNames.size();
 using RecordSet = std::uint32_t;  // a bit each
 static_assert(kRecords <= 32);
+using Versions = std::array<std::uint8_t, kRecords>;  // 0 = none
+
+// The newer of each.
+void add_versions(Versions& to, const Versions& more) {
+  for (std::size_t n = 0; n < kRecords; ++n) to[n] = std::max(to[n], more[n]);
+}
 
 // A stretch of a drive's bytes of one class, and what damage to it may cost.
 struct Region {
   std::uint64_t offset = 0, bytes = 0;
   RecordSet lost = 0;       // records that may be missing then
   bool tombstones = false;  // removals may be undone: the segment holds tombstones
-  RecordSet older = 0;      // records of which an older version may come back: nothing tells of this one any more
+  Versions newest{};        // that are lost with it: older ones may come back, nothing tells of these any more
 };
 
 struct Map {
@@ -77,6 +83,7 @@ class Surveyor {
   struct Frame {
     std::uint64_t offset = 0, bytes = 0;
     RecordSet records = 0;
+    Versions newest{};
   };
 
   Bytes read(std::uint64_t offset, std::size_t bytes) {
@@ -98,6 +105,7 @@ class Surveyor {
     if (trailer) end -= trailer->footer_bytes;
 
     RecordSet all = 0;
+    Versions newest{};
     bool tombstones = false;
     std::vector<Frame> frames;
     store::FrameExpected expected{header->generation, segment, 0, 0};
@@ -108,22 +116,31 @@ class Surveyor {
       const std::size_t first = content.descriptors.size();
       const auto head = store::parse_frame(read(at, begin + kSegmentBytes - at), *seeds_, expected, content);
       if (!head) break;
-      frames.push_back({at, head->descriptor_bytes, 0});
+      frames.push_back({at, head->descriptor_bytes, 0, {}});
       for (std::size_t i = first; i < content.descriptors.size(); ++i) {
         const store::Descriptor& d = content.descriptors[i];
         tombstones = tombstones || d.tombstone();
-        if (!d.tombstone()) all |= frames.back().records |= survey(begin, d, trailer.has_value());
+        if (d.tombstone()) continue;
+        const Versions version = survey(begin, d, trailer.has_value());
+        all |= frames.back().records |= RecordSet{1} << *record_of(d.key_lo);
+        add_versions(frames.back().newest, version);
+        add_versions(newest, version);
       }
       at += head->descriptor_bytes + std::uint64_t{head->payload_pages} * kPageBytes;
     }
-    add(Class::kHeader, {begin, kPageBytes, all, tombstones, all});
+    add(Class::kHeader, {begin, kPageBytes, all, tombstones, newest});
     // With a footer nobody reads the frames' heads; without one a scan ends at the first that is damaged.
     // A record may lie in several frames: put, removed and put again.
-    for (std::size_t i = frames.size(); i-- > 1;) frames[i - 1].records |= frames[i].records;
+    for (std::size_t i = frames.size(); i-- > 1;) {
+      frames[i - 1].records |= frames[i].records;
+      add_versions(frames[i - 1].newest, frames[i].newest);
+    }
     for (const Frame& frame : frames) {
-      const RecordSet rest = trailer ? 0 : frame.records;
-      add(trailer ? Class::kFrameSealed : Class::kFrameOpen,
-          {frame.offset, frame.bytes, rest, !trailer && tombstones, rest});
+      if (trailer) {
+        add(Class::kFrameSealed, {frame.offset, frame.bytes, 0, false, {}});
+      } else {
+        add(Class::kFrameOpen, {frame.offset, frame.bytes, frame.records, tombstones, frame.newest});
+      }
     }
     if (trailer) add(Class::kFooter, {end, trailer->footer_bytes});
     if (at < end) add(Class::kUnused, {at, end - at});
@@ -131,13 +148,15 @@ class Surveyor {
 
   // One record's image. A record that has been written elsewhere since may not be missing for damage here, but who can
   // tell the copies apart gains nothing: it is allowed. A segment without a footer is scanned, and what does not verify
-  // then is as if it had never been written.
-  RecordSet survey(std::uint64_t segment_begin, const store::Descriptor& d, bool sealed) {
+  // then is as if it had never been written. Returns its version.
+  Versions survey(std::uint64_t segment_begin, const store::Descriptor& d, bool sealed) {
     const auto record = record_of(d.key_lo);
     KVD_CHECK(record.has_value());
     const RecordSet self = RecordSet{1} << *record;
-    const RecordSet older = sealed ? 0 : self;
     std::uint64_t at = segment_begin + std::uint64_t{d.offset} * kPageBytes;
+    Versions version{};
+    version[*record] = version_of(*record, read(at, d.length));
+    const Versions older = sealed ? Versions{} : version;
     const std::uint64_t end = at + d.length;
     if (*record >= kSmall) {
       add(Class::kTable, {at, kPageBytes, self, false, older});
@@ -148,7 +167,7 @@ class Surveyor {
       add(Class::kPayload, {at, used, self, false, older});
       add(Class::kPadding, {at + used, kPageBytes - used});
     }
-    return self;
+    return version;
   }
 
   const Image& image_;
@@ -256,7 +275,9 @@ class Flipper {
           wrong.push_back(fmt::format("record {} is lost by a bit in {}", n, kClassNames[static_cast<std::size_t>(c)]));
       } else {
         ++tally.undone;
-        const bool replaced = was != 0 && is < was && (region.older >> n & 1) != 0;
+        // The undamaged store may have given the newer one up (`was` is 0), which it does only when what the newer one
+        // ended is told of elsewhere.
+        const bool replaced = is < region.newest[n] && was <= region.newest[n];
         if (!found.before.allowed(n, is, Crash::kKill) && !region.tombstones && !replaced)
           wrong.push_back(fmt::format("record {} came back as version {} by a bit in {}", n, is,
                                       kClassNames[static_cast<std::size_t>(c)]));
