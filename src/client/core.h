@@ -27,6 +27,9 @@ namespace kvd::client {
 // A PUT data message is produced when less than this waits to be sent: the socket never runs dry (its own buffer holds
 // more), and a GET that comes behind waits for at most a message.
 inline constexpr std::size_t kSendQueueHigh = std::size_t{2} << 20;
+// PUT data messages are handed to the kernel when so much of them waits, or nothing more is ready: the depot's thread
+// is woken less often than by each record (docs/results/net.md, Longer parts).
+inline constexpr std::size_t kSendAtOnce = std::size_t{1} << 20;
 // Slabs hashed in one turn of the loop before others get theirs (0.2-0.4 ms).
 inline constexpr std::size_t kHashBytesPerTurn = std::size_t{8} << 20;
 // Slabs copied to the arena, and hashed, in one turn: the same time.

@@ -51,7 +51,10 @@ void Core::pump_puts() {
       break;
     }
     const bool more = pump_put(running, budget);
-    data_.channel.connection().flush();
+    // What goes through the arena is copied by the depot while the next part is copied here.
+    const bool through_arena = running.put->uses_arena();
+    net::Connection& connection = data_.channel.connection();
+    if (through_arena || connection.queued_bytes() >= kSendAtOnce) connection.flush();
     if (!more || running.put == nullptr || running.pumping) continue;  // flush() may have ended the op
     running.pumping = true;
     if (running.turn_bytes < kGroupBytes) {
@@ -61,6 +64,7 @@ void Core::pump_puts() {
       puts_.push_back(slot);
     }
   }
+  if (data_.channel.ready()) data_.channel.connection().flush();
   pumping_ = false;
   if (puts_.empty() || waits_for_room || !data_.channel.ready()) return;
   if (data_.channel.connection().congested() || pump_posted_) return;

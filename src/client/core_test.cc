@@ -184,6 +184,17 @@ TEST(Core, APutGoesOutWithTheFirstOfItsBytes) {
   EXPECT_EQ(rig.state.net.send_calls.value() - alone, 1U);
 }
 
+TEST(Core, PutsThatAreReadyTogetherGoOutTogether) {
+  CoreRig rig;
+  rig.fill_source();
+  const std::uint64_t before = rig.state.net.send_calls.value();
+  std::vector<OpId> puts;
+  for (int i = 0; i < 4; ++i) puts.push_back(rig.put());
+  for (const OpId put : puts) EXPECT_EQ(rig.finish(put).code, Code::kOk);
+  EXPECT_EQ(rig.state.net.send_calls.value() - before, 1U);
+  EXPECT_EQ(rig.depot->seen[Opcode::kPutData], 4U);
+}
+
 // They are begun in one turn.
 TEST(Core, PutsWhoseHeadsFillTheLineAreSent) {
   CoreRig rig({.ops_max = 16, .layers = 1, .slab_bytes = 64, .keys = 4096, .key_bytes = 64});
@@ -194,7 +205,7 @@ TEST(Core, PutsWhoseHeadsFillTheLineAreSent) {
 }
 
 TEST(Core, ALongPutTravelsInPartsThatNeedNotEndWithALayer) {
-  CoreRig rig({.slab_bytes = 96 << 10});  // two slabs a message, three keys a layer
+  CoreRig rig({.slab_bytes = 384 << 10});  // two slabs a message, three keys a layer
   rig.fill_source();
   EXPECT_EQ(rig.finish(rig.put()).failed_keys, 0U);
   EXPECT_EQ(rig.depot->seen[Opcode::kPutData], 6U);
@@ -205,7 +216,7 @@ TEST(Core, ALongPutTravelsInPartsThatNeedNotEndWithALayer) {
 }
 
 TEST(Core, ThePutThatCameFirstIsSentFirst) {
-  CoreRig rig({.slab_bytes = 96 << 10});
+  CoreRig rig({.slab_bytes = 384 << 10});
   rig.fill_source();
   const OpId first = rig.put();
   const OpId second = rig.put();
@@ -231,7 +242,7 @@ TEST(Core, ALongPutLeavesTurnsToOthers) {
 }
 
 TEST(Core, PartsWaitForTheirLayers) {
-  CoreRig rig({.slab_bytes = 96 << 10});
+  CoreRig rig({.slab_bytes = 384 << 10});
   rig.fill_source();
   const OpId op = rig.put(false);
   rig.put_layer(op, 0);

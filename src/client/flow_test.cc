@@ -18,7 +18,7 @@ constexpr std::uint32_t kSlab = 100;
 
 class FlowTest : public testing::Test {
  protected:
-  FlowTest() : table_(1, -1), memory_(400'000) {
+  FlowTest() : table_(1, -1), memory_(1'600'000) {
     for (std::size_t i = 0; i < memory_.size(); ++i) memory_[i] = static_cast<std::byte>(i * 7);
   }
 
@@ -221,7 +221,7 @@ TEST_F(FlowTest, PutSendsOnlyWhatIsReleasedAndInOrder) {
 }
 
 TEST_F(FlowTest, PartsRunOnAcrossLayersAndEndWithWhatIsReleased) {
-  constexpr std::size_t kKeys = 1000;
+  constexpr std::size_t kKeys = 4000;
   constexpr std::size_t kPart = kPartBytes / kSlab;  // slabs
   static_assert(kPart > 2 * kKeys && kPart < 3 * kKeys);
   Op& op = make(OpKind::kPut, 4, kKeys);

@@ -26,7 +26,7 @@ void PutFlow::start_message() {
   const std::size_t keys = keys_.size();
   std::size_t slabs_max = 0;
   if (parts_ || arena_ != nullptr) {
-    const std::uint64_t bytes_max = arena_ == nullptr ? kPartBytes : std::min(kPartBytes, arena_->stretch_max());
+    const std::uint64_t bytes_max = arena_ == nullptr ? kPartBytes : std::min(kArenaPartBytes, arena_->stretch_max());
     slabs_max = std::max<std::size_t>(bytes_max / slab_bytes, 1);
   } else {
     const std::uint64_t meta_layers = wire::kMetaBytesMax / (8 * keys);

@@ -3,10 +3,10 @@
 //
 // Layers go in order; a layer released early waits for those before it. Checksums precede the slabs on the wire, so a
 // message is hashed as a whole before it is sent, in bounded steps. A depot that takes parts of layers gets messages of
-// kPartBytes: while one is received and verified there the next one is hashed here, and what was hashed is sent from
-// the processor's cache. To others released layers that follow each other travel whole, in one message up to
-// kGroupBytes, so that small layers do not become small messages. Where there is an arena slabs are copied there,
-// hashed in the same pass, and the message says where they lie (net/arena.h). Belongs to the I/O thread.
+// kPartBytes: while one is received and verified there the next one is hashed here. To others released layers that
+// follow each other travel whole, in one message up to kGroupBytes, so that small layers do not become small messages.
+// Where there is an arena slabs are copied there, hashed in the same pass, and the message says where they lie
+// (net/arena.h). Belongs to the I/O thread.
 #pragma once
 
 #include <vector>
@@ -22,9 +22,11 @@ namespace kvd::client {
 // Payload of one message of whole layers when several fit: enough to amortise a message, little enough to be hashed in
 // 0.2 ms.
 inline constexpr std::uint64_t kGroupBytes = std::uint64_t{4} << 20;
-// The same of parts: enough to amortise a message and its system call, and half of a small second-level cache
-// (docs/results/net.md).
-inline constexpr std::uint64_t kPartBytes = std::uint64_t{256} << 10;
+// The same of parts: while a part is hashed the depot may run dry and fall asleep, and to wake it costs what it costs
+// to hash 256 KiB (docs/results/net.md, Longer parts).
+inline constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20;
+// Of parts in an arena, which are hashed where they are copied: half of a small second-level cache.
+inline constexpr std::uint64_t kArenaPartBytes = std::uint64_t{256} << 10;
 // Pieces of memory that one message may consist of, counting those of one layer of all keys: 16 MiB of descriptors.
 inline constexpr std::uint64_t kPiecesPerLayerMax = std::uint64_t{1} << 20;
 

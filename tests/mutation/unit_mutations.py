@@ -262,6 +262,8 @@ MUTATIONS = [
      "kvd_client_test", "OpTableTest.AWaiterOfALayerSleepsUntilThatLayer"),
     ("who sleeps for a slot's last operation is not woken with its next", "src/client/event_count.cc",
      "channels == kAllChannels || ", "", "kvd_client_test", "EventCount.*"),
+    ("each put goes out by itself", "src/client/core_puts.cc",
+     "connection.queued_bytes() >= kSendAtOnce", "connection.queued_bytes() > 0", "kvd_client_test", "Core.*"),
     ("heads of puts that fill the line are not sent", "src/client/core.cc",
      "  if (!goes_on || connection.congested()) connection.flush();\n", "  if (!goes_on) connection.flush();\n",
      "kvd_client_test", "Core.PutsWhoseHeadsFill*"),
