@@ -25,7 +25,7 @@
 namespace kvd::client {
 
 // A PUT data message is produced when less than this waits to be sent: the socket never runs dry (its own buffer holds
-// more), and a GET that comes behind waits for at most a message.
+// more), and a GET that comes behind waits for at most this and a message.
 inline constexpr std::size_t kSendQueueHigh = std::size_t{2} << 20;
 // PUT data messages are handed to the kernel when so much of them waits, or nothing more is ready: the depot's thread
 // is woken less often than by each record (docs/results/net.md, Longer parts).

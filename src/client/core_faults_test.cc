@@ -589,11 +589,11 @@ TEST_P(CoreCuts, APutEndsWhereverItsConnectionIsCut) {
 // A get of this rig is 4 x (64 + 1 + 24 + 1536) = 6,500 bytes, a put 64 + 31 and 64 + 100 + 6,144.
 INSTANTIATE_TEST_SUITE_P(Every, CoreCuts, testing::Range<std::uint64_t>(0, 6300, 89));
 
-// The same of a put of six messages: 64 + 31 bytes and six times 64 + 20 + 196,608.
+// The same of a put of six messages: 64 + 31 bytes and six times 64 + 20 + 786,432.
 class PartCuts : public testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(PartCuts, APutOfManyMessagesEndsAndItsSourceIsFree) {
-  CoreRig rig({.slab_bytes = 96 << 10});
+  CoreRig rig({.slab_bytes = 384 << 10});
   rig.fill_source();
   const std::uint64_t before = rig.proxy->forwarded_up(kData);
   rig.proxy->limit_up(kData, {.bytes = before + GetParam(), .then = Then::kCut});
@@ -609,7 +609,7 @@ TEST_P(PartCuts, APutOfManyMessagesEndsAndItsSourceIsFree) {
   EXPECT_EQ(rig.depot->records_put, 3U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, PartCuts, testing::Range<std::uint64_t>(0, 1'180'000, 98'303));
+INSTANTIATE_TEST_SUITE_P(Every, PartCuts, testing::Range<std::uint64_t>(0, 4'719'000, 393'215));
 
 // The same inside the handshake.
 class HandshakeCuts : public testing::TestWithParam<std::uint64_t> {};

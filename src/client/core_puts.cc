@@ -39,6 +39,7 @@ void Core::pump_puts() {
   pumping_ = true;
   std::size_t budget = data_.channel.arena() == nullptr ? kHashBytesPerTurn : kPutCopiesPerTurn;
   bool waits_for_room = false;
+  bool pumped = false;
   while (!puts_.empty() && data_.channel.ready() && !data_.channel.connection().congested() && budget > 0) {
     const std::uint32_t slot = puts_.front();
     puts_.pop_front();
@@ -51,6 +52,7 @@ void Core::pump_puts() {
       break;
     }
     const bool more = pump_put(running, budget);
+    pumped = true;
     // What goes through the arena is copied by the depot while the next part is copied here.
     const bool through_arena = running.put->uses_arena();
     net::Connection& connection = data_.channel.connection();
@@ -64,7 +66,7 @@ void Core::pump_puts() {
       puts_.push_back(slot);
     }
   }
-  if (data_.channel.ready()) data_.channel.connection().flush();
+  if (pumped && data_.channel.ready()) data_.channel.connection().flush();
   pumping_ = false;
   if (puts_.empty() || waits_for_room || !data_.channel.ready()) return;
   if (data_.channel.connection().congested() || pump_posted_) return;

@@ -22,7 +22,7 @@ class FlowTest : public testing::Test {
     for (std::size_t i = 0; i < memory_.size(); ++i) memory_[i] = static_cast<std::byte>(i * 7);
   }
 
-  // An op of `keys` keys and `layers` layers; slab (l, k) lies at (l * keys + k) * kSlab.
+  // An op of `keys` keys and `layers` layers; slab (l, k) lies at (l * keys + k) * slab_.
   Op& make(OpKind kind, std::uint16_t layers, std::size_t keys, bool stop = true, std::uint16_t layer_first = 0) {
     OpRequest request;
     request.kind = kind;
@@ -33,10 +33,10 @@ class FlowTest : public testing::Test {
     request.keys = {.bytes = request.key_bytes, .key_bytes = 4};
     std::vector<std::uint64_t> layer_offset;
     std::vector<std::uint64_t> block_offset;
-    for (std::size_t l = 0; l < layers; ++l) layer_offset.push_back(l * keys * kSlab);
-    for (std::size_t k = 0; k < keys; ++k) block_offset.push_back(k * kSlab);
+    for (std::size_t l = 0; l < layers; ++l) layer_offset.push_back(l * keys * slab_);
+    for (std::size_t k = 0; k < keys; ++k) block_offset.push_back(k * slab_);
     const Placement placement{.region = {}, .layer_offset = layer_offset, .block_offset = block_offset, .runs = {}};
-    request.layout = *Layout::make(memory_, placement, layers, keys, kSlab);
+    request.layout = *Layout::make(memory_, placement, layers, keys, slab_);
     for (std::size_t k = 0; k < keys; ++k) request.seeds.push_back(1000 + k);
     return **table_.add(std::move(request));
   }
@@ -87,6 +87,7 @@ class FlowTest : public testing::Test {
 
   OpTable table_;
   std::vector<std::byte> memory_;
+  std::uint32_t slab_ = kSlab;  // of what make() makes
   GetCounters counters_;
 };
 
@@ -254,6 +255,19 @@ TEST_F(FlowTest, PartsRunOnAcrossLayersAndEndWithWhatIsReleased) {
   EXPECT_FALSE(flow.all_taken());
   expect_next(kKeys + kPart, 3 * kKeys - kPart);
   EXPECT_TRUE(flow.all_taken());
+}
+
+TEST_F(FlowTest, PartsOfSlabsOfOneByteHaveRoomForTheirChecksums) {
+  slab_ = 1;
+  Op& op = make(OpKind::kPut, 256, 4096);
+  for (auto& word : op.released) word = ~std::uint64_t{0};
+  PutFlow flow(op, true);
+  std::size_t slabs = 0;
+  while (!flow.all_taken()) {
+    ASSERT_TRUE(flow.ready() && flow.prepare(SIZE_MAX));
+    slabs += flow.take().bytes;
+  }
+  EXPECT_EQ(slabs, 256 * 4096u);
 }
 
 TEST_F(FlowTest, SlabsAreCopiedToTheArenaAndTheMessageSaysWhereTheyLie) {

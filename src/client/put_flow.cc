@@ -27,7 +27,7 @@ void PutFlow::start_message() {
   std::size_t slabs_max = 0;
   if (parts_ || arena_ != nullptr) {
     const std::uint64_t bytes_max = arena_ == nullptr ? kPartBytes : std::min(kArenaPartBytes, arena_->stretch_max());
-    slabs_max = std::max<std::size_t>(bytes_max / slab_bytes, 1);
+    slabs_max = std::clamp<std::uint64_t>(bytes_max / slab_bytes, 1, kPartSlabsMax);
   } else {
     const std::uint64_t meta_layers = wire::kMetaBytesMax / (8 * keys);
     slabs_max = keys * std::clamp<std::uint64_t>(kGroupBytes / (slab_bytes * keys), 1, meta_layers);

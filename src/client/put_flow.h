@@ -25,6 +25,8 @@ inline constexpr std::uint64_t kGroupBytes = std::uint64_t{4} << 20;
 // The same of parts: while a part is hashed the depot may run dry and fall asleep, and to wake it costs what it costs
 // to hash 256 KiB (docs/results/net.md, Longer parts).
 inline constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20;
+// Slabs of a part, where they have a few bytes: half of what a message's meta has room for, at 8 bytes a checksum.
+inline constexpr std::uint64_t kPartSlabsMax = wire::kMetaBytesMax / 16;
 // Of parts in an arena, which are hashed where they are copied: half of a small second-level cache.
 inline constexpr std::uint64_t kArenaPartBytes = std::uint64_t{256} << 10;
 // Pieces of memory that one message may consist of, counting those of one layer of all keys: 16 MiB of descriptors.

@@ -81,7 +81,8 @@ MUTATIONS = [
     ("slabs larger than a quarter of the arena go there", "src/client/put_flow.cc",
      "op.request.layout.slab_bytes() <= arena->stretch_max()", "op.request.layout.slab_bytes() > 0", *CLIENT),
     ("a part may be larger than what a small arena takes", "src/client/put_flow.cc",
-     "arena_ == nullptr ? kPartBytes : std::min(kArenaPartBytes, arena_->stretch_max())", "kArenaPartBytes", *CLIENT),
+     "arena_ == nullptr ? kPartBytes : std::min(kArenaPartBytes, arena_->stretch_max())",
+     "arena_ == nullptr ? kPartBytes : kArenaPartBytes", *CLIENT),
     ("an arena that cannot be mapped is asked for again and again", "src/client/channel.cc",
      "  options_.arena = false;\n", "", *CLIENT),
 ]
