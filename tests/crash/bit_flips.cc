@@ -52,6 +52,13 @@ void add_versions(Versions& to, const Versions& more) {
   for (std::size_t n = 0; n < kRecords; ++n) to[n] = std::max(to[n], more[n]);
 }
 
+// Those of which there is a version.
+RecordSet records_of(const Versions& versions) {
+  RecordSet records = 0;
+  for (std::size_t n = 0; n < kRecords; ++n) records |= RecordSet{versions[n] != 0} << n;
+  return records;
+}
+
 // A stretch of a drive's bytes of one class, and what damage to it may cost.
 struct Region {
   std::uint64_t offset = 0, bytes = 0;
@@ -82,7 +89,6 @@ class Surveyor {
  private:
   struct Frame {
     std::uint64_t offset = 0, bytes = 0;
-    RecordSet records = 0;
     Versions newest{};
   };
 
@@ -104,7 +110,6 @@ class Surveyor {
     const auto trailer = store::peek_footer(read(begin, kSegmentBytes), segment, header->generation, kSegmentBytes);
     if (trailer) end -= trailer->footer_bytes;
 
-    RecordSet all = 0;
     Versions newest{};
     bool tombstones = false;
     std::vector<Frame> frames;
@@ -116,30 +121,26 @@ class Surveyor {
       const std::size_t first = content.descriptors.size();
       const auto head = store::parse_frame(read(at, begin + kSegmentBytes - at), *seeds_, expected, content);
       if (!head) break;
-      frames.push_back({at, head->descriptor_bytes, 0, {}});
+      frames.push_back({at, head->descriptor_bytes, {}});
       for (std::size_t i = first; i < content.descriptors.size(); ++i) {
         const store::Descriptor& d = content.descriptors[i];
         tombstones = tombstones || d.tombstone();
         if (d.tombstone()) continue;
         const Versions version = survey(begin, d, trailer.has_value());
-        all |= frames.back().records |= RecordSet{1} << *record_of(d.key_lo);
         add_versions(frames.back().newest, version);
         add_versions(newest, version);
       }
       at += head->descriptor_bytes + std::uint64_t{head->payload_pages} * kPageBytes;
     }
-    add(Class::kHeader, {begin, kPageBytes, all, tombstones, newest});
+    add(Class::kHeader, {begin, kPageBytes, records_of(newest), tombstones, newest});
     // With a footer nobody reads the frames' heads; without one a scan ends at the first that is damaged.
     // A record may lie in several frames: put, removed and put again.
-    for (std::size_t i = frames.size(); i-- > 1;) {
-      frames[i - 1].records |= frames[i].records;
-      add_versions(frames[i - 1].newest, frames[i].newest);
-    }
+    for (std::size_t i = frames.size(); i-- > 1;) add_versions(frames[i - 1].newest, frames[i].newest);
     for (const Frame& frame : frames) {
       if (trailer) {
         add(Class::kFrameSealed, {frame.offset, frame.bytes, 0, false, {}});
       } else {
-        add(Class::kFrameOpen, {frame.offset, frame.bytes, frame.records, tombstones, frame.newest});
+        add(Class::kFrameOpen, {frame.offset, frame.bytes, records_of(frame.newest), tombstones, frame.newest});
       }
     }
     if (trailer) add(Class::kFooter, {end, trailer->footer_bytes});
@@ -156,6 +157,7 @@ class Surveyor {
     std::uint64_t at = segment_begin + std::uint64_t{d.offset} * kPageBytes;
     Versions version{};
     version[*record] = version_of(*record, read(at, d.length));
+    KVD_CHECK(version[*record] != 0);
     const Versions older = sealed ? Versions{} : version;
     const std::uint64_t end = at + d.length;
     if (*record >= kSmall) {
