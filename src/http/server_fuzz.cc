@@ -75,8 +75,10 @@ std::optional<std::string> try_exchange(std::string_view first, std::string_view
   std::string answer;
   std::array<char, 4096> buffer{};
   ssize_t n = 0;
-  while ((n = ::recv(fd, buffer.data(), buffer.size(), 0)) > 0)
-    answer.append(buffer.data(), static_cast<std::size_t>(n));
+  do {  // libFuzzer's clock interrupts it every few seconds
+    n = ::recv(fd, buffer.data(), buffer.size(), 0);
+    if (n > 0) answer.append(buffer.data(), static_cast<std::size_t>(n));
+  } while (n > 0 || (n < 0 && errno == EINTR));
   const bool waited = n < 0 && errno == EAGAIN;
   require(n == 0 || waited || errno == ECONNRESET);
   ::close(fd);

@@ -69,13 +69,12 @@ void Demoter::await_removals(std::move_only_function<void(Status)> on_ack) {
   kick();
 }
 
-// Of what a device that is off holds, and of what it may hold and nobody has read, the next start may find something.
+// Of what a device that is off holds the next start may find something.
 Demoter::Removals Demoter::removals_before(std::uint64_t put_seq) const {
   if (!flash_.on()) return Removals::kLost;
   bool waiting = false;
   for (const auto& log : logs_) {
     const FlashDevice& device = log->device;
-    if (device.unknown) return Removals::kLost;
     const bool doubtful = flash_.doubts_end && device.doubtful > 0;
     if (!doubtful && device.tombstones.written_before(put_seq)) continue;
     if (!device.health.on()) return Removals::kLost;

@@ -130,7 +130,7 @@ struct Flash {
   }
   // Some device may hold what nobody knows of.
   [[nodiscard]] bool something_unknown() const noexcept {
-    return std::ranges::any_of(devices, [](const auto& device) { return device->unknown || device->doubtful > 0; });
+    return std::ranges::any_of(devices, [](const auto& device) { return device->doubtful > 0; });
   }
   // Some device that is on has segments of which nobody knows what a later start will find there.
   [[nodiscard]] bool in_doubt() const noexcept {

@@ -155,9 +155,11 @@ void Recovery::take(const Use& use, const Result<Footer*>& listed) {
   if (!has_footer) {
     Scan found;
     other = scan(use, found);
-    const bool empty = !found.cut_short && other->content.descriptors.empty();
+    const bool empty = !found.cut_short && !found.left_out() && other->content.descriptors.empty();
     if (found.cut_short) leave_for_later(use, other->trailer.data_pages);
     has_footer = !found.cut_short && !empty && write_footer(use, *other);
+    if (!found.cut_short && !has_footer && found.left_out())
+      flash_.partly_read.push_back({use.segment, use.generation});
     tell_left_out(use, found, has_footer);
     if (empty) return flash_.segments.unread(use.segment, false);  // begun, never used
     ++report_.scanned;
@@ -334,7 +336,7 @@ void Recovery::leave_for_later(const Use& use, std::uint32_t page) {
 }
 
 void Recovery::tell_left_out(const Use& use, const Scan& found, bool for_good) const {
-  if (found.unreadable + found.damaged == 0) return;
+  if (!found.left_out()) return;
   flash_.log.warn(fmt::format(
       "store: segment {}: {} records that could not be read twice, and {} that are damaged, are missed{}", use.segment,
       found.unreadable, found.damaged, for_good ? " for good: the footer that is written now leaves them out" : ""));

@@ -450,6 +450,44 @@ TEST_F(LeftOutTest, ARecordThatIsDamaged) {
   EXPECT_EQ(kit_.stats().io_errors.value(), 0u);
 }
 
+// It would find it at the next start, too.
+TEST_F(LeftOutTest, WhatIsRemovedWithoutAFooterStaysAway) {
+  fill();
+  const std::uint64_t bytes = kit_.options.segment_bytes;
+  const std::uint64_t last_page = kHeadBytes + ((late_page_ - kHeadBytes) / bytes + 1) * bytes - kPageBytes;
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, late_page_, 1);
+  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, last_page, kPageBytes);
+  expect_the_other();
+  EXPECT_EQ(kit_.log.count("1 records that could not be read twice, and 0 that are damaged, are missed"), 1u);
+  EXPECT_EQ(kit_.log.count("for good"), 0u);
+  EXPECT_FALSE(kit_.remove(1)) << "it is not known";
+  kit_.loop.run_for(Millis(200));
+  kit_.drive().flip_bit(last_page, 3);  // what the failed write may have left there
+  kit_.drive().mend();
+  kit_.kill();
+  expect_the_other();
+}
+
+TEST_F(LeftOutTest, WhatIsRemovedWhereNothingElseLayStaysAway) {
+  kit_.name_space = namespace_of(4, 20'000);
+  open();
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  kit_.lose_power(1, 0);
+  const std::uint64_t bytes = kit_.options.segment_bytes, place = place_of(1);
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, place + 17 * kPageBytes, 1);
+  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kHeadBytes + (place - kHeadBytes) / bytes * bytes, kPageBytes);
+  open();
+  EXPECT_FALSE(kit_.remove(1)) << "it is not known";
+  std::optional<Code> code;
+  kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
+  ASSERT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, Millis(100)));
+  EXPECT_EQ(code, Code::kOk);
+  kit_.drive().mend();
+  kit_.kill();
+  open();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
 // ---- A segment that a start cannot read to its end, and the next one can ----
 
 class PartlyReadTest : public DamagedRecordTest {

@@ -301,7 +301,7 @@ TEST_F(StoreDevicesTest, WhatADeviceHasThatWentOffWhileItWasReadMayComeBack) {
   kit_.kill();
   const std::uint64_t bytes = kit_.options.segment_bytes;
   for (std::uint64_t s = 1; s < 24; ++s)
-    kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kHeadBytes + s * bytes, kPageBytes);
+    kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kHeadBytes + s * bytes + kPageBytes, bytes - kPageBytes);
   open();
   EXPECT_EQ(kit_.stats().tier_outages.value(), 1u);
   EXPECT_EQ(kit_.stats().tier_off.value(), 0u);

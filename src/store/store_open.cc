@@ -326,7 +326,6 @@ Status StoreImpl::begin_writing(const std::vector<std::uint32_t>& surplus, std::
   recovering_ = false;
   for (const auto& log : tier_->logs) {
     log->device.recovered = true;
-    log->device.unknown = !log->device.health.on();
     log->device.health.may_probe(true);
   }
   namespaces_->set_reading(false);
