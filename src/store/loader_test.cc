@@ -83,16 +83,7 @@ TEST_F(LoaderTest, AnErrorOfASharedOperationIsNobodysLoss) {
 }
 
 TEST_F(LoaderTest, ADamagedRecordCostsItsNeighboursNothing) {
-  const auto image = [&] {
-    std::vector<std::byte> bytes(kit_.drive().size());
-    kit_.drive().peek(0, bytes);
-    return bytes;
-  }();
-  std::vector<std::byte> slab(5'000);
-  fill_slab(slab, 9, 1, 2);
-  const auto at = std::ranges::search(image, slab).begin() - image.begin();
-  ASSERT_LT(at, std::ssize(image));
-  kit_.drive().flip_bit(static_cast<std::uint64_t>(at) + 100, 3);
+  kit_.drive().flip_bit(kit_.find_on_drive(9, 1, 2).value() + 100, 3);
   const auto got = get_at_once(all());
   EXPECT_EQ(count(got), kNeighbours - 1);
   EXPECT_FALSE(got[9]);

@@ -2,7 +2,6 @@
 // where there is none.
 #include "store/scrubber.h"
 
-#include <algorithm>
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -29,15 +28,8 @@ class ScrubberTest : public ::testing::Test {
     ASSERT_TRUE(kit_.open()) << kit_.why;
     begun_ = kit_.loop.now();
   }
-  // Where slab `layer` of record `number` lies on the drive.
   std::uint64_t place_of(std::uint64_t number, std::uint32_t layer) {
-    std::vector<std::byte> all(kit_.drive().size());
-    kit_.drive().peek(0, all);
-    std::vector<std::byte> slab(kit_.name_space.groups[0].slab_bytes);
-    fill_slab(slab, number, 1, layer);
-    const auto at = std::ranges::search(all, slab);
-    EXPECT_FALSE(at.empty());
-    return static_cast<std::uint64_t>(at.begin() - all.begin());
+    return kit_.find_on_drive(number, 1, layer).value();
   }
   [[nodiscard]] std::vector<std::uint64_t> missing(std::uint64_t records = kScrubbed) const {
     std::vector<std::uint64_t> numbers;

@@ -328,16 +328,7 @@ class DamagedRecordTest : public ::testing::Test {
  protected:
   void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
   // Where the first byte of the record's first slab lies.
-  std::uint64_t place_of(std::uint64_t number) {
-    std::vector<std::byte> slab(5'000);
-    std::uint64_t at = kHeadBytes;
-    for (; at + slab.size() < kit_.drive().size(); at += kPageBytes) {
-      kit_.drive().peek(at, slab);
-      if (slab_is(slab, number, 1, 0)) return at;
-    }
-    ADD_FAILURE() << "record " << number << " is not there";
-    return at;
-  }
+  std::uint64_t place_of(std::uint64_t number) { return kit_.find_on_drive(number).value(); }
 
   StoreKit kit_;
 };
@@ -358,16 +349,7 @@ TEST_F(DamagedRecordTest, ADamagedRecordIsDroppedForGoodAndCanBePutAgain) {
   open();
   ASSERT_TRUE(kit_.put(1));
   ASSERT_TRUE(kit_.reopen());
-  // The record's slabs are the only pages with these bytes.
-  std::vector<std::byte> slab(5'000), found(5'000);
-  fill_slab(slab, 1, 1, 2);
-  std::uint64_t at = 4 << 20;
-  for (;; at += kPageBytes) {
-    ASSERT_LT(at, kit_.drive().size());
-    kit_.drive().peek(at, found);
-    if (found == slab) break;
-  }
-  kit_.drive().flip_bit(at + 4'999, 3);
+  kit_.drive().flip_bit(kit_.find_on_drive(1, 1, 2).value() + 4'999, 3);
   EXPECT_EQ(kit_.get(1, 0, 2), 1u) << "the damage is in another layer";
   EXPECT_EQ(kit_.get(1, 2, 1), 0u);
   EXPECT_EQ(kit_.why_missed, Code::kCorrupt);
@@ -559,19 +541,9 @@ TEST_F(DamagedRecordTest, AnOlderImageOfTheSameRecordInItsPlaceIsNoticed) {
   ASSERT_TRUE(kit_.remove(1));
   ASSERT_TRUE(kit_.put(1, 2, AckLevel::kSynced));
   ASSERT_TRUE(kit_.reopen());
-  // Where the image of a version begins: its table page comes before slab 0.
-  const auto image_of = [&](std::uint64_t version) {
-    std::vector<std::byte> slab(5'000), found(5'000);
-    fill_slab(slab, 1, version, 0);
-    std::uint64_t at = 4 << 20;
-    for (; at < kit_.drive().size(); at += kPageBytes) {
-      kit_.drive().peek(at, found);
-      if (found == slab) return at - kPageBytes;
-    }
-    return std::uint64_t{0};
-  };
-  const std::uint64_t old_image = image_of(1), new_image = image_of(2);
-  ASSERT_TRUE(old_image != 0 && new_image != 0);
+  // A version's image begins with its table page, before slab 0.
+  const std::uint64_t old_image = kit_.find_on_drive(1, 1).value() - kPageBytes;
+  const std::uint64_t new_image = kit_.find_on_drive(1, 2).value() - kPageBytes;
   std::vector<std::byte> image(kPageBytes + 4 * 2 * kPageBytes);
   kit_.drive().peek(old_image, image);
   kit_.drive().poke(new_image, image);

@@ -1,7 +1,5 @@
 // Tests of segments whose headers cannot be read at a start and can at the next, on simulated disks: what was removed
 // or replaced meanwhile does not come back from there, and what nobody touched does.
-#include <string.h>  // memmem
-
 #include <memory>
 #include <optional>
 #include <vector>
@@ -26,12 +24,7 @@ class DoubtTest : public ::testing::Test {
   std::uint64_t at(std::uint32_t segment) { return kHeadBytes + segment * kit_.options.segment_bytes; }
   // The segment that holds version 1 of record `number`.
   std::uint32_t segment_of(std::uint64_t number, std::size_t device = 0) {
-    std::vector<std::byte> all(kit_.drive(device).size()), slab(kit_.name_space.groups[0].slab_bytes);
-    kit_.drive(device).peek(0, all);
-    fill_slab(slab, number, 1, 0);
-    const void* const found = ::memmem(all.data(), all.size(), slab.data(), slab.size());
-    EXPECT_NE(found, nullptr) << number;
-    const auto place = static_cast<std::uint64_t>(static_cast<const std::byte*>(found) - all.data()) - kHeadBytes;
+    const std::uint64_t place = kit_.find_on_drive(number, 1, 0, device).value() - kHeadBytes;
     return static_cast<std::uint32_t>(place / kit_.options.segment_bytes);
   }
   // Fills the first segments; record `last_` lies in the last of these, which have lower numbers than all that are
@@ -305,12 +298,8 @@ class DoubtDevicesTest : public DoubtTest {
     open();
     for (std::uint64_t n = 1; n <= 16; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
     kit_.kill();
-    std::vector<std::byte> all(kit_.drive(1).size()), slab(5'000);
-    kit_.drive(1).peek(0, all);
-    for (last_ = 1; last_ <= 16; ++last_) {
-      fill_slab(slab, last_, 1, 0);
-      if (::memmem(all.data(), all.size(), slab.data(), slab.size()) != nullptr) break;
-    }
+    last_ = 1;
+    while (last_ <= 16 && !kit_.find_on_drive(last_, 1, 0, 1)) ++last_;
     ASSERT_LE(last_, 16u);
     for (std::uint32_t s = 0; s < 5; ++s) {
       kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, at(s), kPageBytes);

@@ -16,13 +16,7 @@ class RemovalTest : public ::testing::Test {
   void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
   // Where the segment that holds version 1 of record `number` begins on the drive.
   std::uint64_t segment_of(std::uint64_t number) {
-    std::vector<std::byte> all(kit_.drive().size());
-    kit_.drive().peek(0, all);
-    std::vector<std::byte> slab(kit_.name_space.groups[0].slab_bytes);
-    fill_slab(slab, number, 1, 0);
-    const auto at = std::ranges::search(all, slab);
-    EXPECT_FALSE(at.empty());
-    const auto place = static_cast<std::uint64_t>(at.begin() - all.begin()) - kHeadBytes;
+    const std::uint64_t place = kit_.find_on_drive(number).value() - kHeadBytes;
     return kHeadBytes + place / kit_.options.segment_bytes * kit_.options.segment_bytes;
   }
 

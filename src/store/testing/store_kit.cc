@@ -1,6 +1,7 @@
 #include "store/testing/store_kit.h"
 
 #include <stdlib.h>
+#include <string.h>  // memmem
 #include <unistd.h>
 
 #include <algorithm>
@@ -146,6 +147,16 @@ void StoreKit::complete(PutHandle put, std::uint64_t number, std::uint64_t versi
     checksums.push_back(block::slab_checksum(put.seed(), layer, put.slab(layer)));
   }
   store->complete_put(std::move(put), checksums, level, std::move(on_ack));
+}
+
+std::optional<std::uint64_t> StoreKit::find_on_drive(std::uint64_t number, std::uint64_t version, std::uint32_t layer,
+                                                     std::size_t device) {
+  std::vector<std::byte> all(drive(device).size()), slab(name_space.groups[0].slab_bytes);
+  drive(device).peek(0, all);
+  fill_slab(slab, number, version, layer);
+  const void* const found = ::memmem(all.data(), all.size(), slab.data(), slab.size());
+  if (found == nullptr) return std::nullopt;
+  return static_cast<std::uint64_t>(static_cast<const std::byte*>(found) - all.data());
 }
 
 void StoreKit::start_put(std::uint64_t number, std::optional<Code>& code, AckLevel level) {

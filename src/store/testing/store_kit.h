@@ -72,6 +72,9 @@ class StoreKit {
   // The version of the record's layers [first, first + count), 0 for a miss (`why_missed` tells which); aborts on wrong
   // bytes unless `wrong` is given, which then counts them. Runs the loop until it is there.
   std::uint64_t get(std::uint64_t number, std::uint16_t first = 0, std::uint16_t count = 0);
+  // Where slab `layer` of record `number`, put as `version`, lies on a drive: the first such place.
+  std::optional<std::uint64_t> find_on_drive(std::uint64_t number, std::uint64_t version = 1, std::uint32_t layer = 0,
+                                             std::size_t device = 0);
   // Turns over one bit of a record's image in the pool, in slab `layer`. False when it is not there.
   bool flip_in_pool(std::uint64_t number, std::uint16_t layer);
   bool remove(std::uint64_t number) { return store->remove(ns, id_of(number)); }
