@@ -6,10 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -59,6 +62,26 @@ TEST_F(ListenerTest, AcceptsOnAPortThatTheSystemChose) {
   const auto socket = dial(listener->address());
   ASSERT_TRUE(socket.has_value());
   EXPECT_TRUE(run_until(*loop_, [&] { return accepted == 1; }));
+}
+
+// Whose sessions cost something: operations of others come between them.
+TEST_F(ListenerTest, AcceptsAFewInATurn) {
+  auto listener = *Listener::bind(*loop_, unix_address());
+  std::vector<io::UniqueFd> accepted, dialed;
+  ASSERT_TRUE(listener->start([&](io::UniqueFd socket) { accepted.push_back(std::move(socket)); }).has_value());
+  const Endpoint endpoint = *resolve(unix_address());
+  for (int i = 0; i < 16; ++i) {
+    dialed.emplace_back(::socket(AF_UNIX, SOCK_STREAM, 0));
+    ASSERT_EQ(::connect(dialed.back().get(), endpoint.get(), endpoint.bytes), 0);
+  }
+  std::size_t turns = 0, most = 0;
+  for (; accepted.size() < 16 && turns < 100; ++turns) {
+    const std::size_t before = accepted.size();
+    loop_->run_once(std::chrono::milliseconds(100));
+    most = std::max(most, accepted.size() - before);
+  }
+  EXPECT_EQ(accepted.size(), 16U);
+  EXPECT_LE(most, 4U);
 }
 
 // From its first moment: a change behind it would leave the timers of a control that paces.

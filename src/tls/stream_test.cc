@@ -309,6 +309,7 @@ TEST_F(TlsStreamTest, WhatAPeerDoesNotReadIsBounded) {
   }
   EXPECT_LT(taken, std::size_t{1} << 20);
   EXPECT_GT(client_->tls().kept_bytes(), 0U);
+  EXPECT_GE(client_->stream().untaken(), client_->tls().kept_bytes());
 }
 
 TEST_F(TlsStreamTest, NewFilesCountForNewStreamsAndOldOnesAreJudgedByThem) {

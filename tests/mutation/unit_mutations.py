@@ -456,6 +456,8 @@ MUTATIONS = [
      "LeftOutTest.*"),
     ("a segment of which a scan leaves everything out is free", "src/store/recovery.cc",
      "!found.cut_short && !found.left_out() && other", "!found.cut_short && other", "kvd_store_test", "LeftOutTest.*"),
+    ("all who connect are accepted in one turn", "src/net/listener.cc",
+     "kAcceptsPerTurn = 4;", "kAcceptsPerTurn = 400;", "kvd_net_test", "ListenerTest.*"),
     ("recovery leaves older copies on other devices without a tombstone", "src/store/recovery.cc",
      "    if (is_elsewhere(tombstone, flash_.segments))\n      own.add(", "    if (false)\n      own.add(",
      "kvd_store_test", "TwoCopiesTest.*"),
