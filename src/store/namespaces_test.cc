@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "store/held_namespaces.h"
 #include "store/testing/store_kit.h"
 
 namespace kvd::store {
@@ -21,6 +22,19 @@ TEST(Namespaces, OneThatNobodyHoldsIsForgottenWhenItIsClosed) {
   namespaces.close(a);
   EXPECT_FALSE(namespaces.known(a));
   EXPECT_EQ(*namespaces.open(named(2)), a) << "its handle is free";
+}
+
+TEST(HeldNamespaces, EachIsThereOnceHoweverManyThereAre) {
+  HeldNamespaces held;
+  for (int use = 0; use < 2; ++use) {
+    for (NamespaceHandle ns = 0; ns < 3 * HeldNamespaces::kSearchedMax; ++ns) {
+      EXPECT_TRUE(held.add(ns));
+      for (NamespaceHandle earlier = 0; earlier <= ns; ++earlier) EXPECT_FALSE(held.add(earlier));
+      EXPECT_EQ(held.all().size(), ns + 1);
+    }
+    held.clear();
+    EXPECT_TRUE(held.all().empty());
+  }
 }
 
 TEST(Namespaces, OneThatIsHeldKeepsHandleAndSchema) {
