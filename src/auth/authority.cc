@@ -64,4 +64,10 @@ SharedIdentity Authority::renew(const Identity& identity, WallSeconds now) const
   return found != nullptr && !found->expired(now) ? found : nullptr;
 }
 
+bool Authority::grants(Right right) const noexcept {
+  return std::ranges::any_of(std::array{&tokens_, &subjects_, &certificates_}, [right](const auto* of_a_kind) {
+    return std::ranges::any_of(*of_a_kind, [right](const auto& identity) { return identity->rights.allow(right); });
+  });
+}
+
 }  // namespace kvd::auth

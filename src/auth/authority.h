@@ -34,6 +34,8 @@ class Authority {
   // The same credential's identity of today, for clients of an authority that this one replaces; null: it was taken
   // back, or has expired. A token that was replaced under its name is another credential.
   [[nodiscard]] SharedIdentity renew(const Identity& identity, WallSeconds now) const;
+  // Whether somebody has this right, expired or not.
+  [[nodiscard]] bool grants(Right right) const noexcept;
   // Every tenant that somebody is of, expired or not, with what it may take up; in order of their names.
   [[nodiscard]] const std::map<std::string, Quotas>& tenants() const noexcept { return tenants_; }
 

@@ -32,6 +32,14 @@ TEST(Authority, ListsTheTenantsOfAllCredentials) {
   EXPECT_EQ(authority.tenants().at("t-b").pool_bytes, std::uint64_t{1} << 30) << "also when its token has expired";
 }
 
+TEST(Authority, SaysWhetherSomebodyHasARight) {
+  const Authority authority = authority_of(
+      token_line(1, "a", "read", "1970-01-02") +
+      "subject s tenant=a rights=write\ncertificate c tenant=a rights=pool sha256=" + std::string(64, '1'));
+  for (const Right right : {Right::kRead, Right::kWrite, Right::kPool}) EXPECT_TRUE(authority.grants(right));
+  EXPECT_FALSE(authority.grants(Right::kAdmin));
+}
+
 TEST(Authority, RefusesWhatIsNobodysMalformedOrExpired) {
   const Authority authority = authority_of(token_line(1, "a", "read", "1970-01-02"));
   EXPECT_EQ(authority.identify({}, 0).error().code, Code::kInvalid);

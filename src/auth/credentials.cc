@@ -105,7 +105,7 @@ class Parser {
             {"rights", [this, &identity](std::string_view value) {
                const Result<Rights> rights = parse_rights(value);
                if (rights) identity.rights = *rights;
-               return rights || complain("'" + printable(value) + "' is not some of read,write,admin");
+               return rights || complain("'" + printable(value) + "' is not some of read,write,admin,pool");
              }}};
   }
 
@@ -241,8 +241,9 @@ Result<Rights> parse_rights(std::string_view text) {
     const auto right = word == "read"    ? std::optional(Right::kRead)
                        : word == "write" ? std::optional(Right::kWrite)
                        : word == "admin" ? std::optional(Right::kAdmin)
+                       : word == "pool"  ? std::optional(Right::kPool)
                                          : std::nullopt;
-    if (!right || rights.allow(*right)) return fail(Code::kInvalid, "not some of read,write,admin");
+    if (!right || rights.allow(*right)) return fail(Code::kInvalid, "not some of read,write,admin,pool");
     rights.add(*right);
     if (comma == std::string_view::npos) return rights;
     text.remove_prefix(comma + 1);

@@ -45,7 +45,7 @@ std::string show_token_line(std::string_view name, std::string_view tenant, std:
 
 // "2027-06-30": its first second in UTC. kInvalid: not a date from 1970 to 9999.
 Result<WallSeconds> parse_date(std::string_view text);
-// "read,write". kInvalid: another word, one twice, none.
+// "read,write": some of read, write, admin, pool. kInvalid: another word, one twice, none.
 Result<Rights> parse_rights(std::string_view text);
 // Letters, digits and . _ - @ : / +, at least one and at most `max`.
 bool is_name(std::string_view text, std::size_t max) noexcept;

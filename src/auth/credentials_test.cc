@@ -23,13 +23,13 @@ TEST(Credentials, ReadsAllKindsOfLines) {
   const Credentials got = parsed(
       "# ours\n\ntenant search pool=8GiB flash=200GiB requests=64 connections=32 namespaces=16\r\n"
       "token ci tenant=search rights=read,write sha256=" +
-      kDigest + " expires=2027-06-30  # until then\n\tsubject e1.net tenant=lab rights=admin");
+      kDigest + " expires=2027-06-30  # until then\n\tsubject e1.net tenant=lab rights=admin,pool");
   ASSERT_EQ(got.tokens.size(), 1U);
   const Identity& ci = got.tokens[0];
   EXPECT_EQ(ci.credential, "ci");
   EXPECT_EQ(ci.tenant, "search");
   EXPECT_TRUE(ci.rights.allow(Right::kRead) && ci.rights.allow(Right::kWrite));
-  EXPECT_FALSE(ci.rights.allow(Right::kAdmin));
+  EXPECT_FALSE(ci.rights.allow(Right::kAdmin) || ci.rights.allow(Right::kPool));
   EXPECT_EQ(show_digest(ci.digest), kDigest);
   EXPECT_EQ(ci.expires, 1814313600);
   EXPECT_EQ(
@@ -39,6 +39,7 @@ TEST(Credentials, ReadsAllKindsOfLines) {
   ASSERT_EQ(got.subjects.size(), 1U);
   EXPECT_EQ(got.subjects[0].credential, "e1.net");
   EXPECT_EQ(got.subjects[0].tenant, "lab");
+  EXPECT_TRUE(got.subjects[0].rights.allow(Right::kAdmin) && got.subjects[0].rights.allow(Right::kPool));
   EXPECT_EQ(got.subjects[0].quotas, Quotas{});
   EXPECT_EQ(got.subjects[0].quotas.namespaces, 1024U) << "where nothing is said";
   EXPECT_EQ(got.subjects[0].expires, kNoExpiry);
@@ -64,9 +65,9 @@ TEST(Credentials, SaysWhereAndWhatIsWrong) {
   EXPECT_EQ(complaint("token a tenant=t sha256=" + kDigest), "c:1: rights= is missing");
   EXPECT_EQ(complaint("token a tenant=t rights=read"), "c:1: sha256= is missing");
   EXPECT_EQ(complaint("subject a tenant=t"), "c:1: rights= is missing");
-  EXPECT_EQ(complaint("token a tenant=t rights=root"), "c:1: 'root' is not some of read,write,admin");
-  EXPECT_EQ(complaint("token a tenant=t rights=read,read"), "c:1: 'read,read' is not some of read,write,admin");
-  EXPECT_EQ(complaint("token a tenant=t rights="), "c:1: '' is not some of read,write,admin");
+  EXPECT_EQ(complaint("token a tenant=t rights=root"), "c:1: 'root' is not some of read,write,admin,pool");
+  EXPECT_EQ(complaint("token a tenant=t rights=read,read"), "c:1: 'read,read' is not some of read,write,admin,pool");
+  EXPECT_EQ(complaint("token a tenant=t rights="), "c:1: '' is not some of read,write,admin,pool");
   EXPECT_EQ(complaint("token a tenant= rights=read"), "c:1: '' is not a tenant's name");
   EXPECT_EQ(complaint("token a sha256=abc"), "c:1: sha256 is not 64 digits of 0-9a-f, or zero");
   EXPECT_EQ(complaint("token a sha256=" + std::string(64, '0')), "c:1: sha256 is not 64 digits of 0-9a-f, or zero");

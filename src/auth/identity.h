@@ -14,6 +14,7 @@ enum class Right : std::uint8_t {
   kRead = 1,   // look up and get
   kWrite = 2,  // put and remove
   kAdmin = 4,  // see figures of the whole depot: all tenants', not one's own
+  kPool = 8,   // be lent the pool's memory, where the records of all tenants can be read
 };
 
 // A set of rights. None includes another.

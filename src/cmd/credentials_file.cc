@@ -85,7 +85,7 @@ Verb add_token(CLI::App& app) {
       ->type_name("FILE")
       ->required();
   verb->add_option("--tenant", flags->tenant, "Whose token it is")->type_name("NAME")->required();
-  verb->add_option("--rights", flags->rights, "Some of read,write,admin [read,write]")->type_name("LIST");
+  verb->add_option("--rights", flags->rights, "Some of read,write,admin,pool [read,write]")->type_name("LIST");
   verb->add_option("--name", flags->name, "What the depot's log calls it [the name of the file]")->type_name("NAME");
   verb->add_option("--expires", flags->expires, "The day from which it is no longer good, UTC [never]")
       ->type_name("YYYY-MM-DD");

@@ -71,4 +71,14 @@ Gate::Admission Gate::admission_of(auth::SharedIdentity identity) {
   return {.identity = std::move(identity), .tenant = std::move(tenant)};
 }
 
+RespAccess resp_access(Gate::Admission admission) {
+  const auth::Rights rights = admission.identity->rights;
+  return RespAccess{.tenant = admission.identity->tenant,
+                    .reads = rights.allow(auth::Right::kRead),
+                    .writes = rights.allow(auth::Right::kWrite),
+                    .identity = std::move(admission.identity),
+                    .use = std::move(admission.tenant),
+                    .administers = rights.allow(auth::Right::kAdmin)};
+}
+
 }  // namespace kvd::node

@@ -72,4 +72,7 @@ class Gate {
   Tenants tenants_;
 };
 
+// Who a Redis client is that came in so.
+RespAccess resp_access(Gate::Admission admission);
+
 }  // namespace kvd::node

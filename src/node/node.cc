@@ -85,7 +85,6 @@ class NodeImpl final : public Node {
   Status bind_one(const std::string& text, std::vector<std::unique_ptr<net::Listener>>& listeners, std::string& why);
   [[nodiscard]] Result<std::unique_ptr<io::Stream>> stream_of(io::UniqueFd socket, bool tls) const;
   void bind_local_socket(const net::Listener& port);
-  static RespAccess resp_access(Gate::Admission admission);
   RespServer::Doors resp_doors();
   Status listen(std::string& why);
   void bound_tenants(const auth::Authority& authority);
@@ -232,8 +231,10 @@ store::StoreOptions NodeImpl::store_options() const {
 bool NodeImpl::gives_memory() const { return options_.shared_memory && options_.shape_read_bytes_per_s == 0; }
 
 // Whether the pool's may be among it. With credentials there may be tenants that must not see each other's records, now
-// or after the next reload.
-bool NodeImpl::lends() const { return gives_memory() && options_.authority == nullptr; }
+// or after the next reload: only to whom they allow it.
+bool NodeImpl::lends() const {
+  return gives_memory() && (options_.authority == nullptr || options_.authority->grants(auth::Right::kPool));
+}
 
 // Beside a TCP port. Without it clients of the port are sent bytes. Not where there are tokens to be had: anybody can
 // take its name while no depot runs (docs/decisions/0011-memory-and-credentials.md).
@@ -340,17 +341,6 @@ void NodeImpl::make_context() {
                                  .on_refused = [this] { note_refusal(); },
                                  .draining = false,
                                  .stats_json = [this] { return stats_json(); }});
-}
-
-// Who a Redis client is by the credentials of the day.
-RespAccess NodeImpl::resp_access(Gate::Admission admission) {
-  const auth::Rights rights = admission.identity->rights;
-  return RespAccess{.tenant = admission.identity->tenant,
-                    .reads = rights.allow(auth::Right::kRead),
-                    .writes = rights.allow(auth::Right::kWrite),
-                    .identity = std::move(admission.identity),
-                    .use = std::move(admission.tenant),
-                    .administers = rights.allow(auth::Right::kAdmin)};
 }
 
 RespServer::Doors NodeImpl::resp_doors() {
@@ -551,6 +541,9 @@ void NodeImpl::tell_room() {
 void NodeImpl::set_authority(std::shared_ptr<const auth::Authority> authority) {
   KVD_CHECK(authority != nullptr && !gate_.open());
   bound_tenants(*authority);
+  const bool shares = std::ranges::any_of(listeners_, &net::Listener::is_unix) && gives_memory();
+  if (shares && context_->shared_fd < 0 && authority->grants(auth::Right::kPool))
+    log_.warn("node: credentials with the right 'pool' are lent the pool from the depot's next start on");
   gate_.replace(std::move(authority));
   for (const auto& [number, session] : sessions_) session->renew_identity();
   // Redis clients come back by themselves, and say again who they are.

@@ -200,6 +200,7 @@ class Session final : private net::MessageHandler {
   [[nodiscard]] std::uint64_t make_memory(std::uint64_t features);
   void offer(std::uint64_t features);
   [[nodiscard]] bool owns(auth::Right right) const noexcept;
+  [[nodiscard]] bool may_see_pool() const noexcept;
   void offer_memory();
   bool make_keeper();
   void offer_keeper();

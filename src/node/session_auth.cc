@@ -105,6 +105,9 @@ void Session::renew_identity() {
   }
   identity_ = std::move(admission->identity);
   tenant_ = std::move(admission->tenant);
+  if (!shares_memory_ || may_see_pool()) return;
+  context_.gate.refuse(peer_host_, "its credential does not allow the pool any more");
+  close({Code::kUnavailable, 0, "the client's credential does not allow the pool's memory any more"});
 }
 
 bool Session::may(wire::Opcode opcode) const noexcept {

@@ -8,11 +8,11 @@
 namespace kvd::node {
 
 // What of the memory that these features ask for the client gets; its own is made then. The pool shows the records of
-// all tenants, so where there could be several nobody gets it.
+// all tenants, so where there could be several only who is allowed to gets it.
 std::uint64_t Session::make_memory(std::uint64_t features) {
   const auto asks = [features](std::uint64_t feature) { return (features & feature) != 0; };
   shares_memory_ =
-      asks(wire::kFeatureSharedMemory) && context_.gate.open() && context_.shared_fd >= 0 && connection_->is_local();
+      asks(wire::kFeatureSharedMemory) && may_see_pool() && context_.shared_fd >= 0 && connection_->is_local();
   const bool rings = asks(wire::kFeatureRings) && make_rings();
   const bool keeps = shares_memory_ && asks(wire::kFeatureKeep) && make_keeper();
   const bool arena = asks(wire::kFeatureArena) && make_arena();
@@ -28,8 +28,11 @@ void Session::offer(std::uint64_t features) {
   if ((features & wire::kFeatureRings) != 0) offer_rings();
 }
 
-// Rings are for lookups and arenas for puts: who may do neither would only keep them from others.
+// Of a client that is known, or where everybody may do everything. Rings are for lookups and arenas for puts: who may
+// do neither would only keep them from others.
 bool Session::owns(auth::Right right) const noexcept { return identity_ == nullptr || identity_->rights.allow(right); }
+
+bool Session::may_see_pool() const noexcept { return owns(auth::Right::kRead) && owns(auth::Right::kPool); }
 
 void Session::offer_memory() {
   const wire::Memory memory{.bytes = context_.store.pool_bytes()};

@@ -1,5 +1,7 @@
 // Where there are credentials: what memory clients of this host are given, to whom and when, and that what comes
 // through it is judged as what comes by socket.
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -10,6 +12,7 @@
 #include "auth/testing/tokens.h"
 #include "net/arena.h"
 #include "net/ring_stream.h"
+#include "net/shared_memory.h"
 #include "node/testing/rig.h"
 
 namespace kvd::node {
@@ -18,7 +21,9 @@ namespace {
 constexpr std::uint64_t kLater = wire::kFeatureToken | wire::kFeatureAuthFeatures;
 constexpr std::uint64_t kRings = wire::kFeatureRings;
 constexpr std::uint64_t kArena = wire::kFeatureArena;
-constexpr std::uint64_t kEverything = kLater | kRings | kArena | wire::kFeatureSharedMemory | wire::kFeatureKeep;
+constexpr std::uint64_t kPool = wire::kFeatureSharedMemory;
+constexpr std::uint64_t kEverything = kLater | kRings | kArena | kPool;
+constexpr std::uint64_t kPoolBytes = std::uint64_t{64} << 20;  // of test_options()
 constexpr std::uint64_t kSmallArena = std::uint64_t{64} << 10;
 
 std::string credential(int n, const std::string& tenant, const std::string& rights, const std::string& until = "") {
@@ -35,6 +40,7 @@ struct Known {
   net::RingStream* stream = nullptr;  // the connection's
   std::uint64_t features = 0;         // in the answer to its token
   std::unique_ptr<net::Arena> arena;
+  io::PrivateFd pool;
   std::uint32_t ns = 0;
 
   // The next message that is not TAKEN.
@@ -68,7 +74,7 @@ class SessionMemoryTest : public testing::Test {
   Known stranger(std::uint64_t asks, std::uint64_t* features = nullptr) const {
     auto [near, far] = net::make_socket_pair();
     auto stream = std::make_unique<net::RingStream>(net::make_socket_stream(std::move(near)));
-    Known client{.raw = nullptr, .stream = stream.get(), .arena = nullptr};
+    Known client{.raw = nullptr, .stream = stream.get(), .arena = nullptr, .pool = {}};
     EXPECT_TRUE(rig->node->adopt(net::make_socket_stream(std::move(far))).has_value());
     client.raw = std::make_unique<RawClient>(*rig->loop, std::move(stream), false, asks);
     const net::Received answer = client.raw->call(wire::frame({}, wire::Hello{.features = asks, .name = "test"}));
@@ -84,9 +90,14 @@ class SessionMemoryTest : public testing::Test {
     EXPECT_TRUE(answer.header.status == Code::kOk && reply.has_value());
     if (!reply) return client;
     client.features = reply->features.value_or(0);
+    if ((client.features & kPool) != 0) take_pool(client);
     if ((client.features & kArena) != 0) take_arena(client);
     if ((client.features & kRings) != 0) take_rings(client);
     return client;
+  }
+  static void take_pool(Known& client) {
+    EXPECT_EQ(client.raw->next().header.opcode, wire::Opcode::kMemory);
+    client.pool = client.raw->peer().connection->take_descriptor();
   }
   static void take_arena(Known& client) {
     const net::Received given = client.raw->next();
@@ -235,6 +246,59 @@ TEST_F(SessionMemoryTest, AreForThoseWhoAskAndCouldBeToldAndCanCarryThem) {
   EXPECT_EQ(wire::decode<wire::AuthReply>(said.header, said.meta)->features, 0U);
 }
 
+TEST_F(SessionMemoryTest, ThePoolIsLentToWhoIsAllowedItAndMayRead) {
+  start(credential(1, "a", "read,write,pool") + credential(2, "b", "read,write") + credential(3, "a", "write,pool"));
+  std::uint64_t features = 0;
+  const Known stays_outside = stranger(kEverything, &features);
+  EXPECT_EQ(features, kLater);
+  const Known a = enter_as(1, "a"), b = enter_as(2, "b");
+  EXPECT_EQ(a.features, kRings | kArena | kPool);
+  EXPECT_EQ(b.features, kRings | kArena);
+  EXPECT_EQ(enter(3).features, kArena);
+  ASSERT_EQ(put(a, 1).header.status, Code::kOk);
+  ASSERT_EQ(put(b, 1).header.status, Code::kOk);
+  a.raw->send(Records::get(a.raw->new_id(), a.ns, 1, 1));
+  const net::Received where = a.next();
+  ASSERT_EQ(where.header.opcode, wire::Opcode::kGetView);
+  const auto view = wire::decode<wire::GetView>(where.header, where.meta);
+  ASSERT_TRUE(view.has_value());
+  const auto memory = net::SharedMemory::map(io::PrivateFd(io::UniqueFd(::dup(a.pool.get()))), kPoolBytes);
+  ASSERT_TRUE(memory.has_value());
+  EXPECT_TRUE(std::ranges::equal((*memory)->bytes().subspan(view->offsets[0], records.slab_bytes()),
+                                 records.slab(1, where.header.layer_first)));
+  EXPECT_TRUE(gets(b, 1));
+  EXPECT_EQ(rig->stat("node", "gets_lent"), 1U);
+}
+
+TEST_F(SessionMemoryTest, WhoIsNotAllowedThePoolAnyMoreIsEnded) {
+  const std::string other = credential(2, "b", "read,pool"), changed[] = {"read,write", "write,pool"};
+  for (const std::string& rights : changed) {
+    start(credential(1, "a", "read,write,pool") + other);
+    const Known a = enter_as(1, "a"), b = enter_as(2, "b");
+    ASSERT_EQ(a.features & b.features & kPool, kPool);
+    rig->node->set_authority(credentials(credential(1, "a", rights) + other));
+    EXPECT_TRUE(a.raw->ended());
+    EXPECT_FALSE(finds(b, 1)) << "and nobody else";
+    EXPECT_EQ(enter(1).features & kPool, 0U);
+  }
+}
+
+// A pool that was not made for sharing cannot be shared later.
+TEST_F(SessionMemoryTest, ARightToThePoolCountsFromTheNextStartOnWhereItIsNew) {
+  const std::string text = credential(1, "a", "read,write,pool");
+  start();
+  rig->node->set_authority(credentials(text));
+  EXPECT_EQ(rig->log.count("next start"), 0U) << "nobody could come by a unix socket";
+  NodeOptions options = test_options();
+  const std::string socket = testing::TempDir() + "kvd_pool_" + std::to_string(::getpid());
+  options.listen = {"unix://" + socket};
+  start(everybody(), options);
+  rig->node->set_authority(credentials(text));
+  EXPECT_EQ(rig->log.count("lent the pool from the depot's next start on"), 1U);
+  EXPECT_EQ(enter(1).features, kRings | kArena);
+  ::unlink((socket + ".lock").c_str());
+}
+
 TEST_F(SessionMemoryTest, CanBeSwitchedOff) {
   NodeOptions options = test_options();
   options.rings = false;
@@ -245,8 +309,10 @@ TEST_F(SessionMemoryTest, CanBeSwitchedOff) {
   EXPECT_EQ(enter(1).features, 0U);
   options = test_options();
   options.shared_memory = false;
-  start(everybody(), options);
+  start(credential(1, "a", "read,write,pool"), options);
   EXPECT_EQ(enter(1).features, 0U);
+  rig->node->set_authority(credentials(credential(1, "a", "read,write,pool")));
+  EXPECT_EQ(rig->log.count("next start"), 0U);
 }
 
 TEST_F(SessionMemoryTest, EachHasWhatItsRightsAreFor) {
