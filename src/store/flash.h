@@ -130,7 +130,12 @@ struct Flash {
   }
   // Some device may hold what nobody knows of.
   [[nodiscard]] bool something_unknown() const noexcept {
-    return std::ranges::any_of(devices, [](const auto& device) { return device->doubtful > 0; });
+    return std::ranges::any_of(devices, [](const auto& device) { return device->unknown || device->doubtful > 0; });
+  }
+  // Something is still where recovery could not read it.
+  [[nodiscard]] bool something_unread() const noexcept {
+    return std::ranges::any_of(partly_read,
+                               [this](const auto& at) { return segments.holds(at.segment, at.generation); });
   }
   // Some device that is on has segments of which nobody knows what a later start will find there.
   [[nodiscard]] bool in_doubt() const noexcept {
@@ -165,6 +170,8 @@ struct Flash {
   bool doubts_end = false;
   // Of which recovery could not read all. A later opening may: removals and replacements name them.
   std::vector<ReplacedPlace> partly_read;
+  // Something was removed that no tombstone can name (Demoter::end_doubts): it may come back from there.
+  bool unnamed_removed = false;
 
  private:
   [[nodiscard]] std::optional<Found> there(const std::optional<Found>& copy) const noexcept {

@@ -86,6 +86,7 @@ class FlashDevice {
   Strays strays;
   FlashHealth health;
   bool recovered = false;  // recovery has ended
+  bool unknown = false;    // it went off before that: what it holds was not read, and may be found at the next start
   bool unlisted = false;   // some segment is not what a table of uses can tell of it
   // Segments whose headers could not be read at the start (kDoubtful) and have no new ones yet: see Flash::doubts_end.
   std::uint32_t doubtful = 0;

@@ -153,12 +153,15 @@ void Recovery::take(const Use& use, const Result<Footer*>& listed) {
   Result<Footer> other = listed ? Result<Footer>(fail(Code::kNotFound, "")) : read_footer(use);
   bool has_footer = listed.has_value() || other.has_value();
   if (!has_footer) {
+    const bool hidden = other.error().code == Code::kIo;  // a footer, which a later start may read
     Scan found;
     other = scan(use, found);
-    const bool empty = !found.cut_short && !found.left_out() && other->content.descriptors.empty();
     if (found.cut_short) leave_for_later(use, other->trailer.data_pages);
+    const bool unread = found.cut_short || hidden || found.unreadable > 0;
+    const bool empty = !unread && other->content.descriptors.empty();
     has_footer = !found.cut_short && !empty && write_footer(use, *other);
-    if (!found.cut_short && !has_footer && found.left_out())
+    // What is left out of a footer is there again where that is lost with power, or cannot be read.
+    if (found.cut_short || found.unreadable > 0 || (!has_footer && (hidden || found.damaged > 0)))
       flash_.partly_read.push_back({use.segment, use.generation});
     tell_left_out(use, found, has_footer);
     if (empty) return flash_.segments.unread(use.segment, false);  // begun, never used
@@ -329,14 +332,13 @@ Footer Recovery::scan(const Use& use, Scan& found) {
 // From this page on it could not be read, and it may be readable at a later opening.
 void Recovery::leave_for_later(const Use& use, std::uint32_t page) {
   ++report_.dropped;
-  flash_.partly_read.push_back({use.segment, use.generation});
   flash_.log.warn(fmt::format(
       "store: segment {} cannot be read from page {} on: what lies there is missed, and looked for at the next start",
       use.segment, page));
 }
 
 void Recovery::tell_left_out(const Use& use, const Scan& found, bool for_good) const {
-  if (!found.left_out()) return;
+  if (found.unreadable + found.damaged == 0) return;
   flash_.log.warn(fmt::format(
       "store: segment {}: {} records that could not be read twice, and {} that are damaged, are missed{}", use.segment,
       found.unreadable, found.damaged, for_good ? " for good: the footer that is written now leaves them out" : ""));

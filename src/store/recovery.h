@@ -109,7 +109,6 @@ class Recovery {
     std::vector<Descriptor> good;               // of these, what verifies
     bool cut_short = false;                     // they could not be read to their end
     std::uint32_t unreadable = 0, damaged = 0;  // records that are left out
-    [[nodiscard]] bool left_out() const noexcept { return unreadable + damaged > 0; }
   };
   Footer scan(const Use& use, Scan& found);
   void leave_for_later(const Use& use, std::uint32_t page);

@@ -305,6 +305,8 @@ TEST_F(StoreDevicesTest, WhatADeviceHasThatWentOffWhileItWasReadMayComeBack) {
   open();
   EXPECT_EQ(kit_.stats().tier_outages.value(), 1u);
   EXPECT_EQ(kit_.stats().tier_off.value(), 0u);
+  EXPECT_FALSE(kit_.store->remove(kit_.ns, id_of(503, 1))) << "of a group that nobody knows";
+  EXPECT_EQ(await_removals(), Code::kIo);
   EXPECT_TRUE(kit_.put(500, 1, AckLevel::kSynced));
   const Status replaced = kit_.replace(501, 2, AckLevel::kWritten);
   EXPECT_TRUE(!replaced && replaced.error().code == Code::kIo);

@@ -496,9 +496,10 @@ void StoreImpl::forget_record(PoolRecord& record) {
 }
 
 bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
-  KVD_CHECK(!recovering());                           // what is read later could bring it back
-  if (tier_ != nullptr) tier_->demoter.end_doubts();  // there may be groups that this opening does not know
-  if (group_of(ns, id.group) == nullptr) return false;
+  KVD_CHECK(!recovering());  // what is read later could bring it back
+  const bool named = group_of(ns, id.group) != nullptr;
+  if (tier_ != nullptr) tier_->demoter.end_doubts(named);
+  if (!named) return false;
   const RecordKey key = namespaces_->key_of(ns, id);
   bool present = false;
   if (PoolRecord* record = pool_->find(key)) {

@@ -326,6 +326,7 @@ Status StoreImpl::begin_writing(const std::vector<std::uint32_t>& surplus, std::
   recovering_ = false;
   for (const auto& log : tier_->logs) {
     log->device.recovered = true;
+    log->device.unknown = !log->device.health.on();
     log->device.health.may_probe(true);
   }
   namespaces_->set_reading(false);
