@@ -279,7 +279,8 @@ Status NodeImpl::bind(std::string& why) {
     if (Status bound = bind_one(text, listeners_, why); !bound) return bound;
     addresses_.push_back(listeners_.back()->address().text());
     const net::Listener& bound = *listeners_.back();
-    if (lends() && !bound.is_unix() && !bound.address().tls) bind_local_socket(bound);
+    const bool open = options_.authority == nullptr;  // 0011: also those who may see the pool do not come by it
+    if (open && gives_memory() && !bound.is_unix() && !bound.address().tls) bind_local_socket(bound);
   }
   for (const std::string& text : options_.resp)
     if (Status bound = bind_one(text, resp_listeners_, why); !bound) return bound;

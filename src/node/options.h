@@ -99,7 +99,7 @@ struct NodeOptions {
   std::string http;                          // HOST:PORT of /metrics and /healthz; empty = off
   std::uint64_t shape_read_bytes_per_s = 0;  // slows GET payload down to this on purpose; 0 = off
   // Clients of this host and user are given memory: the pool to read from, and rings and arenas of their own. Not when
-  // reads are slowed down, and the pool not where there are credentials: it shows everybody's records.
+  // reads are slowed down, and where there are credentials the pool only to whom they allow it.
   bool shared_memory = true;
   bool rings = true;                                 // rings are among it
   Duration spin = std::chrono::microseconds(50);     // that the loop looks for more before it sleeps; 0 = not

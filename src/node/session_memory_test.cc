@@ -283,6 +283,14 @@ TEST_F(SessionMemoryTest, WhoIsNotAllowedThePoolAnyMoreIsEnded) {
   }
 }
 
+TEST_F(SessionMemoryTest, NobodyListensBesideAPortAlsoWhereThePoolIsLent) {
+  NodeOptions options = test_options();
+  options.listen = {"tcp://127.0.0.1:0"};
+  start(credential(1, "a", "read,pool"), options);
+  EXPECT_EQ(rig->connect_local(0), nullptr);
+  EXPECT_EQ(enter(1).features, kRings | kPool);
+}
+
 // A pool that was not made for sharing cannot be shared later.
 TEST_F(SessionMemoryTest, ARightToThePoolCountsFromTheNextStartOnWhereItIsNew) {
   const std::string text = credential(1, "a", "read,write,pool");
