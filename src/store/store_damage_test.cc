@@ -477,10 +477,7 @@ TEST_F(LeftOutTest, WhatIsRemovedWhereNothingElseLayStaysAway) {
   kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kHeadBytes + (place - kHeadBytes) / bytes * bytes, kPageBytes);
   open();
   EXPECT_FALSE(kit_.remove(1)) << "it is not known";
-  std::optional<Code> code;
-  kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
-  ASSERT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, Millis(100)));
-  EXPECT_EQ(code, Code::kOk);
+  ASSERT_EQ(kit_.await_removals(Millis(100)), Code::kOk);
   kit_.drive().mend();
   kit_.kill();
   open();
@@ -529,10 +526,7 @@ TEST_F(PartlyReadTest, WhatIsRemovedOrReplacedMeanwhileStaysAway) {
   wear_out(3);
   open();
   EXPECT_FALSE(kit_.remove(3)) << "it is not known";
-  std::optional<Code> code;
-  kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
-  EXPECT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, Millis(100)));
-  EXPECT_EQ(code, Code::kOk);
+  EXPECT_EQ(kit_.await_removals(Millis(100)), Code::kOk);
   ASSERT_TRUE(kit_.replace(4, 2, AckLevel::kWritten));
   EXPECT_TRUE(kit_.remove(4));
   kit_.loop.run_for(Millis(200));
@@ -546,19 +540,13 @@ TEST_F(PartlyReadTest, WhatIsRemovedOfAGroupThatNobodyKnowsMayComeBackAndIsNotAc
   fill();
   wear_out(3);
   open();
-  const auto removed = [&] {
-    std::optional<Code> code;
-    kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
-    EXPECT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, Millis(100)));
-    return code;
-  };
   EXPECT_TRUE(kit_.remove(2));
-  EXPECT_EQ(removed(), Code::kOk);
+  EXPECT_EQ(kit_.await_removals(Millis(100)), Code::kOk);
   EXPECT_FALSE(kit_.store->remove(kit_.ns, id_of(4, 1)));
-  EXPECT_EQ(removed(), Code::kIo);
+  EXPECT_EQ(kit_.await_removals(Millis(100)), Code::kIo);
   mend_and_reopen();
   EXPECT_FALSE(kit_.store->remove(kit_.ns, id_of(4, 1)));
-  EXPECT_EQ(removed(), Code::kOk) << "all of it is read now";
+  EXPECT_EQ(kit_.await_removals(Millis(100)), Code::kOk) << "all of it is read now";
 }
 
 TEST_F(PartlyReadTest, ASegmentOfWhichNothingCanBeReadIsNotFree) {

@@ -57,12 +57,7 @@ class StoreDevicesTest : public ::testing::Test {
     kit_.loop.run_until([&] { return code.has_value(); }, seconds(1));
     return code;
   }
-  std::optional<Code> await_removals() {
-    std::optional<Code>& code = codes_.emplace_back();
-    kit_.store->await_removals([&code](Status status) { code = status ? Code::kOk : status.error().code; });
-    kit_.loop.run_until([&] { return code.has_value(); }, seconds(1));
-    return code;
-  }
+  std::optional<Code> await_removals() { return kit_.await_removals(seconds(1)); }
 
   std::deque<std::optional<Code>> codes_;  // answers, which may come later than they are waited for
   StoreKit kit_;

@@ -42,10 +42,7 @@ class FlashTest : public ::testing::Test {
   }
   void remove(std::uint64_t number) {
     EXPECT_TRUE(kit_.remove(number));
-    std::optional<Code> code;
-    kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
-    ASSERT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, Millis(100)));
-    EXPECT_EQ(code, Code::kOk);
+    ASSERT_EQ(kit_.await_removals(Millis(100)), Code::kOk);
   }
 
   StoreKit kit_;
@@ -346,10 +343,7 @@ TEST_F(FlashTest, ARecordOfAFailedFrameThatIsOnTheDiskStaysRemoved) {
       EXPECT_EQ(code, Code::kOk);
     }
     EXPECT_TRUE(kit.remove(1));
-    std::optional<Code> removal;
-    kit.store->await_removals([&](Status status) { removal = status ? Code::kOk : status.error().code; });
-    ASSERT_TRUE(kit.loop.run_until([&] { return removal.has_value(); }, Millis(100)));
-    EXPECT_EQ(removal, Code::kOk);
+    ASSERT_EQ(kit.await_removals(Millis(100)), Code::kOk);
     kit.kill();
     ASSERT_TRUE(kit.open()) << kit.why;
     EXPECT_EQ(kit.lookup(1), Tier::kNone);

@@ -59,12 +59,7 @@ class OutageTest : public ::testing::Test {
     EXPECT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, minutes(1)));
     return *code;
   }
-  Code await_removals() {
-    std::optional<Code> code;
-    kit_.store->await_removals([&](Status s) { code = s ? Code::kOk : s.error().code; });
-    EXPECT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, minutes(1)));
-    return *code;
-  }
+  std::optional<Code> await_removals() { return kit_.await_removals(minutes(1)); }
   // Though it leaves the pool, the device comes back, and the machine starts again.
   void expect_gone_for_good(std::uint64_t n) {
     fill_pool();

@@ -43,16 +43,9 @@ TEST_F(RemovalTest, AnAwaitedRemovalSurvivesAKillThatComesAtOnce) {
   open();
   ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
   EXPECT_TRUE(kit_.remove(1));
-  std::optional<Code> code;
-  const auto await = [&] {
-    code.reset();
-    kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
-    return kit_.loop.run_until([&] { return code.has_value(); }, Millis(10));  // does not wait for an idle store
-  };
-  EXPECT_TRUE(await());
-  EXPECT_EQ(code, Code::kOk);
+  EXPECT_EQ(kit_.await_removals(Millis(10)), Code::kOk) << "does not wait for an idle store";
   EXPECT_EQ(kit_.stats().tombstones.value(), 1u);
-  EXPECT_TRUE(await()) << "nothing is left to write";
+  EXPECT_EQ(kit_.await_removals(Millis(10)), Code::kOk) << "nothing is left to write";
   EXPECT_EQ(kit_.stats().tombstones.value(), 1u);
   kit_.kill();
   open();

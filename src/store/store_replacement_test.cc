@@ -179,10 +179,7 @@ TEST_F(ReplacementTest, ARemovalEndsAllOfThem) {
   ASSERT_TRUE(kit_.replace(0, 3, AckLevel::kPooled));
   EXPECT_TRUE(kit_.remove(0));
   EXPECT_EQ(kit_.get(0), 0u);
-  std::optional<Code> code;
-  kit_.store->await_removals([&](Status status) { code = status ? Code::kOk : status.error().code; });
-  EXPECT_TRUE(kit_.loop.run_until([&] { return code.has_value(); }, Millis(20)));
-  EXPECT_EQ(code, Code::kOk);
+  EXPECT_EQ(kit_.await_removals(Millis(20)), Code::kOk);
   crash();
   EXPECT_EQ(kit_.get(0), 0u);
   ASSERT_TRUE(kit_.replace(0, 4, AckLevel::kWritten));

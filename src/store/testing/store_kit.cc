@@ -159,6 +159,13 @@ std::optional<std::uint64_t> StoreKit::find_on_drive(std::uint64_t number, std::
   return static_cast<std::uint64_t>(static_cast<const std::byte*>(found) - all.data());
 }
 
+std::optional<Code> StoreKit::await_removals(Duration limit) {
+  const auto code = std::make_shared<std::optional<Code>>();  // the answer may come when nobody waits any more
+  store->await_removals([code](const Status& status) { *code = status ? Code::kOk : status.error().code; });
+  loop.run_until([&] { return code->has_value(); }, limit);
+  return *code;
+}
+
 void StoreKit::start_put(std::uint64_t number, std::optional<Code>& code, AckLevel level) {
   auto put = store->begin_put(ns, id_of(number), foreign_of(number));
   KVD_CHECK(put && *put);

@@ -78,6 +78,8 @@ class StoreKit {
   // Turns over one bit of a record's image in the pool, in slab `layer`. False when it is not there.
   bool flip_in_pool(std::uint64_t number, std::uint16_t layer);
   bool remove(std::uint64_t number) { return store->remove(ns, id_of(number)); }
+  // What is answered to who waits for all removals so far; nothing: no answer within `limit`, and none is told later.
+  std::optional<Code> await_removals(Duration limit);
   [[nodiscard]] Tier lookup(std::uint64_t number) const { return store->lookup(ns, id_of(number)); }
   // Time passes until everything dirty is on flash (idle demotion).
   void settle();
