@@ -105,7 +105,7 @@ class Parser {
             {"rights", [this, &identity](std::string_view value) {
                const Result<Rights> rights = parse_rights(value);
                if (rights) identity.rights = *rights;
-               return rights || complain("'" + printable(value) + "' is not some of read,write,admin,pool");
+               return rights || complain("'" + printable(value) + "' is " + rights.error().what);
              }}};
   }
 
