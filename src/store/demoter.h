@@ -63,9 +63,8 @@ class Demoter {
   void acknowledge(const RecordKey& key, const FlashPlace& place, AckLevel level,
                    std::move_only_function<void(Status)> on_ack);
 
-  // Something is being removed or replaced: Flash::doubts_end. Not `named`: of a group that this opening does not know,
-  // as what tells of it may not have been read.
-  void end_doubts(bool named = true);
+  // Something is being removed or replaced: Flash::doubts_end.
+  void end_doubts();
   // See Store.
   void await_removals(std::move_only_function<void(Status)> on_ack);
 

@@ -57,8 +57,7 @@ bool Demoter::older_elsewhere(std::uint64_t hash, const FlashPlace& place) const
   });
 }
 
-void Demoter::end_doubts(bool named) {
-  flash_.unnamed_removed = flash_.unnamed_removed || (!named && flash_.something_unread());
+void Demoter::end_doubts() {
   flash_.doubts_end = true;
   if (flash_.in_doubt()) kick();
 }
@@ -72,13 +71,13 @@ void Demoter::await_removals(std::move_only_function<void(Status)> on_ack) {
 
 // Of what a device that is off holds, and of what it may hold and nobody has read, the next start may find something.
 Demoter::Removals Demoter::removals_before(std::uint64_t put_seq) const {
-  if (!flash_.on() || (flash_.unnamed_removed && flash_.something_unread())) return Removals::kLost;
+  if (!flash_.on()) return Removals::kLost;
   bool waiting = false;
   for (const auto& log : logs_) {
     const FlashDevice& device = log->device;
     if (device.unknown) return Removals::kLost;
-    const bool doubtful = flash_.doubts_end && device.doubtful > 0;
-    if (!doubtful && device.tombstones.written_before(put_seq)) continue;
+    const bool in_doubt = flash_.doubts_end && device.in_doubt();
+    if (!in_doubt && device.tombstones.written_before(put_seq)) continue;
     if (!device.health.on()) return Removals::kLost;
     waiting = true;
   }

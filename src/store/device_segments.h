@@ -43,8 +43,6 @@ class DeviceSegments {
   // The sealed segment to give up next becomes kEvicting; empty when there is none. `avoid_readers`: prefers one that
   // nobody reads.
   std::optional<std::uint32_t> start_eviction(bool avoid_readers);
-  // The first of the sealed segments, in the order in which they would be given up, for which `is` holds.
-  [[nodiscard]] std::optional<std::uint32_t> first_victim(const std::function<bool(std::uint32_t)>& is) const;
   // A chosen segment, which must be kSealed, becomes kEvicting.
   void start_eviction_of(std::uint32_t segment);
   // A segment of this state, kFree or kDoubtful, becomes kPreparing; empty when there is none.
@@ -84,6 +82,8 @@ class DeviceSegments {
   [[nodiscard]] bool counts_agree() const noexcept;
 
  private:
+  // The first of the sealed segments, in the order in which they would be given up, for which `is` holds.
+  [[nodiscard]] std::optional<std::uint32_t> first_victim(const std::function<bool(std::uint32_t)>& is) const;
   [[nodiscard]] std::optional<std::uint32_t> victim() const { return numbered(policy_->victim()); }
   // The store's number.
   [[nodiscard]] std::optional<std::uint32_t> numbered(std::optional<std::uint32_t> local) const noexcept {

@@ -65,11 +65,8 @@ void Evictor::maintain() {
   };
   while (device_.health.on() && tasks_.size() < kTasksMax &&
          device_.segments.ready_count() + unblocked() < kReadyWanted)
-    if (!give_up_one()) break;
-  if (device_.health.on() && stuck())
-    if (const auto victim =
-            device_.segments.first_victim([&](auto s) { return !device_.tombstones.holds_for_others(s); }))
-      evict(*victim);
+    if (!give_up_one(true)) break;
+  if (device_.health.on() && stuck()) free_one();
   flash_.update_gauges();
 }
 
@@ -116,6 +113,7 @@ void Evictor::prepare_free() {
     const bool doubtful = !free;
     if (doubtful) free = device_.segments.start_preparing(SegmentState::kDoubtful);
     if (!free) return;
+    flash_.doubts_end = flash_.doubts_end || doubtful;  // it may have held what is newer than something in the others
     Task& task = add_task(*free, false);
     task.doubtful = doubtful;
     prepare(task);
@@ -123,7 +121,8 @@ void Evictor::prepare_free() {
 }
 
 void Evictor::end_doubts() {
-  if (!flash_.doubts_end || device_.doubtful == 0 || !device_.health.on()) return;
+  if (!flash_.doubts_end || !device_.in_doubt() || !device_.health.on()) return;
+  end_half_known();
   auto ending = std::ranges::count(tasks_, SegmentState::kFree, [](const auto& task) { return task->becomes; });
   for (; ending < static_cast<std::ptrdiff_t>(kTasksMax); ++ending) {
     const auto segment = device_.segments.start_preparing(SegmentState::kDoubtful);
@@ -135,24 +134,60 @@ void Evictor::end_doubts() {
   }
 }
 
+void Evictor::end_half_known() {
+  for (auto ending = std::ranges::count(tasks_, true, &Task::half_known);
+       ending < static_cast<std::ptrdiff_t>(kTasksMax); ++ending) {
+    const auto segment = half_known_sealed();
+    if (!segment) return;
+    evict(*segment);
+  }
+}
+
+std::optional<std::uint32_t> Evictor::half_known_sealed() const {
+  const auto next = std::ranges::find_if(
+      device_.half_known, [this](auto s) { return flash_.segments.at(s).state == SegmentState::kSealed; });
+  return next == device_.half_known.end() ? std::nullopt : std::optional(*next);
+}
+
 // Whether all that is being given up waits for tombstones to be carried, and there is nowhere to carry them: a crash
 // while the last ready segment took such copies leaves that. Recovery sees to it that some segment has none to carry.
 bool Evictor::stuck() const {
   const DeviceSegments& segments = device_.segments;
-  return !flash_.in_doubt() && !tasks_.empty() && segments.ready_count() == 0 &&
-         segments.count_in(SegmentState::kOpen) == 0 && segments.count_in(SegmentState::kSealing) == 0 &&
-         std::ranges::all_of(tasks_, [](const auto& task) { return task->step == Task::Step::kTombstones; });
+  return !flash_.headers_in_doubt() && segments.ready_count() == 0 && segments.count_in(SegmentState::kOpen) == 0 &&
+         segments.count_in(SegmentState::kSealing) == 0 &&
+         std::ranges::all_of(tasks_, [](const auto& task) { return task->step == Task::Step::kTombstones; }) &&
+         device_.tombstones.pending();
 }
 
-bool Evictor::give_up_one() {
-  const auto victim = device_.segments.start_eviction(true);
+// What was begun first of all that tells of nothing else: it does not even wait for what is half known, on its device
+// or on others, which may wait for it.
+void Evictor::free_one() {
+  std::optional<std::uint32_t> first;
+  const auto consider = [&](std::uint32_t segment) {
+    if (!first || flash_.segments.at(segment).generation < flash_.segments.at(*first).generation) first = segment;
+  };
+  for (const auto& task : tasks_)
+    if (!has_to_keep(*task)) consider(task->segment);
+  for (std::uint32_t s = device_.segments.first(); s < device_.segments.end(); ++s)
+    if (flash_.segments.at(s).state == SegmentState::kSealed && !device_.tombstones.holds_for_others(s)) consider(s);
+  if (!first) return;
+  if (flash_.segments.at(*first).state == SegmentState::kSealed) return evict_first(*first);
+  Task& task = **std::ranges::find(tasks_, *first, &Task::segment);
+  task.goes_first = true;
+  check_tombstones(task);
+}
+
+// What is half known goes before all else: that would have to wait for it.
+bool Evictor::give_up_one(bool avoid_readers) {
+  auto victim = half_known_sealed();
+  if (victim) device_.segments.start_eviction_of(*victim);
+  if (!victim) victim = device_.segments.start_eviction(avoid_readers);
   if (victim) begin(*victim);
   return victim.has_value();
 }
 
 void Evictor::make_index_room() {
-  if (!device_.health.on() || tasks_.size() >= kTasksMax) return;
-  if (const auto victim = device_.segments.start_eviction(false)) begin(*victim);
+  if (device_.health.on() && tasks_.size() < kTasksMax) give_up_one(false);
 }
 
 bool Evictor::make_index_room_now() {
@@ -169,11 +204,17 @@ void Evictor::evict(std::uint32_t segment, bool retire) {
   if (retire) task.becomes = SegmentState::kRetired;
 }
 
+void Evictor::evict_first(std::uint32_t segment) {
+  device_.segments.start_eviction_of(segment);
+  begin(segment).goes_first = true;
+}
+
 // Of a segment that is kEvicting since just now.
 Evictor::Task& Evictor::begin(std::uint32_t segment) {
   flash_.stats.segments_evicted.add();
   flash_.usage.forget(segment);
   Task& task = add_task(segment, true);
+  task.half_known = std::ranges::find(device_.half_known, segment) != device_.half_known.end();
   read_footer(task, footer_tail());
   if (on_give_up_) on_give_up_(segment);
   return task;
@@ -182,7 +223,8 @@ Evictor::Task& Evictor::begin(std::uint32_t segment) {
 std::vector<std::uint32_t> Evictor::removed_from(std::uint64_t hash) {
   std::vector<std::uint32_t> segments;
   for (const auto& task : tasks_) {
-    if (!task->evicts || (task->content_known && !std::ranges::binary_search(task->content, hash))) continue;
+    if (!task->evicts || task->half_known) continue;  // removals wait for the end of these
+    if (task->content_known && !std::ranges::binary_search(task->content, hash)) continue;
     if (task->removed.contains(hash)) continue;
     if (!task->content_known && task->removed.size() >= flash_.segment_pages()) {
       device_.tombstones.await_end(task->segment, flash_.put_seq_next++);
@@ -203,7 +245,7 @@ Evictor::Task& Evictor::add_task(std::uint32_t segment, bool evicts) {
   Task& task = *tasks_.back();
   task.segment = segment;
   task.evicts = evicts;
-  task.content_known = task.doubtful = false;
+  task.content_known = task.doubtful = task.half_known = task.goes_first = false;
   task.becomes = SegmentState::kReady;
   task.content.clear();
   task.removed.clear();
@@ -304,9 +346,7 @@ void Evictor::index_clean(Task& task) {
   device_.tombstones.carry_from(task.segment);
   for (const auto& device : flash_.devices) device->tombstones.hurry(task.segment);
   flash_.doubts_end = true;
-  const bool waits =
-      device_.tombstones.carried(task.segment) > 0 || flash_.tells_others(task.segment) || flash_.in_doubt();
-  if (waits && on_progress_) on_progress_();
+  if ((has_to_keep(task) || flash_.in_doubt()) && on_progress_) on_progress_();
   check_tombstones(task);
 }
 
@@ -315,9 +355,23 @@ void Evictor::tombstones_durable() {
     if (tasks_[i]->step == Task::Step::kTombstones) check_tombstones(*tasks_[i]);
 }
 
+// Tombstones of which only it tells are not durable elsewhere.
+bool Evictor::has_to_keep(const Task& task) const {
+  return device_.tombstones.carried(task.segment) > 0 || flash_.tells_others(task.segment);
+}
+
+// Whether something that is half known has to go before it: all there is or, where it is so itself, what was begun
+// before it. (Of two that were begun at once the higher generation may have been used first.)
+bool Evictor::is_behind_half_known(const Task& task) const {
+  return !task.goes_first && std::ranges::any_of(flash_.devices, [&](const auto& device) {
+    if (!device->health.on() || device->half_known.empty()) return false;
+    const auto generation = [this](std::uint32_t segment) { return flash_.segments.at(segment).generation; };
+    return !task.half_known || generation(device->half_known.front()) < generation(task.segment);
+  });
+}
+
 void Evictor::check_tombstones(Task& task) {
-  if (flash_.in_doubt()) return;
-  if (device_.tombstones.carried(task.segment) > 0 || flash_.tells_others(task.segment)) return;
+  if (flash_.headers_in_doubt() || is_behind_half_known(task) || has_to_keep(task)) return;
   task.step = Task::Step::kReaders;
   check_readers(task);
 }
@@ -412,6 +466,7 @@ void Evictor::finish(Task& task) {
   device_.strays.forget(task.segment);
   flash_.release_namespaces(task.segment);
   if (std::exchange(task.doubtful, false)) --device_.doubtful;
+  if (std::exchange(task.half_known, false)) std::erase(device_.half_known, task.segment);
   if (task.becomes == SegmentState::kReady) {
     device_.segments.ready(task.segment, task.new_generation, task.unopened);
   } else {
@@ -436,7 +491,7 @@ void Evictor::retry(Task& task) {
   if (!device_.health.on()) return;                      // see resume()
   flash_.log.warn(fmt::format("store: segment {} could not be prepared; trying again", task.segment));
   const bool waited_for = device_.tombstones.awaits_end(task.segment) ||
-                          (task.doubtful && flash_.doubts_end);  // nobody's removal may hang on it
+                          ((task.doubtful || task.half_known) && flash_.doubts_end);  // nobody's removal may hang on it
   ++task.failures;
   if (!retry_.armed()) ++failures_;  // once for all that fail until the next try
   if (failures_ >= kFailuresMax || (waited_for && task.failures >= kFailuresMax))

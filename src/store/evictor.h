@@ -7,15 +7,17 @@
 // device is told that what the segment held is not needed, one piece at a time, until it fails at one. Only then may
 // frames overwrite it. A segment that never held anything needs (5) only.
 //
-// A segment whose header could not be read at the start may hold an older copy of anything. It is left alone, so that
-// the next start can find what it holds, until something is removed, replaced or given up: then all such segments get
-// new headers, and (5) of what is given up waits for these, as it may be all that tells of older copies there. They are
-// also made ready, before anything is given up, where no other segment is free. Belongs to the store's loop.
+// A segment whose header could not be read at the start, or of which recovery has not taken all in, may hold an older
+// copy of anything. It is left alone, so that the next start can find what it holds, until something is removed,
+// replaced or given up: then all such segments get new headers, and (5) of what is given up waits for these, as it may
+// be all that tells of older copies there. Those without a header are also made ready, before anything is given up,
+// where no other segment is free. Belongs to the store's loop.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <unordered_set>
 #include <vector>
 
@@ -69,14 +71,16 @@ class Evictor {
   // The index has no place for a record: erases a segment's entries at once (a sweep, milliseconds). False when nothing
   // is left to give up.
   bool make_index_room_now();
-  // A sealed segment to give up as soon as may be, a few at a time: recovery had no room for its records.
+  // A sealed segment to give up as soon as may be, a few at a time.
   void give_up(std::uint32_t segment);
-  // Where Flash::doubts_end: overwrites headers that could not be read, a few at a time. Call until none is left.
+  // Where Flash::doubts_end: overwrites the headers of segments in doubt, a few at a time. Call until none is left.
   void end_doubts();
   // The device is back: goes on with what could not be done, and gives up what is doomed.
   void resume();
   // Gives up this segment, which must be sealed; `retire`: for good, its number is to disappear from the volume.
   void evict(std::uint32_t segment, bool retire = false);
+  // The same of one that waits for nothing that is half known, as nothing else may be able to go.
+  void evict_first(std::uint32_t segment);
   // A load has ended that read from `segment`; tombstones became durable.
   void reader_gone(std::uint32_t segment);
   void tombstones_durable();
@@ -99,6 +103,8 @@ class Evictor {
     std::unordered_set<std::uint64_t> removed;    // hashes for which removed_from() has named it
     SegmentState becomes = SegmentState::kReady;  // or kRetired, kFree: with the new header
     bool doubtful = false;                        // its header could not be read
+    bool half_known = false;                      // FlashDevice::half_known
+    bool goes_first = false;                      // evict_first()
     std::uint64_t new_generation = 0;
     std::uint64_t unopened = 0;  // in its header
     std::uint64_t sweep_at = 0;
@@ -114,7 +120,10 @@ class Evictor {
   void prepare_free();
   void give_up_spent();
   [[nodiscard]] bool stuck() const;
-  bool give_up_one();
+  void free_one();
+  void end_half_known();
+  [[nodiscard]] std::optional<std::uint32_t> half_known_sealed() const;
+  bool give_up_one(bool avoid_readers);
   Task& begin(std::uint32_t segment);
   void add_spare();
   Task& add_task(std::uint32_t segment, bool evicts);
@@ -129,6 +138,8 @@ class Evictor {
   std::uint64_t erase_some(const Task& task, std::uint64_t from, std::uint64_t buckets);
   void sweep();
   void index_clean(Task& task);
+  [[nodiscard]] bool has_to_keep(const Task& task) const;
+  [[nodiscard]] bool is_behind_half_known(const Task& task) const;
   void check_tombstones(Task& task);
   void check_readers(Task& task);
   void prepare(Task& task);

@@ -55,6 +55,13 @@ void Flash::leave(const RecordKey& key, std::uint32_t segment, std::uint32_t off
   device_of(segment).stats.records.sub(1);
 }
 
+void Flash::note_half_known(std::uint32_t segment) {
+  std::vector<std::uint32_t>& known = device_of(segment).half_known;
+  const auto generation = [this](std::uint32_t s) { return segments.at(s).generation; };
+  const auto at = std::ranges::lower_bound(known, generation(segment), {}, generation);
+  if (at == known.end() || *at != segment) known.insert(at, segment);
+}
+
 void Flash::hold_namespace(std::uint32_t segment, NamespaceHandle ns) {
   if (segment_namespaces_[segment].add(ns)) namespaces.hold(ns);
 }

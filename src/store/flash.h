@@ -130,17 +130,18 @@ struct Flash {
   }
   // Some device may hold what nobody knows of.
   [[nodiscard]] bool something_unknown() const noexcept {
-    return std::ranges::any_of(devices, [](const auto& device) { return device->unknown || device->doubtful > 0; });
+    return std::ranges::any_of(devices, [](const auto& device) { return device->unknown || device->in_doubt(); });
   }
-  // Something is still where recovery could not read it.
-  [[nodiscard]] bool something_unread() const noexcept {
-    return std::ranges::any_of(partly_read,
-                               [this](const auto& at) { return segments.holds(at.segment, at.generation); });
-  }
-  // Some device that is on has segments of which nobody knows what a later start will find there.
+  // Some device that is on has segments of which nobody knows what a later start will find there; and some of which it
+  // is not even known when they were begun.
   [[nodiscard]] bool in_doubt() const noexcept {
+    return std::ranges::any_of(devices, [](const auto& device) { return device->health.on() && device->in_doubt(); });
+  }
+  [[nodiscard]] bool headers_in_doubt() const noexcept {
     return std::ranges::any_of(devices, [](const auto& device) { return device->health.on() && device->doubtful > 0; });
   }
+  // Recovery has not taken in all that this segment may hold.
+  void note_half_known(std::uint32_t segment);
   // The highest number that a device has for this opening.
   [[nodiscard]] std::uint64_t boot_epoch() const noexcept {
     std::uint64_t highest = 0;
@@ -165,13 +166,9 @@ struct Flash {
   // Of the index, that Evictor looks at in a turn of the loop: 4 MiB, about 1 ms.
   std::uint64_t sweep_buckets = 64 << 10;
   // Something was removed, replaced or given up in this opening, so nothing older may be found at a later start: the
-  // headers of doubtful segments are overwritten (Evictor::end_doubts), before removals and replacements are answered
+  // headers of segments in doubt are overwritten (Evictor::end_doubts), before removals and replacements are answered
   // and before anything that was given up is overwritten.
   bool doubts_end = false;
-  // Of which recovery could not read all. A later opening may: removals and replacements name them.
-  std::vector<ReplacedPlace> partly_read;
-  // Something was removed that no tombstone can name (Demoter::end_doubts): it may come back from there.
-  bool unnamed_removed = false;
 
  private:
   [[nodiscard]] std::optional<Found> there(const std::optional<Found>& copy) const noexcept {

@@ -90,6 +90,11 @@ class FlashDevice {
   bool unlisted = false;   // some segment is not what a table of uses can tell of it
   // Segments whose headers could not be read at the start (kDoubtful) and have no new ones yet: see Flash::doubts_end.
   std::uint32_t doubtful = 0;
+  // Others of which a later start may find more than the index of this one has, the same: recovery could not read all
+  // of them, or did not take all in. The one that was begun first comes first.
+  std::vector<std::uint32_t> half_known;
+  // It may hold older copies of anything.
+  [[nodiscard]] bool in_doubt() const noexcept { return doubtful > 0 || !half_known.empty(); }
 
  private:
   // An operation that the device has: who it is reported to.

@@ -161,8 +161,7 @@ void Recovery::take(const Use& use, const Result<Footer*>& listed) {
     const bool empty = !unread && other->content.descriptors.empty();
     has_footer = !found.cut_short && !empty && write_footer(use, *other);
     // What is left out of a footer is there again where that is lost with power, or cannot be read.
-    if (found.cut_short || found.unreadable > 0 || (!has_footer && (hidden || found.damaged > 0)))
-      flash_.partly_read.push_back({use.segment, use.generation});
+    if (unread || (!has_footer && !empty && found.damaged > 0)) flash_.note_half_known(use.segment);
     tell_left_out(use, found, has_footer);
     if (empty) return flash_.segments.unread(use.segment, false);  // begun, never used
     ++report_.scanned;
@@ -185,11 +184,9 @@ void Recovery::known_above(std::uint64_t generation) {
 bool Recovery::finish() {
   sort_for_eviction(taken_);
   for (const auto& [use, absorbed] : taken_) {
-    // What was not read may be an older copy of something elsewhere: it must not stay longer than that.
-    const auto& partly = flash_.partly_read;
-    const bool cut_short = std::ranges::find(partly, use.segment, &ReplacedPlace::segment) != partly.end();
-    flash_.segments.seal(use.segment, use.refused || cut_short);
-    if (!absorbed) surplus_.push_back(use.segment);
+    flash_.segments.seal(use.segment);
+    if (!absorbed || use.refused) flash_.note_half_known(use.segment);
+    flash_.doubts_end = flash_.doubts_end || !absorbed;  // it is given up now
   }
   return apply_tombstones();
 }
@@ -333,7 +330,8 @@ Footer Recovery::scan(const Use& use, Scan& found) {
 void Recovery::leave_for_later(const Use& use, std::uint32_t page) {
   ++report_.dropped;
   flash_.log.warn(fmt::format(
-      "store: segment {} cannot be read from page {} on: what lies there is missed, and looked for at the next start",
+      "store: segment {} cannot be read from page {} on: what lies there is missed, and looked for at the next start "
+      "unless something is removed, replaced or given up before, with which all of the segment goes",
       use.segment, page));
 }
 
@@ -477,10 +475,9 @@ bool Recovery::insert(const Use& use, const Descriptor& d, const RecordKey& key)
       return set_aside(hash, {use.segment, use.generation}), true;
     }
     if (!*newer) {
-      const auto seq = seqs_.at(other->segment, other->offset);
-      if (seq && *seq > d.put_seq)
-        part_of(key).push_back({key, *seq, use.segment, use.generation, other->segment, segment.generation});
-      if (!seq) note_stray(hash, {use.segment, use.generation});
+      const auto seq = seqs_.at(other->segment, other->offset).value_or(d.put_seq + 1);  // it is no lower
+      if (seq > d.put_seq)
+        part_of(key).push_back({key, seq, use.segment, use.generation, other->segment, segment.generation});
       return true;
     }
     part_of(key).push_back({key, d.put_seq, other->segment, segment.generation, use.segment, use.generation});
@@ -492,8 +489,7 @@ bool Recovery::insert(const Use& use, const Descriptor& d, const RecordKey& key)
 
 // A copy that no index has.
 void Recovery::note_stray(std::uint64_t hash, const ReplacedPlace& place) {
-  if (flash_.device_of(place.segment).strays.add(hash, place)) return;
-  if (std::ranges::find(flash_.partly_read, place) == flash_.partly_read.end()) flash_.partly_read.push_back(place);
+  if (!flash_.device_of(place.segment).strays.add(hash, place)) flash_.note_half_known(place.segment);
 }
 
 void Recovery::set_aside(std::uint64_t hash, const ReplacedPlace& place) {
@@ -543,6 +539,8 @@ void Recovery::apply(Part& part) {
     if (!entry) continue;
     const auto newer = seqs_.newer(t.put_seq, entry->segment, entry->offset);
     if (newer && !*newer) continue;
+    // A removal of it would name its segment: what lies there and names another one is what it says itself, or older.
+    if (!newer && t.holder == entry->segment && t.segment != entry->segment) continue;
     const ReplacedPlace copy{entry->segment, flash_.segments.at(entry->segment).generation};
     ends(copy);
     if (!newer) note_stray(t.key.hash, copy);  // it may be newer than that

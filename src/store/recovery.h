@@ -63,7 +63,6 @@ class Recovery {
   // kIo only when the device answers nothing at all; kCancelled when it was stopped: it has written footers only.
   Result<RecoveryReport> run();
   // Segments with records that had no room in the index, or have a schema that does not count: to be given up first.
-  [[nodiscard]] const std::vector<std::uint32_t>& surplus() const noexcept { return surplus_; }
 
  private:
   struct Use {
@@ -143,7 +142,6 @@ class Recovery {
   std::vector<Part> tombstones_;             // so that each turn of the loop has a few
   PutSeqs seqs_;
   std::unordered_map<std::uint64_t, std::vector<ReplacedPlace>> untold_;  // copies of which nobody can tell the newest
-  std::vector<std::uint32_t> surplus_;
   // From the newest header of a device: segments as the store numbers them.
   struct Recent {
     std::uint64_t generation = 0;

@@ -214,10 +214,10 @@ TEST_F(DoubtTest, PutsTakeThemWhenNothingElseIsFree) {
   };
   while (kit_.stats().segments_free.value() > 2) put();
   EXPECT_EQ(doubtful(), kUnreadable);
-  while (doubtful() > 0) {
-    ASSERT_EQ(kit_.stats().segments_evicted.value(), 0u);
-    put();
-  }
+  while (doubtful() == kUnreadable) put();
+  kit_.loop.run_for(Millis(50));
+  EXPECT_EQ(doubtful(), 0u) << "the first one that goes may have held what is newer than in the others";
+  EXPECT_EQ(kit_.stats().segments_evicted.value(), 0u);
   while (kit_.stats().segments_evicted.value() == 0) put();
   EXPECT_GT(n, 1'000 + 5 * 20u);
 }

@@ -394,8 +394,6 @@ std::vector<ReplacedPlace> StoreImpl::take_unindexed(std::uint64_t hash) {
   for (const auto& log : tier_->logs)
     for (const std::uint32_t segment : log->evictor.removed_from(hash))
       places.push_back({segment, tier_->flash.segments.at(segment).generation});
-  for (const ReplacedPlace& place : tier_->flash.partly_read)
-    if (tier_->flash.segments.holds(place.segment, place.generation)) places.push_back(place);
   return places;
 }
 
@@ -497,9 +495,8 @@ void StoreImpl::forget_record(PoolRecord& record) {
 
 bool StoreImpl::remove(NamespaceHandle ns, const block::RecordId& id) {
   KVD_CHECK(!recovering());  // what is read later could bring it back
-  const bool named = group_of(ns, id.group) != nullptr;
-  if (tier_ != nullptr) tier_->demoter.end_doubts(named);
-  if (!named) return false;
+  if (tier_ != nullptr) tier_->demoter.end_doubts();
+  if (group_of(ns, id.group) == nullptr) return false;
   const RecordKey key = namespaces_->key_of(ns, id);
   bool present = false;
   if (PoolRecord* record = pool_->find(key)) {

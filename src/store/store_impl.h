@@ -113,7 +113,7 @@ class StoreImpl final : public Store {
   void connect();
   Status read_flash(std::string& why);
   // Recovery has put everything in its place: the store may write.
-  Status begin_writing(const std::vector<std::uint32_t>& surplus, std::string& why);
+  Status begin_writing(std::string& why);
   Status shrink(DeviceLog& of, std::string& why);
   [[nodiscard]] std::optional<std::uint32_t> segment_to_lend(const FlashDevice& device) const;
   void retire(DeviceLog& of, std::uint32_t segment);

@@ -307,14 +307,13 @@ Status StoreImpl::read_flash(std::string& why) {
                   options_.dir, report->records, report->segments, flash.segments.count(), flash.segment_bytes() >> 20,
                   took.count(), report->scanned, report->dropped,
                   static_cast<double>(flash.index.memory_bytes()) / (1 << 20), flash.boot_epoch()));
-  const std::vector<std::uint32_t> surplus = recovery->surplus();
   recovery.reset();  // what it has taken is needed again
-  return begin_writing(surplus, why);
+  return begin_writing(why);
 }
 
-Status StoreImpl::begin_writing(const std::vector<std::uint32_t>& surplus, std::string& why) {
+Status StoreImpl::begin_writing(std::string& why) {
   for (const auto& log : tier_->logs) log->reserve();
-  for (const std::uint32_t segment : surplus) tier_->log_of(segment).evictor.give_up(segment);
+  if (tier_->flash.doubts_end) tier_->demoter.end_doubts();
   for (const auto& log : tier_->logs) {
     if (log->device.volume.segments_wanted() == log->device.segments.count()) {
       log->evictor.maintain();
@@ -348,9 +347,13 @@ std::optional<std::uint32_t> StoreImpl::segment_to_lend(const FlashDevice& devic
     if (segments.at(s).state != SegmentState::kFree) continue;
     return s < device.numbered(device.volume.segments_wanted()) ? std::nullopt : std::optional(s);
   }
-  for (std::uint32_t s = own.end(); s-- > own.first();)
-    if (segments.at(s).state == SegmentState::kSealed && !device.tombstones.holds_for_others(s)) return s;
-  return std::nullopt;
+  std::optional<std::uint32_t> first;
+  for (std::uint32_t s = own.end(); s-- > own.first();) {
+    if (segments.at(s).state != SegmentState::kSealed || device.tombstones.holds_for_others(s)) continue;
+    if (!first || segments.at(s).generation < segments.at(*first).generation) first = s;
+    if (device.half_known.empty()) break;  // otherwise nothing that is newer is to go before that
+  }
+  return first;
 }
 
 // Gives a segment up for good.
@@ -385,7 +388,7 @@ Status StoreImpl::shrink(DeviceLog& of, std::string& why) {
   const auto lent = segment_to_lend(device);
   device.segments.retire_from(wanted, lent);
   for (std::uint32_t s = wanted; s < end; ++s) device.segments.exclude(s);
-  if (lent && segments.at(*lent).state == SegmentState::kSealed) of.evictor.evict(*lent);
+  if (lent && segments.at(*lent).state == SegmentState::kSealed) of.evictor.evict_first(*lent);
   of.evictor.maintain();
   for (std::uint32_t s = wanted; s < end; ++s)
     if (s != lent) retire(of, s);

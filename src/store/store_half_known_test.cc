@@ -1,0 +1,189 @@
+// Tests of segments that a start does not take in as a whole, and the next one can, on simulated disks: no older
+// version comes back from there, whatever goes first.
+#include <array>
+#include <optional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "store/format.h"
+#include "store/testing/store_kit.h"
+
+namespace kvd::store {
+namespace {
+
+using std::chrono::seconds;
+
+class HalfKnownTest : public ::testing::Test {
+ protected:
+  static constexpr std::uint32_t kSegments = 8;
+
+  HalfKnownTest() {
+    kit_.options.flash_bytes = kHeadBytes + kSegments * kit_.options.segment_bytes;
+    kit_.passing = true;
+  }
+  void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
+  std::uint64_t at(std::uint32_t segment) { return kHeadBytes + segment * kit_.options.segment_bytes; }
+  std::uint32_t segment_of(std::uint64_t number, std::uint64_t version = 1, std::size_t device = 0) {
+    const std::uint64_t place = kit_.find_on_drive(number, version, 0, device).value() - kHeadBytes;
+    return static_cast<std::uint32_t>(place / kit_.options.segment_bytes);
+  }
+  std::array<std::byte, kPageBytes> header_of(std::uint32_t segment) {
+    std::array<std::byte, kPageBytes> page{};
+    kit_.drive().peek(at(segment), page);
+    return page;
+  }
+  // Three records in a segment, and the third one's next version in another one.
+  void put_two_versions() {
+    for (std::uint64_t n = 1; n <= 3; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+    old_ = segment_of(3);
+    ASSERT_EQ(segment_of(1), old_);
+    std::uint64_t n = 100;
+    while (kit_.find_on_drive(n - 1).value_or(0) < at(old_ + 1)) ASSERT_TRUE(kit_.put(n++, 1, AckLevel::kSynced));
+    ASSERT_TRUE(kit_.replace(3, 2, AckLevel::kSynced));
+    new_ = segment_of(3, 2);
+    ASSERT_NE(new_, old_);
+  }
+  // The next start finds neither the footer of this record's segment nor what lies there from the record on.
+  void wear_out(std::uint64_t number) {
+    const std::uint32_t segment = segment_of(number);
+    kit_.drive().wear_out(io::DiskOp::Kind::kRead, at(segment + 1) - kPageBytes, 1);
+    kit_.drive().wear_out(io::DiskOp::Kind::kRead, kit_.find_on_drive(number).value() + 5 * kPageBytes, 1);
+  }
+  void start_worn(std::uint64_t number) {
+    kit_.kill();
+    wear_out(number);
+    open();
+  }
+  void start_readable() {
+    kit_.kill();
+    kit_.drive().mend();
+    kit_.options.index_records_max = 0;
+    open();
+  }
+
+  StoreKit kit_;
+  std::uint32_t old_ = 0, new_ = 0;
+  std::uint64_t next_ = 1'000;
+};
+
+// Reads keep the old segment in use, so that without more the new version's would be given up before it.
+TEST_F(HalfKnownTest, AnOlderVersionThatWasNotReadGoesBeforeTheNewerOne) {
+  open();
+  put_two_versions();
+  start_worn(3);
+  ASSERT_EQ(kit_.get(1), 1U) << "what lies before is there";
+  ASSERT_EQ(kit_.get(3), 2U);
+  bool some_go = false;
+  while (kit_.lookup(3) != Tier::kNone) {
+    ASSERT_LT(next_, 1'200U);
+    ASSERT_TRUE(kit_.put(next_++, 1, AckLevel::kWritten));
+    const bool first_goes = kit_.get(1) == 0 && kit_.stats().segments_evicted.value() == 1;
+    EXPECT_TRUE(!first_goes || kit_.lookup(3) != Tier::kNone) << "one is enough";
+    some_go = some_go || first_goes;
+    kit_.loop.run_for(Millis(5));
+  }
+  EXPECT_TRUE(some_go);
+  kit_.loop.run_for(Millis(50));
+  start_readable();
+  EXPECT_EQ(kit_.get(3), 0U);
+}
+
+// Nothing else gets a new header until what is half known has one.
+TEST_F(HalfKnownTest, WhatIsGivenUpBesideWaitsForIt) {
+  open();
+  put_two_versions();
+  kit_.options.index_records_max = kit_.stats().flash_records.value();  // what is put more makes it give segments up
+  start_worn(3);
+  kit_.drive().hold_back(at(old_), kPageBytes, seconds(2));
+  const auto old_header = header_of(old_), new_header = header_of(new_);
+  while (kit_.stats().segments_evicted.value() < 2) {
+    ASSERT_LT(next_, 1'200U);
+    static_cast<void>(kit_.put(next_++));  // the pool may be full
+    kit_.get(1);
+    kit_.loop.run_for(Millis(5));
+  }
+  kit_.loop.run_for(seconds(1));
+  ASSERT_TRUE(header_of(old_) == old_header);
+  EXPECT_TRUE(header_of(new_) == new_header);
+  kit_.loop.run_for(seconds(5));
+  EXPECT_FALSE(header_of(old_) == old_header);
+  EXPECT_FALSE(header_of(new_) == new_header);
+}
+
+// The index has no room for the rest of what is there: all of it goes, what was begun first before what came later.
+TEST_F(HalfKnownTest, OfSeveralTheOldestGoesFirst) {
+  open();
+  put_two_versions();
+  kit_.kill();
+  kit_.options.index_records_max = 1;
+  kit_.drive().hold_back(at(old_), kPageBytes, seconds(2));
+  const auto old_header = header_of(old_), new_header = header_of(new_);
+  open();
+  kit_.loop.run_for(seconds(1));
+  EXPECT_TRUE(header_of(old_) == old_header);
+  EXPECT_TRUE(header_of(new_) == new_header);
+  kit_.loop.run_for(seconds(5));
+  EXPECT_FALSE(header_of(old_) == old_header);
+}
+
+// More segments than are given up at once: the removed record's turn comes later.
+TEST_F(HalfKnownTest, WhatIsRemovedBeforeItsSegmentIsGivenUpForWantOfRoomStaysAway) {
+  open();
+  for (std::uint64_t n = 1; n <= 30; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+  ASSERT_EQ(segment_of(1), 0U);
+  kit_.kill();
+  kit_.options.index_records_max = 1;
+  for (std::uint32_t s = 1; s < kSegments; ++s) kit_.drive().hold_back(at(s), kPageBytes, seconds(1));
+  open();
+  kit_.loop.run_for(Millis(200));  // the first ones' content is known
+  EXPECT_FALSE(kit_.remove(1)) << "there was no room for it";
+  EXPECT_EQ(kit_.await_removals(seconds(60)), Code::kOk);
+  start_readable();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
+// A newer version of the store may read it again.
+TEST_F(HalfKnownTest, WhatIsRemovedBesideASegmentOfANewerVersionStaysAway) {
+  open();
+  ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
+  kit_.close();
+  auto page = header_of(0);
+  const auto readable = page;
+  auto header = load<SegmentHeader>(page.data());
+  std::array<std::byte, kPageBytes> superblock{};
+  kit_.drive().peek(0, superblock);
+  header.features = 8;
+  encode_segment_header(page, FormatSeeds(load<Superblock>(superblock.data()).uuid), header, {});
+  kit_.drive().poke(at(0), page);
+  open();
+  const auto refused = header_of(0);
+  EXPECT_FALSE(kit_.remove(1)) << "it is not known";
+  EXPECT_EQ(kit_.await_removals(seconds(1)), Code::kOk);
+  kit_.kill();
+  if (header_of(0) == refused) kit_.drive().poke(at(0), readable);
+  open();
+  EXPECT_EQ(kit_.lookup(1), Tier::kNone);
+}
+
+// The footer cannot be read, and a damaged frame ends the scan before the record.
+TEST_F(HalfKnownTest, WhatLiesBehindAFrameThatIsDamagedAndInAFooterThatCannotBeReadStaysRemoved) {
+  open();
+  put_two_versions();
+  kit_.kill();
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, at(old_ + 1) - kPageBytes, 1);
+  const std::uint64_t head = kit_.find_on_drive(2).value() - 2 * kPageBytes;  // its table page, and its frame's
+  kit_.drive().flip_bit(head, 3);
+  open();
+  EXPECT_EQ(kit_.get(1), 1U);
+  EXPECT_EQ(kit_.lookup(2), Tier::kNone);
+  EXPECT_FALSE(kit_.remove(2)) << "it is not known";
+  EXPECT_EQ(kit_.await_removals(seconds(1)), Code::kOk);
+  kit_.drive().flip_bit(head, 3);
+  kit_.drive().flip_bit(at(old_ + 1) - 1, 3);  // a power loss has the footer forgotten that was written since
+  start_readable();
+  EXPECT_EQ(kit_.lookup(2), Tier::kNone);
+}
+
+}  // namespace
+}  // namespace kvd::store
