@@ -65,7 +65,7 @@ void Evictor::maintain() {
   };
   while (device_.health.on() && tasks_.size() < kTasksMax &&
          device_.segments.ready_count() + unblocked() < kReadyWanted)
-    if (!give_up_one(true)) break;
+    if (!give_up_one()) break;
   if (device_.health.on() && stuck()) free_one();
   flash_.update_gauges();
 }
@@ -94,6 +94,7 @@ void Evictor::resume() {
   for (std::uint32_t s = device_.segments.first(); s < device_.segments.end(); ++s)
     if (flash_.segments.at(s).doomed) give_up(s);
   retry_all();
+  tombstones_durable();  // what has come so far while the device was off
   maintain();
 }
 
@@ -134,12 +135,12 @@ void Evictor::end_doubts() {
   }
 }
 
+// A few at a time, but what was begun first always, whatever else is under way: all others wait for it.
 void Evictor::end_half_known() {
-  for (auto ending = std::ranges::count(tasks_, true, &Task::half_known);
-       ending < static_cast<std::ptrdiff_t>(kTasksMax); ++ending) {
-    const auto segment = half_known_sealed();
-    if (!segment) return;
-    evict(*segment);
+  auto ending = std::ranges::count(tasks_, true, &Task::half_known);
+  for (auto next = half_known_sealed(); next; next = half_known_sealed()) {
+    if (ending++ >= static_cast<std::ptrdiff_t>(kTasksMax) && *next != device_.half_known.front()) return;
+    evict(*next);
   }
 }
 
@@ -151,12 +152,16 @@ std::optional<std::uint32_t> Evictor::half_known_sealed() const {
 
 // Whether all that is being given up waits for tombstones to be carried, and there is nowhere to carry them: a crash
 // while the last ready segment took such copies leaves that. Recovery sees to it that some segment has none to carry.
+// Where something is half known all wait for that first.
 bool Evictor::stuck() const {
   const DeviceSegments& segments = device_.segments;
-  return !flash_.headers_in_doubt() && segments.ready_count() == 0 && segments.count_in(SegmentState::kOpen) == 0 &&
-         segments.count_in(SegmentState::kSealing) == 0 &&
-         std::ranges::all_of(tasks_, [](const auto& task) { return task->step == Task::Step::kTombstones; }) &&
-         device_.tombstones.pending();
+  const bool nowhere = segments.ready_count() == 0 && segments.count_in(SegmentState::kOpen) == 0 &&
+                       segments.count_in(SegmentState::kSealing) == 0;
+  if (!nowhere || tasks_.empty() || flash_.headers_in_doubt() ||
+      !std::ranges::all_of(tasks_, [](const auto& task) { return task->step == Task::Step::kTombstones; }))
+    return false;
+  const auto first = flash_.first_half_known();
+  return !first || device_.tombstones.carried(*first) > 0;
 }
 
 // What was begun first of all that tells of nothing else: it does not even wait for what is half known, on its device
@@ -178,16 +183,20 @@ void Evictor::free_one() {
 }
 
 // What is half known goes before all else: that would have to wait for it.
-bool Evictor::give_up_one(bool avoid_readers) {
+bool Evictor::give_up_one() {
   auto victim = half_known_sealed();
   if (victim) device_.segments.start_eviction_of(*victim);
-  if (!victim) victim = device_.segments.start_eviction(avoid_readers);
+  if (!victim) victim = device_.segments.start_eviction(true);
   if (victim) begin(*victim);
   return victim.has_value();
 }
 
+// The index may know nothing of what is half known.
 void Evictor::make_index_room() {
-  if (device_.health.on() && tasks_.size() < kTasksMax) give_up_one(false);
+  if (!device_.health.on() ||
+      std::ranges::count(tasks_, false, &Task::half_known) >= static_cast<std::ptrdiff_t>(kTasksMax))
+    return;
+  if (const auto victim = device_.segments.start_eviction(false)) begin(*victim);
 }
 
 bool Evictor::make_index_room_now() {
@@ -213,8 +222,8 @@ void Evictor::evict_first(std::uint32_t segment) {
 Evictor::Task& Evictor::begin(std::uint32_t segment) {
   flash_.stats.segments_evicted.add();
   flash_.usage.forget(segment);
-  Task& task = add_task(segment, true);
-  task.half_known = std::ranges::find(device_.half_known, segment) != device_.half_known.end();
+  const bool half_known = std::ranges::find(device_.half_known, segment) != device_.half_known.end();
+  Task& task = add_task(segment, true, half_known);
   read_footer(task, footer_tail());
   if (on_give_up_) on_give_up_(segment);
   return task;
@@ -236,16 +245,17 @@ std::vector<std::uint32_t> Evictor::removed_from(std::uint64_t hash) {
   return segments;
 }
 
-Evictor::Task& Evictor::add_task(std::uint32_t segment, bool evicts) {
+Evictor::Task& Evictor::add_task(std::uint32_t segment, bool evicts, bool half_known) {
   if (spare_.empty()) add_spare();
-  // A free segment has no content to remember: those with the memory for it are at the end.
-  const auto spare = evicts ? std::prev(spare_.end()) : spare_.begin();
+  // A free segment has no content to remember, nor has one that is half known: those with the memory for it are last.
+  const auto spare = evicts && !half_known ? std::prev(spare_.end()) : spare_.begin();
   tasks_.push_back(std::move(*spare));
   spare_.erase(spare);
   Task& task = *tasks_.back();
   task.segment = segment;
   task.evicts = evicts;
-  task.content_known = task.doubtful = task.half_known = task.goes_first = false;
+  task.half_known = half_known;
+  task.content_known = task.doubtful = task.goes_first = false;
   task.becomes = SegmentState::kReady;
   task.content.clear();
   task.removed.clear();
@@ -308,12 +318,13 @@ void Evictor::erase_by(Task& task, const Footer& footer) {
   for (const Descriptor& d : content.descriptors) {
     if (d.tombstone() || !servable(d, content, footer.trailer.data_pages)) continue;
     const block::RecordId id{d.key(), d.shard, content.schemas[d.schema].group};
-    task.content.push_back(record_hash(hashes_[d.name_space], id));
-    const bool known = flash_.index.erase(task.content.back(), task.segment, d.offset) > 0;
+    const std::uint64_t hash = record_hash(hashes_[d.name_space], id);
+    if (!task.half_known) task.content.push_back(hash);
+    const bool known = flash_.index.erase(hash, task.segment, d.offset) > 0;
     device_.stats.records.sub(known ? 1 : 0);
   }
   std::ranges::sort(task.content);
-  task.content_known = true;
+  task.content_known = !task.half_known;
 }
 
 std::uint64_t Evictor::erase_some(const Task& task, std::uint64_t from, std::uint64_t buckets) {
@@ -370,8 +381,9 @@ bool Evictor::is_behind_half_known(const Task& task) const {
   });
 }
 
+// A device that is off waits for nothing: see resume().
 void Evictor::check_tombstones(Task& task) {
-  if (flash_.headers_in_doubt() || is_behind_half_known(task) || has_to_keep(task)) return;
+  if (!device_.health.on() || flash_.headers_in_doubt() || is_behind_half_known(task) || has_to_keep(task)) return;
   task.step = Task::Step::kReaders;
   check_readers(task);
 }
@@ -466,7 +478,7 @@ void Evictor::finish(Task& task) {
   device_.strays.forget(task.segment);
   flash_.release_namespaces(task.segment);
   if (std::exchange(task.doubtful, false)) --device_.doubtful;
-  if (std::exchange(task.half_known, false)) std::erase(device_.half_known, task.segment);
+  if (task.half_known) std::erase(device_.half_known, task.segment);
   if (task.becomes == SegmentState::kReady) {
     device_.segments.ready(task.segment, task.new_generation, task.unopened);
   } else {
@@ -478,7 +490,7 @@ void Evictor::finish(Task& task) {
   }
   changes_.settled(task.segment);
   const auto at = std::ranges::find_if(tasks_, [&](const auto& other) { return other.get() == &task; });
-  spare_.insert(task.evicts ? spare_.end() : spare_.begin(), std::move(*at));
+  spare_.insert(task.evicts && !task.half_known ? spare_.end() : spare_.begin(), std::move(*at));
   tasks_.erase(at);
   tombstones_durable();  // others may have carried tombstones of this segment, which nothing needs any more
   changed();

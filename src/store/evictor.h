@@ -33,9 +33,9 @@ class Evictor {
   static constexpr std::uint32_t kReadyWanted = 2;        // one to open next, one that stays (Segments::open_next)
   static constexpr std::size_t kTasksMax = 4;             // segments being given up at once
   static constexpr std::size_t kBufferKeptMax = 4 << 20;  // of a footer that was read; its length may be damaged
-  // For which memory is taken at start: segments being given up, others being prepared and doubtful ones, which what is
-  // given up waits for.
-  static constexpr std::size_t kTasksReserved = kTasksMax + kReadyWanted + kTasksMax;
+  // For which memory is taken at start: segments being given up, others being prepared, and doubtful and half-known
+  // ones, which what is given up waits for.
+  static constexpr std::size_t kTasksReserved = kTasksMax + kReadyWanted + 2 * kTasksMax;
   static constexpr std::uint64_t kDiscardBytes = 64 << 20;  // of one discard; other operations may wait behind it
   static constexpr std::uint32_t kFailuresMax =
       5;  // in a row, then the device is taken for dead: nothing can be written
@@ -79,8 +79,6 @@ class Evictor {
   void resume();
   // Gives up this segment, which must be sealed; `retire`: for good, its number is to disappear from the volume.
   void evict(std::uint32_t segment, bool retire = false);
-  // The same of one that waits for nothing that is half known, as nothing else may be able to go.
-  void evict_first(std::uint32_t segment);
   // A load has ended that read from `segment`; tombstones became durable.
   void reader_gone(std::uint32_t segment);
   void tombstones_durable();
@@ -104,7 +102,7 @@ class Evictor {
     SegmentState becomes = SegmentState::kReady;  // or kRetired, kFree: with the new header
     bool doubtful = false;                        // its header could not be read
     bool half_known = false;                      // FlashDevice::half_known
-    bool goes_first = false;                      // evict_first()
+    bool goes_first = false;                      // it waits for nothing that is half known: free_one()
     std::uint64_t new_generation = 0;
     std::uint64_t unopened = 0;  // in its header
     std::uint64_t sweep_at = 0;
@@ -121,12 +119,13 @@ class Evictor {
   void give_up_spent();
   [[nodiscard]] bool stuck() const;
   void free_one();
+  void evict_first(std::uint32_t segment);
   void end_half_known();
   [[nodiscard]] std::optional<std::uint32_t> half_known_sealed() const;
-  bool give_up_one(bool avoid_readers);
+  bool give_up_one();
   Task& begin(std::uint32_t segment);
   void add_spare();
-  Task& add_task(std::uint32_t segment, bool evicts);
+  Task& add_task(std::uint32_t segment, bool evicts, bool half_known = false);
   void submit(Task& task, io::DiskOp::Kind kind, std::uint64_t offset, MutableBytes buffer,
               std::move_only_function<void(Status)> on_done);
   void read_footer(Task& task, std::size_t bytes);

@@ -58,8 +58,18 @@ void Flash::leave(const RecordKey& key, std::uint32_t segment, std::uint32_t off
 void Flash::note_half_known(std::uint32_t segment) {
   std::vector<std::uint32_t>& known = device_of(segment).half_known;
   const auto generation = [this](std::uint32_t s) { return segments.at(s).generation; };
-  const auto at = std::ranges::lower_bound(known, generation(segment), {}, generation);
-  if (at == known.end() || *at != segment) known.insert(at, segment);
+  if (std::ranges::find(known, segment) != known.end()) return;
+  known.insert(std::ranges::lower_bound(known, generation(segment), {}, generation), segment);
+}
+
+std::optional<std::uint32_t> Flash::first_half_known() const {
+  std::optional<std::uint32_t> first;
+  for (const auto& device : devices) {
+    if (!device->health.on() || device->half_known.empty()) continue;
+    const std::uint32_t own = device->half_known.front();
+    if (!first || segments.at(own).generation < segments.at(*first).generation) first = own;
+  }
+  return first;
 }
 
 void Flash::hold_namespace(std::uint32_t segment, NamespaceHandle ns) {

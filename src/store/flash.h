@@ -140,6 +140,8 @@ struct Flash {
   [[nodiscard]] bool headers_in_doubt() const noexcept {
     return std::ranges::any_of(devices, [](const auto& device) { return device->health.on() && device->doubtful > 0; });
   }
+  // What was begun first of all that is half known and on a device that is on.
+  [[nodiscard]] std::optional<std::uint32_t> first_half_known() const;
   // Recovery has not taken in all that this segment may hold.
   void note_half_known(std::uint32_t segment);
   // The highest number that a device has for this opening.

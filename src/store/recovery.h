@@ -62,7 +62,6 @@ class Recovery {
 
   // kIo only when the device answers nothing at all; kCancelled when it was stopped: it has written footers only.
   Result<RecoveryReport> run();
-  // Segments with records that had no room in the index, or have a schema that does not count: to be given up first.
 
  private:
   struct Use {

@@ -62,6 +62,19 @@ class HalfKnownTest : public ::testing::Test {
     open();
   }
 
+  // All operations of the drive fail, so the tier goes off; and it is back.
+  void break_down() {
+    kit_.drive().fail_all(EIO);
+    for (std::uint64_t n = 1; kit_.stats().tier_off.value() == 0; ++n) {
+      ASSERT_LT(n, 2'000U);
+      kit_.get(n);
+    }
+  }
+  void come_back() {
+    kit_.drive().fail_all(0);
+    ASSERT_TRUE(kit_.loop.run_until([&] { return kit_.stats().tier_off.value() == 0; }, std::chrono::minutes(3)));
+  }
+
   StoreKit kit_;
   std::uint32_t old_ = 0, new_ = 0;
   std::uint64_t next_ = 1'000;
@@ -109,6 +122,72 @@ TEST_F(HalfKnownTest, WhatIsGivenUpBesideWaitsForIt) {
   kit_.loop.run_for(seconds(5));
   EXPECT_FALSE(header_of(old_) == old_header);
   EXPECT_FALSE(header_of(new_) == new_header);
+}
+
+// What waits is let through by nobody while their device is off, nor when it is back.
+TEST_F(HalfKnownTest, WhatIsGivenUpBesideWaitsForItThroughAnOutage) {
+  kit_.options.flash_bytes = kHeadBytes + 24 * kit_.options.segment_bytes;
+  open();
+  for (std::uint64_t n = 300; n < 306; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+  EXPECT_TRUE(kit_.remove(300));  // what goes first has this to be carried
+  kit_.settle();
+  put_two_versions();
+  ASSERT_EQ(segment_of(305), old_);
+  for (std::uint64_t n = 200; n < 240; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));  // to be read in vain
+  kit_.options.index_records_max = kit_.stats().flash_records.value();
+  start_worn(3);
+  std::vector<std::array<std::byte, kPageBytes>> headers;
+  for (std::uint32_t s = 0; s <= segment_of(239); ++s) {
+    kit_.drive().hold_back(at(s + 1) - kPageBytes, kPageBytes, seconds(1));  // its footer
+    headers.push_back(header_of(s));
+  }
+  const auto changed = [&] {
+    std::size_t count = 0;
+    for (std::uint32_t s = 0; s < headers.size(); ++s) count += header_of(s) == headers[s] ? 0 : 1;
+    return count;
+  };
+  while (kit_.stats().segments_evicted.value() < 2) {
+    ASSERT_LT(next_, 1'200U);
+    static_cast<void>(kit_.put(next_++));
+    kit_.loop.run_for(Millis(5));
+  }
+  ASSERT_EQ(changed(), 0U);
+  break_down();
+  kit_.loop.run_for(seconds(3));  // footers cannot be read, and what their segments hold is looked for in the index
+  kit_.drive().fail_all(0);
+  while (header_of(old_) == headers[old_]) {
+    ASSERT_EQ(changed(), 0U);
+    kit_.loop.run_for(Millis(1));
+  }
+  EXPECT_EQ(kit_.stats().tier_outages.value(), 1U);
+  kit_.loop.run_for(seconds(5));
+  EXPECT_GE(changed(), 2U);
+}
+
+// Removals that no tombstone can name while the device is off give segments up when it is back, in any order.
+TEST_F(HalfKnownTest, ManyThatAreDoomedByAnOutageGoAllTheSame) {
+  kit_.options.flash_bytes = kHeadBytes + 24 * kit_.options.segment_bytes;
+  kit_.options.removals_waiting_max = 0;
+  open();
+  std::uint64_t last = 0;
+  while (last == 0 || segment_of(last) < 6) ASSERT_TRUE(kit_.put(++last, 1, AckLevel::kSynced));
+  kit_.kill();
+  std::vector<std::uint64_t> first_of(7);
+  for (std::uint64_t n = last; n > 0; --n) first_of[segment_of(n)] = n;
+  for (std::uint32_t s = 0; s < 6; ++s) {
+    kit_.drive().flip_bit(at(s + 1) - 1, 3);  // there is no footer
+    kit_.drive().wear_out(io::DiskOp::Kind::kRead, kit_.find_on_drive(first_of[s] + 3).value(), 1);
+  }
+  open();
+  ASSERT_EQ(kit_.stats().tier_off.value(), 0U);
+  kit_.drive().stall(UINT64_MAX, Duration::max());
+  kit_.get(first_of[6]);
+  ASSERT_TRUE(kit_.loop.run_until([&] { return kit_.stats().tier_off.value() == 1; }, seconds(60)));
+  for (std::uint32_t s = 1; s < 6; ++s) kit_.remove(first_of[s]);
+  kit_.drive().release();
+  come_back();
+  EXPECT_EQ(kit_.await_removals(seconds(60)), Code::kOk);
+  for (std::uint64_t n = 1'000; n < 1'020; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
 }
 
 // The index has no room for the rest of what is there: all of it goes, what was begun first before what came later.

@@ -347,13 +347,9 @@ std::optional<std::uint32_t> StoreImpl::segment_to_lend(const FlashDevice& devic
     if (segments.at(s).state != SegmentState::kFree) continue;
     return s < device.numbered(device.volume.segments_wanted()) ? std::nullopt : std::optional(s);
   }
-  std::optional<std::uint32_t> first;
-  for (std::uint32_t s = own.end(); s-- > own.first();) {
-    if (segments.at(s).state != SegmentState::kSealed || device.tombstones.holds_for_others(s)) continue;
-    if (!first || segments.at(s).generation < segments.at(*first).generation) first = s;
-    if (device.half_known.empty()) break;  // otherwise nothing that is newer is to go before that
-  }
-  return first;
+  for (std::uint32_t s = own.end(); s-- > own.first();)
+    if (segments.at(s).state == SegmentState::kSealed && !device.tombstones.holds_for_others(s)) return s;
+  return std::nullopt;
 }
 
 // Gives a segment up for good.
@@ -388,7 +384,7 @@ Status StoreImpl::shrink(DeviceLog& of, std::string& why) {
   const auto lent = segment_to_lend(device);
   device.segments.retire_from(wanted, lent);
   for (std::uint32_t s = wanted; s < end; ++s) device.segments.exclude(s);
-  if (lent && segments.at(*lent).state == SegmentState::kSealed) of.evictor.evict_first(*lent);
+  if (lent && segments.at(*lent).state == SegmentState::kSealed) of.evictor.evict(*lent);
   of.evictor.maintain();
   for (std::uint32_t s = wanted; s < end; ++s)
     if (s != lent) retire(of, s);
