@@ -152,13 +152,15 @@ std::optional<std::uint32_t> Evictor::half_known_sealed() const {
 
 // Whether all that is being given up waits for tombstones to be carried, and there is nowhere to carry them: a crash
 // while the last ready segment took such copies leaves that. Recovery sees to it that some segment has none to carry.
-// Where something is half known all wait for that first.
+// Where something is half known all wait for that first. A read may wait, too: for room in the pool, which is full of
+// what is to be written.
 bool Evictor::stuck() const {
   const DeviceSegments& segments = device_.segments;
   const bool nowhere = segments.ready_count() == 0 && segments.count_in(SegmentState::kOpen) == 0 &&
                        segments.count_in(SegmentState::kSealing) == 0;
-  if (!nowhere || tasks_.empty() || flash_.headers_in_doubt() ||
-      !std::ranges::all_of(tasks_, [](const auto& task) { return task->step == Task::Step::kTombstones; }))
+  if (!nowhere || tasks_.empty() || flash_.headers_in_doubt() || !std::ranges::all_of(tasks_, [](const auto& task) {
+        return task->step == Task::Step::kTombstones || task->step == Task::Step::kReaders;
+      }))
     return false;
   const auto first = flash_.first_half_known();
   return !first || device_.tombstones.carried(*first) > 0;
@@ -168,14 +170,20 @@ bool Evictor::stuck() const {
 // or on others, which may wait for it.
 void Evictor::free_one() {
   std::optional<std::uint32_t> first;
+  const auto rank = [this](std::uint32_t s) {
+    const Segment& segment = flash_.segments.at(s);
+    return std::pair(segment.readers > 0, segment.generation);
+  };
   const auto consider = [&](std::uint32_t segment) {
-    if (!first || flash_.segments.at(segment).generation < flash_.segments.at(*first).generation) first = segment;
+    if (!first || rank(segment) < rank(*first)) first = segment;
   };
   for (const auto& task : tasks_)
-    if (!has_to_keep(*task)) consider(task->segment);
+    if (task->step == Task::Step::kTombstones && !has_to_keep(*task)) consider(task->segment);
   for (std::uint32_t s = device_.segments.first(); s < device_.segments.end(); ++s)
     if (flash_.segments.at(s).state == SegmentState::kSealed && !device_.tombstones.holds_for_others(s)) consider(s);
   if (!first) return;
+  const bool reads = std::ranges::any_of(tasks_, [](const auto& t) { return t->step == Task::Step::kReaders; });
+  if (reads && flash_.segments.at(*first).readers > 0) return;  // it would not be free before that
   if (flash_.segments.at(*first).state == SegmentState::kSealed) return evict_first(*first);
   Task& task = **std::ranges::find(tasks_, *first, &Task::segment);
   task.goes_first = true;
