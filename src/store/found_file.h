@@ -52,13 +52,16 @@ FoundFile<typename Scan::Value> look_at(io::Loop& loop, io::DiskFactory& disks, 
     return found;
   }
   BlockingDisk blocking(loop, *disk);
-  const auto copies = scan_copies<Scan>(
-      disk->size(), stride, [&](std::uint64_t offset, MutableBytes page) { return blocking.read(offset, page); });
   found.bytes = disk->size();
-  found.verdict = copies.verdict();
-  found.error = copies.read_error();
-  if (found.verdict.kind == CopiesKind::kEmpty && stride == kSuperblockStride && is_foreign(blocking, found.bytes))
-    found.verdict.kind = CopiesKind::kForeign;
+  for (int look = 0; look < 2; ++look) {  // what is not ours is looked at again: a bit may have been read wrong
+    const auto copies = scan_copies<Scan>(
+        disk->size(), stride, [&](std::uint64_t offset, MutableBytes page) { return blocking.read(offset, page); });
+    found.verdict = copies.verdict();
+    found.error = copies.read_error();
+    if (found.verdict.kind == CopiesKind::kEmpty && stride == kSuperblockStride && is_foreign(blocking, found.bytes))
+      found.verdict.kind = CopiesKind::kForeign;
+    if (found.verdict.kind != CopiesKind::kForeign) break;
+  }
   return found;
 }
 

@@ -291,6 +291,16 @@ TEST(StoreOpen, AnInterruptedCreationIsRepeatedWhateverIsLeftOfIt) {
   }
 }
 
+// It is no reason to refuse a drive that holds nothing.
+TEST_F(SuperblockTest, ABitThatIsReadWrongOnceOfAnEmptyDriveMakesItNobodyElses) {
+  for (const std::uint64_t nth : {1U, 5U, 6U}) {
+    StoreKit kit;
+    kit.drive().start_from(kit.options.flash_bytes, {}, {});
+    kit.drive().inject(io::DiskOp::Kind::kRead, nth, io::SimFault::kFlipBit);
+    EXPECT_TRUE(kit.open()) << nth << ": " << kit.why;
+  }
+}
+
 TEST_F(SuperblockTest, AnUnknownSegmentFeatureCostsThatSegmentOnly) {
   ASSERT_TRUE(kit_.open());
   for (std::uint64_t n = 0; n < 12; ++n) ASSERT_TRUE(kit_.put(n));
