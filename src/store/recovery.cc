@@ -183,12 +183,14 @@ void Recovery::known_above(std::uint64_t generation) {
 
 bool Recovery::finish() {
   sort_for_eviction(taken_);
+  bool no_room = false;
   for (const auto& [use, absorbed] : taken_) {
     flash_.segments.seal(use.segment);
     if (!absorbed || use.refused) flash_.note_half_known(use.segment);
-    flash_.doubts_end = flash_.doubts_end || !absorbed;  // it is given up now
+    no_room = no_room || !absorbed;
   }
-  return apply_tombstones();
+  if (!apply_tombstones()) return false;
+  return flash_.doubts_end = flash_.doubts_end || no_room, true;  // given up now, not before what it tells is known
 }
 
 void Recovery::sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const {
