@@ -184,17 +184,16 @@ void Evictor::free_one() {
   if (!first) return;
   const bool reads = std::ranges::any_of(tasks_, [](const auto& t) { return t->step == Task::Step::kReaders; });
   if (reads && flash_.segments.at(*first).readers > 0) return;  // it would not be free before that
-  if (flash_.segments.at(*first).state == SegmentState::kSealed) return evict_first(*first);
+  if (flash_.segments.at(*first).state == SegmentState::kSealed) evict(*first);
   Task& task = **std::ranges::find(tasks_, *first, &Task::segment);
   task.goes_first = true;
-  check_tombstones(task);
+  if (task.step == Task::Step::kTombstones) check_tombstones(task);
 }
 
 // What is half known goes before all else: that would have to wait for it.
 bool Evictor::give_up_one() {
-  auto victim = half_known_sealed();
-  if (victim) device_.segments.start_eviction_of(*victim);
-  if (!victim) victim = device_.segments.start_eviction(true);
+  if (const auto next = half_known_sealed()) return evict(*next), true;
+  const auto victim = device_.segments.start_eviction(true);
   if (victim) begin(*victim);
   return victim.has_value();
 }
@@ -219,11 +218,6 @@ void Evictor::evict(std::uint32_t segment, bool retire) {
   device_.segments.start_eviction_of(segment);
   Task& task = begin(segment);
   if (retire) task.becomes = SegmentState::kRetired;
-}
-
-void Evictor::evict_first(std::uint32_t segment) {
-  device_.segments.start_eviction_of(segment);
-  begin(segment).goes_first = true;
 }
 
 // Of a segment that is kEvicting since just now.
@@ -332,7 +326,7 @@ void Evictor::erase_by(Task& task, const Footer& footer) {
     device_.stats.records.sub(known ? 1 : 0);
   }
   std::ranges::sort(task.content);
-  task.content_known = !task.half_known;
+  task.content_known = true;
 }
 
 std::uint64_t Evictor::erase_some(const Task& task, std::uint64_t from, std::uint64_t buckets) {
@@ -382,11 +376,9 @@ bool Evictor::has_to_keep(const Task& task) const {
 // Whether something that is half known has to go before it: all there is or, where it is so itself, what was begun
 // before it. (Of two that were begun at once the higher generation may have been used first.)
 bool Evictor::is_behind_half_known(const Task& task) const {
-  return !task.goes_first && std::ranges::any_of(flash_.devices, [&](const auto& device) {
-    if (!device->health.on() || device->half_known.empty()) return false;
-    const auto generation = [this](std::uint32_t segment) { return flash_.segments.at(segment).generation; };
-    return !task.half_known || generation(device->half_known.front()) < generation(task.segment);
-  });
+  const auto first = flash_.first_half_known();
+  if (task.goes_first || !first) return false;
+  return !task.half_known || flash_.segments.at(*first).generation < flash_.segments.at(task.segment).generation;
 }
 
 // A device that is off waits for nothing: see resume().

@@ -119,7 +119,6 @@ class Evictor {
   void give_up_spent();
   [[nodiscard]] bool stuck() const;
   void free_one();
-  void evict_first(std::uint32_t segment);
   void end_half_known();
   [[nodiscard]] std::optional<std::uint32_t> half_known_sealed() const;
   bool give_up_one();

@@ -183,14 +183,14 @@ void Recovery::known_above(std::uint64_t generation) {
 
 bool Recovery::finish() {
   sort_for_eviction(taken_);
-  bool no_room = false;
   for (const auto& [use, absorbed] : taken_) {
     flash_.segments.seal(use.segment);
     if (!absorbed || use.refused) flash_.note_half_known(use.segment);
-    no_room = no_room || !absorbed;
   }
   if (!apply_tombstones()) return false;
-  return flash_.doubts_end = flash_.doubts_end || no_room, true;  // given up now, not before what it tells is known
+  // What is not absorbed is given up now, and not before what it tells is known.
+  if (!std::ranges::all_of(taken_, &std::pair<Use, bool>::second)) flash_.doubts_end = true;
+  return true;
 }
 
 void Recovery::sort_for_eviction(std::vector<std::pair<Use, bool>>& sealed) const {

@@ -169,8 +169,7 @@ TEST_F(DamageTest, GenerationsOfLostHeadersAreNotUsedAgain) {
   fill();
   kit_.drive().poke(0, image_);
   const std::vector<std::byte> nothing(kPageBytes);
-  for (std::uint64_t segment = 1; segment < 16; ++segment)
-    kit_.drive().poke(kHeadBytes + segment * kit_.options.segment_bytes, nothing);
+  for (std::uint64_t segment = 1; segment < 16; ++segment) kit_.drive().poke(kit_.segment_at(segment), nothing);
   ASSERT_TRUE(kit_.open()) << kit_.why;
   kit_.versions_max = 1;
   for (std::uint64_t n = 1'000; n < 1'004; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
@@ -421,10 +420,7 @@ class LeftOutTest : public DamagedRecordTest {
   }
 
   // The end of the segment's footer.
-  [[nodiscard]] std::uint64_t last_page() const {
-    const std::uint64_t bytes = kit_.options.segment_bytes;
-    return kHeadBytes + ((late_page_ - kHeadBytes) / bytes + 1) * bytes - kPageBytes;
-  }
+  std::uint64_t last_page() { return kit_.segment_at(kit_.segment_of(1) + 1) - kPageBytes; }
 
   std::uint64_t late_page_ = 0;
 };
@@ -485,9 +481,8 @@ TEST_F(LeftOutTest, WhatIsRemovedWhereNothingElseLayStaysAway) {
   open();
   ASSERT_TRUE(kit_.put(1, 1, AckLevel::kSynced));
   kit_.lose_power(1, 0);
-  const std::uint64_t bytes = kit_.options.segment_bytes, place = place_of(1);
-  kit_.drive().wear_out(io::DiskOp::Kind::kRead, place + 17 * kPageBytes, 1);
-  kit_.drive().hold_back(kHeadBytes + (place - kHeadBytes) / bytes * bytes, kPageBytes, std::chrono::seconds(1));
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, place_of(1) + 17 * kPageBytes, 1);
+  kit_.drive().hold_back(kit_.segment_at(kit_.segment_of(1)), kPageBytes, std::chrono::seconds(1));
   open();
   expect_removed([] {});
 }
@@ -558,9 +553,7 @@ TEST_F(PartlyReadTest, WhereItCannotGoARemovalIsNotAcknowledged) {
   fill();
   wear_out(3);
   open();
-  const std::uint64_t bytes = kit_.options.segment_bytes,
-                      header = kHeadBytes + (place_of(3) - kHeadBytes) / bytes * bytes;
-  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, header, kPageBytes);
+  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kit_.segment_at(kit_.segment_of(3)), kPageBytes);
   EXPECT_FALSE(kit_.remove(3));
   EXPECT_EQ(kit_.await_removals(std::chrono::seconds(60)), Code::kIo);
 }

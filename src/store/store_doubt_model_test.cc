@@ -129,7 +129,7 @@ class DoubtRun {
   }
 
   void wear_out(std::size_t device, std::uint64_t segment, std::uint64_t page) {
-    const std::uint64_t at = kHeadBytes + segment * kit_.options.segment_bytes + page * kPageBytes;
+    const std::uint64_t at = kit_.segment_at(segment) + page * kPageBytes;
     kit_.drive(device).wear_out(io::DiskOp::Kind::kRead, at, kPageBytes);
   }
 
@@ -212,7 +212,7 @@ TEST(StoreDoubtModel, WhateverIsHalfKnownRecordsAreWritten) {
         if (device == 1 && !two) break;
         kit.drive(device).mend();
         for (std::uint64_t left = random.below(3); left > 0; --left) {
-          const std::uint64_t at = kHeadBytes + random.below(5) * kit.options.segment_bytes;
+          const std::uint64_t at = kit.segment_at(random.below(5));
           const std::uint64_t pages = kit.options.segment_bytes / kPageBytes;
           if (random.chance(1, 6)) kit.drive(device).wear_out(io::DiskOp::Kind::kRead, at, kPageBytes);
           for (const std::uint64_t page : {pages - 1, 1 + random.below(pages - 2)})

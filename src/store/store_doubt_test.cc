@@ -21,23 +21,18 @@ class DoubtTest : public ::testing::Test {
 
   DoubtTest() { kit_.options.flash_bytes = kHeadBytes + 24 * kit_.options.segment_bytes; }
   void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
-  std::uint64_t at(std::uint32_t segment) { return kHeadBytes + segment * kit_.options.segment_bytes; }
-  // The segment that holds version 1 of record `number`.
-  std::uint32_t segment_of(std::uint64_t number, std::size_t device = 0) {
-    const std::uint64_t place = kit_.find_on_drive(number, 1, 0, device).value() - kHeadBytes;
-    return static_cast<std::uint32_t>(place / kit_.options.segment_bytes);
-  }
   // Fills the first segments; record `last_` lies in the last of these, which have lower numbers than all that are
   // free.
   void fill() {
-    while (last_ == 0 || segment_of(last_) + 1 < kUnreadable) ASSERT_TRUE(kit_.put(++last_, 1, AckLevel::kSynced));
-    old_ = segment_of(last_);
+    while (last_ == 0 || kit_.segment_of(last_) + 1 < kUnreadable) ASSERT_TRUE(kit_.put(++last_, 1, AckLevel::kSynced));
+    old_ = kit_.segment_of(last_);
     ASSERT_EQ(old_ + 1, kUnreadable);
   }
   // The next start cannot read their headers; the one behind read_again() can.
   void start_unread() {
     kit_.kill();
-    for (std::uint32_t s = 0; s < kUnreadable; ++s) kit_.drive().wear_out(io::DiskOp::Kind::kRead, at(s), kPageBytes);
+    for (std::uint32_t s = 0; s < kUnreadable; ++s)
+      kit_.drive().wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(s), kPageBytes);
     open();
   }
   void start_readable() {
@@ -196,7 +191,7 @@ TEST_F(DoubtTest, ADamagedHeaderIsNotInDoubt) {
   open();
   fill();
   kit_.kill();
-  for (std::uint32_t s = 0; s < kUnreadable; ++s) kit_.drive().flip_bit(at(s) + 100, 3);
+  for (std::uint32_t s = 0; s < kUnreadable; ++s) kit_.drive().flip_bit(kit_.segment_at(s) + 100, 3);
   open();
   EXPECT_EQ(doubtful(), 0u);
   EXPECT_EQ(kit_.log.count("cannot be read"), 0u);
@@ -227,7 +222,7 @@ TEST_F(DoubtTest, WhereOneCannotBeOverwrittenRemovalsAndReplacementsAreNotAcknow
   open();
   fill();
   start_unread();
-  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, at(old_), kPageBytes);
+  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kit_.segment_at(old_), kPageBytes);
   EXPECT_FALSE(kit_.remove(last_));
   EXPECT_EQ(await_removals(seconds(60)), Code::kIo);
   kit_.drive().mend();
@@ -238,9 +233,9 @@ TEST_F(DoubtTest, WhereOneCannotBeOverwrittenRemovalsAndReplacementsAreNotAcknow
   EXPECT_EQ(kit_.lookup(last_), Tier::kNone);
 
   kit_.kill();
-  kit_.drive().wear_out(io::DiskOp::Kind::kRead, at(0), kPageBytes);
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(0), kPageBytes);
   open();
-  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, at(0), kPageBytes);
+  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kit_.segment_at(0), kPageBytes);
   EXPECT_EQ(code_of(kit_.replace(1, 2, AckLevel::kSynced)), Code::kIo);
 }
 
@@ -263,7 +258,7 @@ TEST_F(DoubtTest, APassingErrorOfSeveralOverwritesTurnsNothingOff) {
   fill();
   start_unread();
   kit_.loop.run_for(std::chrono::minutes(5));  // the errors of the start count no more
-  for (std::uint32_t s = 0; s < 4; ++s) kit_.drive().wear_out(io::DiskOp::Kind::kWrite, at(s), kPageBytes);
+  for (std::uint32_t s = 0; s < 4; ++s) kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kit_.segment_at(s), kPageBytes);
   kit_.remove(last_);
   EXPECT_FALSE(await_removals(Millis(2'500)).has_value());
   EXPECT_GE(kit_.log.count("could not be prepared; trying again"), 12u);
@@ -302,9 +297,9 @@ class DoubtDevicesTest : public DoubtTest {
     while (last_ <= 16 && !kit_.find_on_drive(last_, 1, 0, 1)) ++last_;
     ASSERT_LE(last_, 16u);
     for (std::uint32_t s = 0; s < 5; ++s) {
-      kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, at(s), kPageBytes);
+      kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(s), kPageBytes);
       if (hold == Duration::zero()) continue;
-      kit_.drive(1).hold_back(at(s), kPageBytes, hold);
+      kit_.drive(1).hold_back(kit_.segment_at(s), kPageBytes, hold);
       kit_.options.index_records_max = 4;  // all else is given up
     }
     open();
@@ -354,7 +349,7 @@ TEST_F(DoubtDevicesTest, WhereTheirDeviceIsOffARemovalSaysSo) {
 // Wherever the image is by then. What replaced nothing is as safe as ever.
 TEST_F(DoubtDevicesTest, AReplacementThatThePoolHasLetGoIsAcknowledgedBehindThem) {
   start_unread_second();
-  for (std::uint32_t s = 0; s < 5; ++s) kit_.drive(1).hold_back(at(s), kPageBytes, seconds(2));
+  for (std::uint32_t s = 0; s < 5; ++s) kit_.drive(1).hold_back(kit_.segment_at(s), kPageBytes, seconds(2));
   ASSERT_TRUE(kit_.replace(last_, 2));
   let_go();
   ASSERT_EQ(kit_.lookup(last_), Tier::kFlash);
@@ -385,7 +380,8 @@ TEST_F(DoubtDevicesTest, SoBesideADeviceThatWasNotRead) {
   start_unread_second();
   kit_.kill();
   for (std::size_t device : {0u, 1u}) kit_.drive(device).mend();
-  for (std::uint32_t s = 1; s < 24; ++s) kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, at(s), kPageBytes);
+  for (std::uint32_t s = 1; s < 24; ++s)
+    kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(s), kPageBytes);
   open();
   ASSERT_EQ(kit_.store->device_figures()[1].stats->off.value(), 1u);
   EXPECT_EQ(code_of(kit_.replace(last_, 2, AckLevel::kWritten)), Code::kIo);
@@ -403,7 +399,7 @@ TEST_F(DoubtDevicesTest, WhatIsGivenUpWaitsForThoseOfOtherDevices) {
   const auto headers = [&] {
     std::vector<std::byte> pages(2 * kPageBytes);
     for (std::uint32_t s = 0; s < 2; ++s)
-      kit_.drive(0).peek(at(s), MutableBytes(pages).subspan(s * kPageBytes, kPageBytes));
+      kit_.drive(0).peek(kit_.segment_at(s), MutableBytes(pages).subspan(s * kPageBytes, kPageBytes));
     return pages;
   };
   const auto before = headers();

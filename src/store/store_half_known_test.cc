@@ -23,31 +23,27 @@ class HalfKnownTest : public ::testing::Test {
     kit_.passing = true;
   }
   void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
-  std::uint64_t at(std::uint32_t segment) { return kHeadBytes + segment * kit_.options.segment_bytes; }
-  std::uint32_t segment_of(std::uint64_t number, std::uint64_t version = 1, std::size_t device = 0) {
-    const std::uint64_t place = kit_.find_on_drive(number, version, 0, device).value() - kHeadBytes;
-    return static_cast<std::uint32_t>(place / kit_.options.segment_bytes);
-  }
   std::array<std::byte, kPageBytes> header_of(std::uint32_t segment) {
     std::array<std::byte, kPageBytes> page{};
-    kit_.drive().peek(at(segment), page);
+    kit_.drive().peek(kit_.segment_at(segment), page);
     return page;
   }
   // Three records in a segment, and the third one's next version in another one.
   void put_two_versions() {
     for (std::uint64_t n = 1; n <= 3; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
-    old_ = segment_of(3);
-    ASSERT_EQ(segment_of(1), old_);
+    old_ = kit_.segment_of(3);
+    ASSERT_EQ(kit_.segment_of(1), old_);
     std::uint64_t n = 100;
-    while (kit_.find_on_drive(n - 1).value_or(0) < at(old_ + 1)) ASSERT_TRUE(kit_.put(n++, 1, AckLevel::kSynced));
+    while (kit_.find_on_drive(n - 1).value_or(0) < kit_.segment_at(old_ + 1))
+      ASSERT_TRUE(kit_.put(n++, 1, AckLevel::kSynced));
     ASSERT_TRUE(kit_.replace(3, 2, AckLevel::kSynced));
-    new_ = segment_of(3, 2);
+    new_ = kit_.segment_of(3, 2);
     ASSERT_NE(new_, old_);
   }
   // The next start finds neither the footer of this record's segment nor what lies there from the record on.
   void wear_out(std::uint64_t number) {
-    const std::uint32_t segment = segment_of(number);
-    kit_.drive().wear_out(io::DiskOp::Kind::kRead, at(segment + 1) - kPageBytes, 1);
+    const std::uint32_t segment = kit_.segment_of(number);
+    kit_.drive().wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(segment + 1) - kPageBytes, 1);
     kit_.drive().wear_out(io::DiskOp::Kind::kRead, kit_.find_on_drive(number).value() + 5 * kPageBytes, 1);
   }
   void start_worn(std::uint64_t number) {
@@ -108,7 +104,7 @@ TEST_F(HalfKnownTest, WhatIsGivenUpBesideWaitsForIt) {
   put_two_versions();
   kit_.options.index_records_max = kit_.stats().flash_records.value();  // what is put more makes it give segments up
   start_worn(3);
-  kit_.drive().hold_back(at(old_), kPageBytes, seconds(2));
+  kit_.drive().hold_back(kit_.segment_at(old_), kPageBytes, seconds(2));
   const auto old_header = header_of(old_), new_header = header_of(new_);
   while (kit_.stats().segments_evicted.value() < 2) {
     ASSERT_LT(next_, 1'200U);
@@ -132,13 +128,13 @@ TEST_F(HalfKnownTest, WhatIsGivenUpBesideWaitsForItThroughAnOutage) {
   EXPECT_TRUE(kit_.remove(300));  // what goes first has this to be carried
   kit_.settle();
   put_two_versions();
-  ASSERT_EQ(segment_of(305), old_);
+  ASSERT_EQ(kit_.segment_of(305), old_);
   for (std::uint64_t n = 200; n < 240; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));  // to be read in vain
   kit_.options.index_records_max = kit_.stats().flash_records.value();
   start_worn(3);
   std::vector<std::array<std::byte, kPageBytes>> headers;
-  for (std::uint32_t s = 0; s <= segment_of(239); ++s) {
-    kit_.drive().hold_back(at(s + 1) - kPageBytes, kPageBytes, seconds(1));  // its footer
+  for (std::uint32_t s = 0; s <= kit_.segment_of(239); ++s) {
+    kit_.drive().hold_back(kit_.segment_at(s + 1) - kPageBytes, kPageBytes, seconds(1));  // its footer
     headers.push_back(header_of(s));
   }
   const auto changed = [&] {
@@ -170,12 +166,12 @@ TEST_F(HalfKnownTest, ManyThatAreDoomedByAnOutageGoAllTheSame) {
   kit_.options.removals_waiting_max = 0;
   open();
   std::uint64_t last = 0;
-  while (last == 0 || segment_of(last) < 6) ASSERT_TRUE(kit_.put(++last, 1, AckLevel::kSynced));
+  while (last == 0 || kit_.segment_of(last) < 6) ASSERT_TRUE(kit_.put(++last, 1, AckLevel::kSynced));
   kit_.kill();
   std::vector<std::uint64_t> first_of(7);
-  for (std::uint64_t n = last; n > 0; --n) first_of[segment_of(n)] = n;
+  for (std::uint64_t n = last; n > 0; --n) first_of[kit_.segment_of(n)] = n;
   for (std::uint32_t s = 0; s < 6; ++s) {
-    kit_.drive().flip_bit(at(s + 1) - 1, 3);  // there is no footer
+    kit_.drive().flip_bit(kit_.segment_at(s + 1) - 1, 3);  // there is no footer
     kit_.drive().wear_out(io::DiskOp::Kind::kRead, kit_.find_on_drive(first_of[s] + 3).value(), 1);
   }
   open();
@@ -196,7 +192,7 @@ TEST_F(HalfKnownTest, OfSeveralTheOldestGoesFirst) {
   put_two_versions();
   kit_.kill();
   kit_.options.index_records_max = 1;
-  kit_.drive().hold_back(at(old_), kPageBytes, seconds(2));
+  kit_.drive().hold_back(kit_.segment_at(old_), kPageBytes, seconds(2));
   const auto old_header = header_of(old_), new_header = header_of(new_);
   open();
   kit_.loop.run_for(seconds(1));
@@ -210,10 +206,10 @@ TEST_F(HalfKnownTest, OfSeveralTheOldestGoesFirst) {
 TEST_F(HalfKnownTest, WhatIsRemovedBeforeItsSegmentIsGivenUpForWantOfRoomStaysAway) {
   open();
   for (std::uint64_t n = 1; n <= 30; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
-  ASSERT_EQ(segment_of(1), 0U);
+  ASSERT_EQ(kit_.segment_of(1), 0U);
   kit_.kill();
   kit_.options.index_records_max = 1;
-  for (std::uint32_t s = 1; s < kSegments; ++s) kit_.drive().hold_back(at(s), kPageBytes, seconds(1));
+  for (std::uint32_t s = 1; s < kSegments; ++s) kit_.drive().hold_back(kit_.segment_at(s), kPageBytes, seconds(1));
   open();
   kit_.loop.run_for(Millis(200));  // the first ones' content is known
   EXPECT_FALSE(kit_.remove(1)) << "there was no room for it";
@@ -234,13 +230,13 @@ TEST_F(HalfKnownTest, WhatIsRemovedBesideASegmentOfANewerVersionStaysAway) {
   kit_.drive().peek(0, superblock);
   header.features = 8;
   encode_segment_header(page, FormatSeeds(load<Superblock>(superblock.data()).uuid), header, {});
-  kit_.drive().poke(at(0), page);
+  kit_.drive().poke(kit_.segment_at(0), page);
   open();
   const auto refused = header_of(0);
   EXPECT_FALSE(kit_.remove(1)) << "it is not known";
   EXPECT_EQ(kit_.await_removals(seconds(1)), Code::kOk);
   kit_.kill();
-  if (header_of(0) == refused) kit_.drive().poke(at(0), readable);
+  if (header_of(0) == refused) kit_.drive().poke(kit_.segment_at(0), readable);
   open();
   EXPECT_EQ(kit_.lookup(1), Tier::kNone);
 }
@@ -250,7 +246,7 @@ TEST_F(HalfKnownTest, WhatLiesBehindAFrameThatIsDamagedAndInAFooterThatCannotBeR
   open();
   put_two_versions();
   kit_.kill();
-  kit_.drive().wear_out(io::DiskOp::Kind::kRead, at(old_ + 1) - kPageBytes, 1);
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(old_ + 1) - kPageBytes, 1);
   const std::uint64_t head = kit_.find_on_drive(2).value() - 2 * kPageBytes;  // its table page, and its frame's
   kit_.drive().flip_bit(head, 3);
   open();
@@ -259,7 +255,8 @@ TEST_F(HalfKnownTest, WhatLiesBehindAFrameThatIsDamagedAndInAFooterThatCannotBeR
   EXPECT_FALSE(kit_.remove(2)) << "it is not known";
   EXPECT_EQ(kit_.await_removals(seconds(1)), Code::kOk);
   kit_.drive().flip_bit(head, 3);
-  kit_.drive().flip_bit(at(old_ + 1) - 1, 3);  // a power loss has the footer forgotten that was written since
+  kit_.drive().flip_bit(kit_.segment_at(old_ + 1) - 1,
+                        3);  // a power loss has the footer forgotten that was written since
   start_readable();
   EXPECT_EQ(kit_.lookup(2), Tier::kNone);
 }

@@ -14,11 +14,6 @@ namespace {
 class RemovalTest : public ::testing::Test {
  protected:
   void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
-  // Where the segment that holds version 1 of record `number` begins on the drive.
-  std::uint64_t segment_of(std::uint64_t number) {
-    const std::uint64_t place = kit_.find_on_drive(number).value() - kHeadBytes;
-    return kHeadBytes + place / kit_.options.segment_bytes * kit_.options.segment_bytes;
-  }
 
   StoreKit kit_;
 };
@@ -266,7 +261,7 @@ TEST_F(RemovalTest, NoRemovalHangsOnASegmentThatIsWornOut) {
   kit_.options.index_records_max = 12;
   open();
   for (std::uint64_t n = 0; n < 5; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));  // of one segment
-  const std::uint64_t segment = segment_of(0);
+  const std::uint64_t segment = kit_.segment_at(kit_.segment_of(0));
   kit_.drive().wear_out(io::DiskOp::Kind::kRead, segment + kPageBytes, kit_.options.segment_bytes - kPageBytes);
   kit_.drive().wear_out(io::DiskOp::Kind::kWrite, segment, kPageBytes);
   std::uint64_t next = 100;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "block/checksum.h"
+#include "store/format.h"
 
 namespace kvd::store {
 namespace {
@@ -157,6 +158,13 @@ std::optional<std::uint64_t> StoreKit::find_on_drive(std::uint64_t number, std::
   const void* const found = ::memmem(all.data(), all.size(), slab.data(), slab.size());
   if (found == nullptr) return std::nullopt;
   return static_cast<std::uint64_t>(static_cast<const std::byte*>(found) - all.data());
+}
+
+std::uint64_t StoreKit::segment_at(std::uint64_t segment) const { return kHeadBytes + segment * options.segment_bytes; }
+
+std::uint32_t StoreKit::segment_of(std::uint64_t number, std::uint64_t version, std::size_t device) {
+  const std::uint64_t place = find_on_drive(number, version, 0, device).value() - kHeadBytes;
+  return static_cast<std::uint32_t>(place / options.segment_bytes);
 }
 
 std::optional<Code> StoreKit::await_removals(Duration limit) {

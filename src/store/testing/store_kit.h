@@ -75,6 +75,9 @@ class StoreKit {
   // Where slab `layer` of record `number`, put as `version`, lies on a drive: the first such place.
   std::optional<std::uint64_t> find_on_drive(std::uint64_t number, std::uint64_t version = 1, std::uint32_t layer = 0,
                                              std::size_t device = 0);
+  // Where this segment of a drive begins; and which one holds slab 0 of record `number`, put as `version`: the first.
+  [[nodiscard]] std::uint64_t segment_at(std::uint64_t segment) const;
+  std::uint32_t segment_of(std::uint64_t number, std::uint64_t version = 1, std::size_t device = 0);
   // Turns over one bit of a record's image in the pool, in slab `layer`. False when it is not there.
   bool flip_in_pool(std::uint64_t number, std::uint16_t layer);
   bool remove(std::uint64_t number) { return store->remove(ns, id_of(number)); }
