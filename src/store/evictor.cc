@@ -43,9 +43,14 @@ void Evictor::add_spare() {
   spare_.back()->header = AlignedBuffer(kPageBytes);
 }
 
+// While the device is off what it holds is left alone: it is the next opening's.
 void Evictor::maintain() {
-  if (!device_.health.on()) return flash_.update_gauges();  // what flash holds is the next opening's
-  prepare_free();
+  if (device_.health.on()) prepare_free();
+  if (device_.health.on()) give_up_some();
+  flash_.update_gauges();
+}
+
+void Evictor::give_up_some() {
   if (const auto overfull = device_.tombstones.overfull();
       overfull && flash_.segments.at(*overfull).state == SegmentState::kSealed && tasks_.size() < kTasksMax)
     evict(*overfull);
@@ -63,11 +68,9 @@ void Evictor::maintain() {
       return task->step != Task::Step::kReaders && !held_up && task->becomes != SegmentState::kRetired;
     }));
   };
-  while (device_.health.on() && tasks_.size() < kTasksMax &&
-         device_.segments.ready_count() + unblocked() < kReadyWanted)
+  while (tasks_.size() < kTasksMax && device_.segments.ready_count() + unblocked() < kReadyWanted)
     if (!give_up_one()) break;
-  if (device_.health.on() && stuck()) free_one();
-  flash_.update_gauges();
+  if (stuck()) free_one();
 }
 
 // Not what a later start may still be able to read, and it leaves places for what has to be given up.
@@ -150,44 +153,36 @@ std::optional<std::uint32_t> Evictor::half_known_sealed() const {
   return next == device_.half_known.end() ? std::nullopt : std::optional(*next);
 }
 
-// Whether all that is being given up waits for tombstones to be carried, and there is nowhere to carry them: a crash
-// while the last ready segment took such copies leaves that. Recovery sees to it that some segment has none to carry.
-// Where something is half known all wait for that first. A read may wait, too: for room in the pool, which is full of
-// what is to be written.
+// Whether tombstones have to be carried here, for this device or another, and there is nowhere to carry them, nor will
+// be: all that is being given up waits. A crash while the last ready segment took such copies leaves that. Recovery
+// sees to it that some segment has none to carry.
 bool Evictor::stuck() const {
   const DeviceSegments& segments = device_.segments;
   const bool nowhere = segments.ready_count() == 0 && segments.count_in(SegmentState::kOpen) == 0 &&
                        segments.count_in(SegmentState::kSealing) == 0;
-  if (!nowhere || tasks_.empty() || flash_.headers_in_doubt() || !std::ranges::all_of(tasks_, [](const auto& task) {
-        return task->step == Task::Step::kTombstones || task->step == Task::Step::kReaders;
-      }))
-    return false;
-  const auto first = flash_.first_half_known();
-  return !first || device_.tombstones.carried(*first) > 0;
+  return nowhere && device_.tombstones.carrying() && !flash_.headers_in_doubt() &&
+         std::ranges::all_of(tasks_, [](const auto& task) { return task->step == Task::Step::kTombstones; });
 }
 
-// What was begun first of all that tells of nothing else: it does not even wait for what is half known, on its device
-// or on others, which may wait for it.
+// What was begun first of all that tells of nothing else, here or elsewhere: it does not even wait for what is half
+// known, on its device or on others, which may wait for it.
 void Evictor::free_one() {
   std::optional<std::uint32_t> first;
-  const auto rank = [this](std::uint32_t s) {
-    const Segment& segment = flash_.segments.at(s);
-    return std::pair(segment.readers > 0, segment.generation);
-  };
+  const auto generation = [this](std::uint32_t s) { return flash_.segments.at(s).generation; };
   const auto consider = [&](std::uint32_t segment) {
-    if (!first || rank(segment) < rank(*first)) first = segment;
+    if (!first || generation(segment) < generation(*first)) first = segment;
   };
   for (const auto& task : tasks_)
-    if (task->step == Task::Step::kTombstones && !has_to_keep(*task)) consider(task->segment);
+    if (!has_to_keep(*task)) consider(task->segment);
   for (std::uint32_t s = device_.segments.first(); s < device_.segments.end(); ++s)
-    if (flash_.segments.at(s).state == SegmentState::kSealed && !device_.tombstones.holds_for_others(s)) consider(s);
+    if (flash_.segments.at(s).state == SegmentState::kSealed && !flash_.tells_others(s) &&
+        !device_.tombstones.holds_for_others(s))
+      consider(s);
   if (!first) return;
-  const bool reads = std::ranges::any_of(tasks_, [](const auto& t) { return t->step == Task::Step::kReaders; });
-  if (reads && flash_.segments.at(*first).readers > 0) return;  // it would not be free before that
   if (flash_.segments.at(*first).state == SegmentState::kSealed) evict(*first);
   Task& task = **std::ranges::find(tasks_, *first, &Task::segment);
   task.goes_first = true;
-  if (task.step == Task::Step::kTombstones) check_tombstones(task);
+  if (task.step == Task::Step::kTombstones) go_on(task);
 }
 
 // What is half known goes before all else: that would have to wait for it.
@@ -198,20 +193,21 @@ bool Evictor::give_up_one() {
   return victim.has_value();
 }
 
-// The index may know nothing of what is half known.
+// The index may know nothing of what is half known, so that comes only where there is nothing else.
 void Evictor::make_index_room() {
-  if (!device_.health.on() ||
-      std::ranges::count(tasks_, false, &Task::half_known) >= static_cast<std::ptrdiff_t>(kTasksMax))
-    return;
-  if (const auto victim = device_.segments.start_eviction(false)) begin(*victim);
+  const auto going = std::ranges::count_if(tasks_, [](const auto& task) { return task->evicts && !task->half_known; });
+  if (!device_.health.on() || going >= static_cast<std::ptrdiff_t>(kTasksMax)) return;
+  const auto victim = device_.segments.start_eviction(false);
+  victim ? static_cast<void>(begin(*victim)) : end_half_known();
 }
 
 bool Evictor::make_index_room_now() {
-  for (const auto& task : tasks_)
-    if (task->evicts && erase_some(*task, 0, flash_.index.buckets()) > 0) return true;
-  const auto before = tasks_.size();
-  make_index_room();
-  return tasks_.size() > before && make_index_room_now();
+  for (std::size_t i = 0;; ++i) {
+    if (i == tasks_.size()) make_index_room();
+    if (i == tasks_.size()) return false;
+    Task& task = *tasks_[i];
+    if (task.evicts && !std::exchange(task.swept, true) && erase_some(task, 0, flash_.index.buckets()) > 0) return true;
+  }
 }
 
 void Evictor::evict(std::uint32_t segment, bool retire) {
@@ -224,8 +220,7 @@ void Evictor::evict(std::uint32_t segment, bool retire) {
 Evictor::Task& Evictor::begin(std::uint32_t segment) {
   flash_.stats.segments_evicted.add();
   flash_.usage.forget(segment);
-  const bool half_known = std::ranges::find(device_.half_known, segment) != device_.half_known.end();
-  Task& task = add_task(segment, true, half_known);
+  Task& task = add_task(segment, true, flash_.half_known(segment));
   read_footer(task, footer_tail());
   if (on_give_up_) on_give_up_(segment);
   return task;
@@ -257,7 +252,7 @@ Evictor::Task& Evictor::add_task(std::uint32_t segment, bool evicts, bool half_k
   task.segment = segment;
   task.evicts = evicts;
   task.half_known = half_known;
-  task.content_known = task.doubtful = task.goes_first = false;
+  task.content_known = task.swept = task.doubtful = task.goes_first = false;
   task.becomes = SegmentState::kReady;
   task.content.clear();
   task.removed.clear();
@@ -360,12 +355,12 @@ void Evictor::index_clean(Task& task) {
   for (const auto& device : flash_.devices) device->tombstones.hurry(task.segment);
   flash_.doubts_end = true;
   if ((has_to_keep(task) || flash_.in_doubt()) && on_progress_) on_progress_();
-  check_tombstones(task);
+  go_on(task);
 }
 
 void Evictor::tombstones_durable() {
   for (std::size_t i = 0; i < tasks_.size(); ++i)
-    if (tasks_[i]->step == Task::Step::kTombstones) check_tombstones(*tasks_[i]);
+    if (tasks_[i]->step == Task::Step::kTombstones) go_on(*tasks_[i]);
 }
 
 // Tombstones of which only it tells are not durable elsewhere.
@@ -381,21 +376,20 @@ bool Evictor::is_behind_half_known(const Task& task) const {
   return !task.half_known || flash_.segments.at(*first).generation < flash_.segments.at(task.segment).generation;
 }
 
-// A device that is off waits for nothing: see resume().
-void Evictor::check_tombstones(Task& task) {
+// What has waited before, also for reads or behind a header that failed, waits again where another device has come back
+// meanwhile. A device that is off waits for nothing: see resume().
+void Evictor::go_on(Task& task) {
+  task.step = Task::Step::kTombstones;
+  task.goes_first = task.goes_first && !has_to_keep(task);  // or others would have to go for it
   if (!device_.health.on() || flash_.headers_in_doubt() || is_behind_half_known(task) || has_to_keep(task)) return;
+  if (flash_.segments.at(task.segment).readers == 0) return prepare(task);
   task.step = Task::Step::kReaders;
-  check_readers(task);
+  maintain();
 }
 
 void Evictor::reader_gone(std::uint32_t segment) {
   for (std::size_t i = 0; i < tasks_.size(); ++i)
-    if (tasks_[i]->segment == segment && tasks_[i]->step == Task::Step::kReaders) return check_readers(*tasks_[i]);
-}
-
-void Evictor::check_readers(Task& task) {
-  if (flash_.segments.at(task.segment).readers > 0) return maintain();
-  prepare(task);
+    if (tasks_[i]->segment == segment && tasks_[i]->step == Task::Step::kReaders) return go_on(*tasks_[i]);
 }
 
 // ---- (5) header ----
@@ -515,8 +509,7 @@ void Evictor::retry_all() {
   if (!device_.health.on()) return;
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     Task& task = *tasks_[i];
-    if (task.step != Task::Step::kRetry) continue;
-    prepare(task);
+    if (task.step == Task::Step::kRetry) task.evicts ? go_on(task) : prepare(task);
   }
 }
 

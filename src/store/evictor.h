@@ -97,6 +97,7 @@ class Evictor {
     std::uint32_t segment = 0;
     bool evicts = false;  // it held something
     bool content_known = false;
+    bool swept = false;  // nothing of it is in the index: make_index_room_now()
     std::vector<std::uint64_t> content;           // content_known: hashes of the records that it held, sorted
     std::unordered_set<std::uint64_t> removed;    // hashes for which removed_from() has named it
     SegmentState becomes = SegmentState::kReady;  // or kRetired, kFree: with the new header
@@ -116,6 +117,7 @@ class Evictor {
 
   void changed();
   void prepare_free();
+  void give_up_some();
   void give_up_spent();
   [[nodiscard]] bool stuck() const;
   void free_one();
@@ -138,8 +140,7 @@ class Evictor {
   void index_clean(Task& task);
   [[nodiscard]] bool has_to_keep(const Task& task) const;
   [[nodiscard]] bool is_behind_half_known(const Task& task) const;
-  void check_tombstones(Task& task);
-  void check_readers(Task& task);
+  void go_on(Task& task);
   void prepare(Task& task);
   void write_header(Task& task);
   void header_durable(Task& task);

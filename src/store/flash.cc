@@ -56,10 +56,16 @@ void Flash::leave(const RecordKey& key, std::uint32_t segment, std::uint32_t off
 }
 
 void Flash::note_half_known(std::uint32_t segment) {
-  std::vector<std::uint32_t>& known = device_of(segment).half_known;
+  FlashDevice& device = device_of(segment);
+  device.segments.exclude(segment);
+  if (half_known(segment)) return;
   const auto generation = [this](std::uint32_t s) { return segments.at(s).generation; };
-  if (std::ranges::find(known, segment) != known.end()) return;
-  known.insert(std::ranges::lower_bound(known, generation(segment), {}, generation), segment);
+  device.half_known.insert(std::ranges::lower_bound(device.half_known, generation(segment), {}, generation), segment);
+}
+
+bool Flash::half_known(std::uint32_t segment) const {
+  return std::ranges::binary_search(device_of(segment).half_known, segments.at(segment).generation, {},
+                                    [this](std::uint32_t s) { return segments.at(s).generation; });
 }
 
 std::optional<std::uint32_t> Flash::first_half_known() const {

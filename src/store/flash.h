@@ -142,8 +142,9 @@ struct Flash {
   }
   // What was begun first of all that is half known and on a device that is on.
   [[nodiscard]] std::optional<std::uint32_t> first_half_known() const;
-  // Recovery has not taken in all that this segment may hold.
+  // Recovery has not taken in all that this segment may hold. It goes before all that is chosen as a victim.
   void note_half_known(std::uint32_t segment);
+  [[nodiscard]] bool half_known(std::uint32_t segment) const;
   // The highest number that a device has for this opening.
   [[nodiscard]] std::uint64_t boot_epoch() const noexcept {
     std::uint64_t highest = 0;

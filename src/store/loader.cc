@@ -328,6 +328,7 @@ void Loader::settle(PoolRecord& record) {
   if (load.waiters.empty() && !load.whole) {  // nobody wants it any more
     load.wanted.reset();
     load.table_wanted = false;
+    if (!load.table_pending) load.landed.reset();  // there will be nothing to verify it against
   }
   enqueue(record);
   if (load.busy()) return;

@@ -3,6 +3,7 @@
 #include "store/loader.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -136,6 +137,32 @@ TEST_F(LoaderTest, ErrorsOfSeveralOperationsOfARecordAreForgivenOnceEach) {
   for (std::uint64_t nth = 1; nth <= 4; ++nth) kit_.drive().inject(io::DiskOp::Kind::kRead, nth, io::SimFault::kError);
   EXPECT_EQ(kit_.get(1), 1u);
   EXPECT_EQ(kit_.stats().io_errors.value(), 4u);
+}
+
+// Layers come without the table, which is damaged, when the get has gone: nothing will tell whether they are sound.
+TEST_F(LoaderTest, WhatNobodyWaitsForAnyMoreDoesNotKeepItsSegment) {
+  std::array<std::byte, kPageBytes> before{}, now{};
+  kit_.drive().peek(kit_.segment_at(0), before);
+  kit_.drive().hold_back(kit_.find_on_drive(3).value(), 4 * 5'000, Millis(50));
+  kit_.drive().flip_bit(kit_.find_on_drive(3).value() - kPageBytes, 3);
+  bool over = false;
+  const std::vector<std::byte> foreign = foreign_of(3);
+  Get get;
+  get.ns = kit_.ns;
+  get.id = id_of(3);
+  get.foreign = foreign;
+  get.layer_first = 1;
+  get.deadline = after(kit_.loop.now(), std::chrono::microseconds(10));
+  get.on_done = [&over](const Result<RecordView>&) { over = true; };
+  const std::uint64_t reads_before = reads();
+  kit_.store->start_get(get);
+  ASSERT_TRUE(kit_.loop.run_until([&] { return over; }, std::chrono::seconds(1)));
+  kit_.loop.run_for(std::chrono::seconds(1));
+  ASSERT_EQ(reads() - reads_before, 2U) << "the table, and the layers";
+  for (std::uint64_t n = 1'000; n < 1'300; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
+  kit_.loop.run_for(std::chrono::seconds(1));
+  kit_.drive().peek(kit_.segment_at(0), now);
+  EXPECT_TRUE(now != before) << "it was given up, and is used again";
 }
 
 // More gets than the device takes at once wait all the time, so promotions never get their turn: of one record of each

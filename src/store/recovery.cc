@@ -185,7 +185,7 @@ bool Recovery::finish() {
   sort_for_eviction(taken_);
   for (const auto& [use, absorbed] : taken_) {
     flash_.segments.seal(use.segment);
-    if (!absorbed || use.refused) flash_.note_half_known(use.segment);
+    if (!absorbed || use.refused || flash_.half_known(use.segment)) flash_.note_half_known(use.segment);
   }
   if (!apply_tombstones()) return false;
   // What is not absorbed is given up now, and not before what it tells is known.

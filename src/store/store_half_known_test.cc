@@ -202,6 +202,22 @@ TEST_F(HalfKnownTest, OfSeveralTheOldestGoesFirst) {
   EXPECT_FALSE(header_of(old_) == old_header);
 }
 
+// What does not find a place in the index is not written, rather than that all is looked through for each segment.
+TEST_F(HalfKnownTest, AFewAtATimeAreGivenUpForAPlaceInTheIndex) {
+  constexpr std::uint32_t kMany = 60;
+  kit_.options.flash_bytes = kHeadBytes + kMany * kit_.options.segment_bytes;
+  open();
+  for (std::uint64_t n = 1; kit_.stats().segments_free.value() > 4; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+  kit_.kill();
+  kit_.options.index_records_max = 1;
+  for (std::uint32_t s = 0; s < kMany; ++s) kit_.drive().hold_back(kit_.segment_at(s), kPageBytes, seconds(1));
+  open();
+  for (std::uint64_t n = 1'000; n < 1'020; ++n) static_cast<void>(kit_.put(n, 1, AckLevel::kWritten));
+  EXPECT_LE(kit_.stats().segments_evicted.value(), 10U);
+  kit_.loop.run_for(std::chrono::minutes(1));
+  EXPECT_TRUE(kit_.put(1'100, 1, AckLevel::kWritten));
+}
+
 // More segments than are given up at once: the removed record's turn comes later.
 TEST_F(HalfKnownTest, WhatIsRemovedBeforeItsSegmentIsGivenUpForWantOfRoomStaysAway) {
   open();

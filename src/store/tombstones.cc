@@ -15,11 +15,24 @@ bool Tombstones::obsolete(const Tombstone& tombstone) const {
 void Tombstones::add(const Tombstone& tombstone) {
   if (obsolete(tombstone)) return;
   ++segments_.at(tombstone.segment).removed;
-  pending_.push_back(tombstone);
-  pending_.back().awaited = true;
-  unwritten_.insert(tombstone.put_seq);
-  waiting_hashes_.add(tombstone.key.hash);
-  if (tombstone.told_by != UINT32_MAX) ++told_[tombstone.told_by];
+  Tombstone added = tombstone;
+  added.awaited = true;
+  unwritten_.insert(added.put_seq);
+  waiting_hashes_.add(added.key.hash);
+  if (added.told_by != UINT32_MAX) ++told_[added.told_by];
+  queue_for(added).push_back(added);
+}
+
+// Where it waits: with those that are carried also where what tells it is being given up.
+std::deque<Tombstone>& Tombstones::queue_for(Tombstone& tombstone) {
+  const bool hurries = tombstone.from == UINT32_MAX && tombstone.told_by != UINT32_MAX &&
+                       segments_.at(tombstone.told_by).state == SegmentState::kEvicting;
+  if (hurries) {
+    tombstone.from = tombstone.told_by;
+    ++carried_of(tombstone.from);
+    ++carry_pending_;
+  }
+  return tombstone.from == UINT32_MAX ? pending_ : carried_pending_;
 }
 
 std::uint32_t Tombstones::told_by(std::uint32_t segment) const {
@@ -30,12 +43,9 @@ std::uint32_t Tombstones::told_by(std::uint32_t segment) const {
 // What is in a frame or waits for a flush is on its way.
 void Tombstones::hurry(std::uint32_t segment) {
   if (!told_.contains(segment)) return;
-  std::erase_if(pending_, [&](const Tombstone& t) {
+  std::erase_if(pending_, [&](Tombstone t) {
     if (t.told_by != segment) return false;
-    carried_pending_.push_back(t);
-    carried_pending_.back().from = segment;
-    ++carried_of(segment);
-    ++carry_pending_;
+    queue_for(t).push_back(t);
     return true;
   });
 }
@@ -61,7 +71,7 @@ void Tombstones::restore(const Tombstone& tombstone) {
   live_.push_back(tombstone);
 }
 
-void Tombstones::take_pending() { queue_of(next_pending()).pop_front(); }
+void Tombstones::take_pending() { (next_is_carried() ? carried_pending_ : pending_).pop_front(); }
 
 // It is on flash, or has nothing to name any more.
 void Tombstones::written_or_gone(Tombstone& tombstone) {
@@ -100,7 +110,7 @@ void Tombstones::written(Tombstone tombstone, std::uint32_t holder, std::uint64_
 
 void Tombstones::failed(const Tombstone& tombstone) {
   Tombstone again = tombstone;
-  if (!obsolete(again)) return queue_of(again).push_front(again);
+  if (!obsolete(again)) return queue_for(again).push_front(again);
   written_or_gone(again);
   done_carrying(again);
 }
@@ -118,7 +128,7 @@ void Tombstones::flush_failed() {
   for (Unflushed& u : unflushed_) {
     u.tombstone.holder_generation = 0;
     if (u.tombstone.from != UINT32_MAX) ++carry_pending_;
-    queue_of(u.tombstone).push_back(u.tombstone);
+    queue_for(u.tombstone).push_back(u.tombstone);
   }
   unflushed_.clear();
 }

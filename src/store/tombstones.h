@@ -117,7 +117,8 @@ class Tombstones {
   }
   [[nodiscard]] bool carrying() const noexcept { return carry_pending_ > 0; }
   // How many are not durable yet of which only records in `segment`, of another device, tell: it must not be
-  // overwritten before they are. hurry(): it is being given up, and they are written like those that are carried.
+  // overwritten before they are. hurry(): it is kEvicting, and they are written like those that are carried, as are
+  // all that wait for it from then on.
   [[nodiscard]] std::uint32_t told_by(std::uint32_t segment) const;
   void hurry(std::uint32_t segment);
   // `segment` holds nothing any more: tombstones that name it have done their work.
@@ -145,10 +146,7 @@ class Tombstones {
   void written_or_gone(Tombstone& tombstone);
   void done_carrying(Tombstone& tombstone);
   void done_telling(Tombstone& tombstone);
-  [[nodiscard]] std::deque<Tombstone>& queue_of(const Tombstone& tombstone) {
-    return tombstone.from == UINT32_MAX ? pending_ : carried_pending_;
-  }
-
+  [[nodiscard]] std::deque<Tombstone>& queue_for(Tombstone& tombstone);
   [[nodiscard]] std::uint32_t& carried_of(std::uint32_t segment) {
     if (segment >= carried_.size()) carried_.resize(segments_.count());
     return carried_[segment];

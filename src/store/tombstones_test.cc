@@ -102,19 +102,28 @@ TEST_F(TombstonesTest, WhichRecordsWaitIsKnownByTheirHashes) {
   EXPECT_TRUE(waits(6));
 }
 
-// A record in a segment of another device implies it until it is durable, however often it is written.
-TEST_F(TombstonesTest, WhatAnotherDeviceTellsCountsUntilItIsDurable) {
-  segments_.add_device(2, policy::make_eviction(policy::Eviction::kLru, 2));
-  constexpr std::uint32_t kElsewhere = 4;
-  const auto told = [&](std::uint32_t segment, std::uint64_t put_seq) {
+class ToldTombstonesTest : public TombstonesTest {
+ protected:
+  static constexpr std::uint32_t kElsewhere = 4;
+
+  ToldTombstonesTest() { segments_.add_device(2, policy::make_eviction(policy::Eviction::kLru, 2)); }
+  static Tombstone told(std::uint32_t segment, std::uint64_t put_seq) {
     Tombstone tombstone = naming(segment, put_seq);
     tombstone.told_by = kElsewhere;
     return tombstone;
-  };
+  }
+  void give_up_elsewhere() {
+    segments_.change(kElsewhere, SegmentState::kEvicting);
+    tombstones_.hurry(kElsewhere);
+  }
+};
+
+// A record in a segment of another device implies it until it is durable, however often it is written.
+TEST_F(ToldTombstonesTest, WhatAnotherDeviceTellsCountsUntilItIsDurable) {
   tombstones_.add(told(0, 7));
   tombstones_.add(naming(1, 8));
   tombstones_.add(told(1, 9));
-  tombstones_.hurry(kElsewhere);
+  give_up_elsewhere();
   EXPECT_EQ(tombstones_.next_pending().put_seq, 7u);
   write_one(2);
   EXPECT_EQ(tombstones_.next_pending().put_seq, 9u) << "before what nobody waits for";
@@ -130,6 +139,35 @@ TEST_F(TombstonesTest, WhatAnotherDeviceTellsCountsUntilItIsDurable) {
   tombstones_.carry_from(2);
   tombstones_.forget(0);
   tombstones_.forget(1);
+  EXPECT_EQ(tombstones_.told_by(kElsewhere), 0u);
+  EXPECT_EQ(tombstones_.carried(kElsewhere), 0u);
+  EXPECT_FALSE(tombstones_.carrying());
+}
+
+// The segment that tells them waits for them, also when they were on their way as it was begun to be given up.
+TEST_F(ToldTombstonesTest, WhatFailsOrComesBehindThatHurriesToo) {
+  tombstones_.add(told(0, 7));
+  tombstones_.add(told(0, 8));
+  write_one(2);
+  const Tombstone in_frame = tombstones_.next_pending();
+  tombstones_.take_pending();
+  tombstones_.flush_begins();
+  give_up_elsewhere();
+  EXPECT_FALSE(tombstones_.pending());
+  tombstones_.failed(in_frame);
+  ASSERT_TRUE(tombstones_.next_is_carried());
+  EXPECT_EQ(tombstones_.next_pending().put_seq, 8u);
+  write_one(2);
+  tombstones_.flush_failed();
+  ASSERT_TRUE(tombstones_.next_is_carried()) << "no flush covers either";
+  write_one(2);
+  ASSERT_TRUE(tombstones_.next_is_carried());
+  write_one(2);
+  tombstones_.add(told(1, 9));
+  ASSERT_TRUE(tombstones_.next_is_carried());
+  write_one(2);
+  tombstones_.flush_begins();
+  tombstones_.flushed();
   EXPECT_EQ(tombstones_.told_by(kElsewhere), 0u);
   EXPECT_EQ(tombstones_.carried(kElsewhere), 0u);
   EXPECT_FALSE(tombstones_.carrying());
