@@ -23,9 +23,9 @@ class HalfKnownTest : public ::testing::Test {
     kit_.passing = true;
   }
   void open() { ASSERT_TRUE(kit_.open()) << kit_.why; }
-  std::array<std::byte, kPageBytes> header_of(std::uint32_t segment) {
+  std::array<std::byte, kPageBytes> header_of(std::uint32_t segment, std::size_t device = 0) {
     std::array<std::byte, kPageBytes> page{};
-    kit_.drive().peek(kit_.segment_at(segment), page);
+    kit_.drive(device).peek(kit_.segment_at(segment), page);
     return page;
   }
   // Three records in a segment, and the third one's next version in another one.
@@ -275,6 +275,87 @@ TEST_F(HalfKnownTest, WhatLiesBehindAFrameThatIsDamagedAndInAFooterThatCannotBeR
                         3);  // a power loss has the footer forgotten that was written since
   start_readable();
   EXPECT_EQ(kit_.lookup(2), Tier::kNone);
+}
+
+// ---- Of several devices ----
+
+// The first segment of the second device is half known; that device goes off before anything is given up.
+class HalfKnownDevicesTest : public HalfKnownTest {
+ protected:
+  HalfKnownDevicesTest() { kit_.add_device(kSegments); }
+  void start_and_lose_second() {
+    open();
+    for (std::uint64_t n = 1; n <= kPut; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+    kit_.kill();
+    std::uint64_t last = kPut;
+    while (last > 0 && !lies_in(last, 1, 0)) --last;
+    ASSERT_GT(last, 0U);
+    kit_.options.index_records_max = kPut;  // what is put more has segments given up, also those that are read
+    kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(1) - kPageBytes, 1);
+    kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kit_.find_on_drive(last, 1, 0, 1).value() + 5 * kPageBytes, 1);
+    open();
+    kit_.drive(1).fail_all(EIO);
+    for (std::uint64_t n = 1; !second_is_off(); n = n % kPut + 1) kit_.get(n);
+    ASSERT_EQ(kit_.stats().segments_evicted.value(), 0U);
+    kit_.drive(1).hold_back(kit_.segment_at(0), kPageBytes, seconds(4));
+    half_known_before_ = header_of(0, 1);
+  }
+  bool lies_in(std::uint64_t number, std::size_t device, std::uint32_t segment) {
+    return kit_.find_on_drive(number, 1, 0, device) && kit_.segment_of(number, 1, device) == segment;
+  }
+  bool second_is_off() { return kit_.store->device_figures()[1].stats->off.value() == 1; }
+  // Of the headers of what the first device held.
+  std::vector<std::uint64_t> generations() {
+    std::vector<std::uint64_t> all;
+    for (std::uint32_t s = 0; s < kHeld; ++s) all.push_back(load<SegmentHeader>(header_of(s).data()).generation);
+    return all;
+  }
+  void fill_until_given_up() {
+    while (kit_.stats().segments_evicted.value() < 3) {
+      ASSERT_LT(next_, 1'200U);
+      static_cast<void>(kit_.put(next_++));
+      kit_.loop.run_for(Millis(2));
+    }
+    kit_.loop.run_for(Millis(20));
+  }
+  // The second device comes back, and what the first has given up waits for what is half known there.
+  void expect_order() {
+    const auto before = generations();
+    kit_.drive(1).fail_all(0);
+    ASSERT_TRUE(kit_.loop.run_until([&] { return !second_is_off(); }, seconds(2)));
+    ASSERT_EQ(generations(), before);
+    for (; header_of(0, 1) == half_known_before_; kit_.loop.run_for(Millis(1))) ASSERT_EQ(generations(), before);
+    kit_.loop.run_for(seconds(2));
+    EXPECT_NE(generations(), before);
+  }
+
+  static constexpr std::uint64_t kPut = 40;
+  static constexpr std::uint32_t kHeld = 3;  // segments of the first device
+  std::array<std::byte, kPageBytes> half_known_before_{};
+};
+
+TEST_F(HalfKnownDevicesTest, WhatWaitsForReadsWaitsForWhatAnotherDeviceBringsBack) {
+  start_and_lose_second();
+  ManyGets reads(kit_);
+  for (std::uint32_t s = 0; s < kSegments; ++s) {
+    std::uint64_t number = 1;
+    while (number <= kPut && !lies_in(number, 0, s)) ++number;
+    if (number > kPut) break;
+    kit_.drive(0).hold_back(kit_.find_on_drive(number).value(), kPageBytes, seconds(3));
+    reads.ask(number);
+  }
+  fill_until_given_up();
+  EXPECT_FALSE(reads.some_over());
+  expect_order();
+}
+
+TEST_F(HalfKnownDevicesTest, WhatIsTriedAgainWaitsForWhatAnotherDeviceBringsBack) {
+  start_and_lose_second();
+  for (std::uint32_t s = 0; s < kHeld; ++s)
+    kit_.drive(0).wear_out(io::DiskOp::Kind::kWrite, kit_.segment_at(s), kPageBytes);
+  fill_until_given_up();
+  kit_.drive(0).mend();
+  expect_order();
 }
 
 }  // namespace
