@@ -376,12 +376,16 @@ bool Evictor::is_behind_half_known(const Task& task) const {
   return !task.half_known || flash_.segments.at(*first).generation < flash_.segments.at(task.segment).generation;
 }
 
-// What has waited before, also for reads or behind a header that failed, waits again where another device has come back
-// meanwhile. A device that is off waits for nothing: see resume().
+// What must not be overwritten yet.
+bool Evictor::has_to_wait(const Task& task) const {
+  return flash_.headers_in_doubt() || is_behind_half_known(task) || has_to_keep(task);
+}
+
+// A device that is off is asked for nothing: see resume().
 void Evictor::go_on(Task& task) {
   task.step = Task::Step::kTombstones;
   task.goes_first = task.goes_first && !has_to_keep(task);  // or others would have to go for it
-  if (!device_.health.on() || flash_.headers_in_doubt() || is_behind_half_known(task) || has_to_keep(task)) return;
+  if (!device_.health.on() || has_to_wait(task)) return;
   if (flash_.segments.at(task.segment).readers == 0) return prepare(task);
   task.step = Task::Step::kReaders;
   maintain();
@@ -394,10 +398,15 @@ void Evictor::reader_gone(std::uint32_t segment) {
 
 // ---- (5) header ----
 
-// A start behind a kill has to know that this header may be another than the table of uses says.
+// A start behind a kill has to know that this header may be another than the table of uses says. What had waited has to
+// wait again where a device has come back meanwhile, also since an earlier try.
 void Evictor::prepare(Task& task) {
   task.step = Task::Step::kMark;
-  changes_.mark(task.segment, [this, &task](const Status& marked) { marked ? write_header(task) : retry(task); });
+  changes_.mark(task.segment, [this, &task](const Status& marked) {
+    if (!marked) return retry(task);
+    if (!task.evicts || !has_to_wait(task)) return write_header(task);
+    task.step = Task::Step::kTombstones;
+  });
 }
 
 void Evictor::write_header(Task& task) {
@@ -509,7 +518,7 @@ void Evictor::retry_all() {
   if (!device_.health.on()) return;
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     Task& task = *tasks_[i];
-    if (task.step == Task::Step::kRetry) task.evicts ? go_on(task) : prepare(task);
+    if (task.step == Task::Step::kRetry) prepare(task);
   }
 }
 

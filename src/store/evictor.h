@@ -140,6 +140,7 @@ class Evictor {
   void index_clean(Task& task);
   [[nodiscard]] bool has_to_keep(const Task& task) const;
   [[nodiscard]] bool is_behind_half_known(const Task& task) const;
+  [[nodiscard]] bool has_to_wait(const Task& task) const;
   void go_on(Task& task);
   void prepare(Task& task);
   void write_header(Task& task);
