@@ -97,7 +97,7 @@ class Evictor {
     std::uint32_t segment = 0;
     bool evicts = false;  // it held something
     bool content_known = false;
-    bool swept = false;  // nothing of it is in the index: make_index_room_now()
+    bool swept = false;                           // nothing of it is in the index: make_index_room_now()
     std::vector<std::uint64_t> content;           // content_known: hashes of the records that it held, sorted
     std::unordered_set<std::uint64_t> removed;    // hashes for which removed_from() has named it
     SegmentState becomes = SegmentState::kReady;  // or kRetired, kFree: with the new header

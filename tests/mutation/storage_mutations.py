@@ -64,8 +64,11 @@ MUTATIONS = [
     ("generations are taken for the order in which segments were opened", "src/store/recovery.cc",
      "    if (use.unopened <= generation) return false;\n", "    if (use.generation <= generation) return false;\n"),
     ("a header is written before the map of changes tells of it", "src/store/evictor.cc",
-     "  changes_.mark(task.segment, [this, &task](const Status& marked) "
-     "{ marked ? write_header(task) : retry(task); });",
+     "  changes_.mark(task.segment, [this, &task](const Status& marked) {\n"
+     "    if (!marked) return retry(task);\n"
+     "    if (!task.evicts || !has_to_wait(task)) return write_header(task);\n"
+     "    task.step = Task::Step::kTombstones;\n"
+     "  });",
      "  changes_.mark(task.segment, [](const Status&) {});\n  write_header(task);"),
     ("a new map of changes forgets headers that are on their way", "src/store/change_map.cc",
      "  since_ = unsettled_;", "  since_.assign(since_.size(), 0);"),
