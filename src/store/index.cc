@@ -11,25 +11,9 @@
 namespace kvd::store {
 namespace {
 
-constexpr std::uint64_t kTagBits = 44;
-constexpr std::uint64_t kTagMask = (std::uint64_t{1} << kTagBits) - 1;
 constexpr std::uint64_t kHugePage = HugePages::kBytes;
 constexpr std::size_t kSearchNodesMax = 512;  // breadth-first nodes of an insertion: chains of up to 4 moves
 constexpr std::size_t kSweepsReserved = 64;   // at once: four segments of each of 16 devices
-
-// Finalizer of splitmix64: the bits of a hash that picked the tag do not show in the bucket.
-std::uint64_t mix(std::uint64_t x) noexcept {
-  x ^= x >> 30;
-  x *= 0xBF58'476D'1CE4'E5B9;
-  x ^= x >> 27;
-  x *= 0x94D0'49BB'1331'11EB;
-  return x ^ (x >> 31);
-}
-
-// Maps 64 uniform bits to [0, n).
-std::uint64_t reduce(std::uint64_t x, std::uint64_t n) noexcept {
-  return static_cast<std::uint64_t>((static_cast<unsigned __int128>(x) * n) >> 64);
-}
 
 }  // namespace
 
@@ -57,58 +41,12 @@ std::function<void(const std::stop_token&)> FlashIndex::populate() const {
           bytes = mapped_bytes()](const std::stop_token& stop) { populate_huge(memory.get(), bytes, stop); };
 }
 
-FlashIndex::Place FlashIndex::place_of(std::uint64_t hash) const noexcept {
-  Place place{};
-  place.tag = hash & kTagMask;
-  place.first = reduce(mix(hash), buckets_);
-  place.second = other_bucket(place.tag, place.first);
-  return place;
-}
-
-// first + second = f(tag) modulo the number of buckets, so each of them follows from the other.
-std::uint64_t FlashIndex::other_bucket(std::uint64_t tag, std::uint64_t bucket) const noexcept {
-  const std::uint64_t sum = reduce(mix(tag ^ 0x9E37'79B9'7F4A'7C15), buckets_);
-  return sum >= bucket ? sum - bucket : sum + buckets_ - bucket;
-}
-
 FlashIndex::Slot FlashIndex::pack(std::uint64_t tag, const IndexEntry& entry) noexcept {
   KVD_CHECK(entry.offset > 0 && entry.offset < (1u << 16) && entry.segment < (1u << 20));
   KVD_CHECK(entry.pages > 0 && entry.pages <= (1u << 14) && entry.interleave < 4);
   return {tag | (std::uint64_t{entry.segment} << kTagBits),
           std::uint64_t{entry.offset} | (std::uint64_t{entry.pages - 1} << 16) |
               (std::uint64_t{entry.interleave} << 30) | (std::uint64_t{entry.checksum} << 32)};
-}
-
-IndexEntry FlashIndex::unpack(const Slot& slot) noexcept {
-  IndexEntry entry;
-  entry.segment = static_cast<std::uint32_t>(slot.lo >> kTagBits);
-  entry.offset = static_cast<std::uint32_t>(slot.hi & 0xFFFF);
-  entry.pages = static_cast<std::uint32_t>((slot.hi >> 16) & 0x3FFF) + 1;
-  entry.interleave = static_cast<std::uint32_t>((slot.hi >> 30) & 3);
-  entry.checksum = static_cast<std::uint32_t>(slot.hi >> 32);
-  return entry;
-}
-
-FlashIndex::Slot* FlashIndex::find_slot(const Place& place) const noexcept {
-  for (const std::uint64_t bucket : {place.first, place.second})
-    for (Slot& slot : table_[bucket].slots)
-      if (!slot.free() && (slot.lo & kTagMask) == place.tag) return &slot;
-  return nullptr;
-}
-
-std::optional<IndexEntry> FlashIndex::find(std::uint64_t hash) const noexcept { return find(place_of(hash)); }
-
-std::optional<IndexEntry> FlashIndex::find(const Place& place) const noexcept {
-  const Slot* slot = find_slot(place);
-  if (slot == nullptr) return std::nullopt;
-  return unpack(*slot);
-}
-
-FlashIndex::Place FlashIndex::prefetch(std::uint64_t hash) const noexcept {
-  const Place place = place_of(hash);
-  __builtin_prefetch(&table_[place.first]);
-  __builtin_prefetch(&table_[place.second]);
-  return place;
 }
 
 bool FlashIndex::insert(std::uint64_t hash, const IndexEntry& entry, IndexEntry* overwritten) noexcept {

@@ -91,6 +91,22 @@ class FlashIndex {
     Slot slots[4];
   };
   static_assert(sizeof(Bucket) == 64);
+  static constexpr std::uint64_t kTagBits = 44;
+  static constexpr std::uint64_t kTagMask = (std::uint64_t{1} << kTagBits) - 1;
+
+  // Finalizer of splitmix64: the bits of a hash that picked the tag do not show in the bucket.
+  static std::uint64_t mix(std::uint64_t x) noexcept {
+    x ^= x >> 30;
+    x *= 0xBF58'476D'1CE4'E5B9;
+    x ^= x >> 27;
+    x *= 0x94D0'49BB'1331'11EB;
+    return x ^ (x >> 31);
+  }
+
+  // Maps 64 uniform bits to [0, n).
+  static std::uint64_t reduce(std::uint64_t x, std::uint64_t n) noexcept {
+    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(x) * n) >> 64);
+  }
 
   [[nodiscard]] std::size_t mapped_bytes() const noexcept;
   [[nodiscard]] Place place_of(std::uint64_t hash) const noexcept;
@@ -114,5 +130,53 @@ class FlashIndex {
   };
   std::vector<Sweep> sweeps_;  // under way: none, as a rule
 };
+
+// A match looks up thousands of records: what it calls for each is here, so that it is inlined.
+
+inline FlashIndex::Place FlashIndex::place_of(std::uint64_t hash) const noexcept {
+  Place place{};
+  place.tag = hash & kTagMask;
+  place.first = reduce(mix(hash), buckets_);
+  place.second = other_bucket(place.tag, place.first);
+  return place;
+}
+
+// first + second = f(tag) modulo the number of buckets, so each of them follows from the other.
+inline std::uint64_t FlashIndex::other_bucket(std::uint64_t tag, std::uint64_t bucket) const noexcept {
+  const std::uint64_t sum = reduce(mix(tag ^ 0x9E37'79B9'7F4A'7C15), buckets_);
+  return sum >= bucket ? sum - bucket : sum + buckets_ - bucket;
+}
+
+inline IndexEntry FlashIndex::unpack(const Slot& slot) noexcept {
+  IndexEntry entry;
+  entry.segment = static_cast<std::uint32_t>(slot.lo >> kTagBits);
+  entry.offset = static_cast<std::uint32_t>(slot.hi & 0xFFFF);
+  entry.pages = static_cast<std::uint32_t>((slot.hi >> 16) & 0x3FFF) + 1;
+  entry.interleave = static_cast<std::uint32_t>((slot.hi >> 30) & 3);
+  entry.checksum = static_cast<std::uint32_t>(slot.hi >> 32);
+  return entry;
+}
+
+inline FlashIndex::Slot* FlashIndex::find_slot(const Place& place) const noexcept {
+  for (const std::uint64_t bucket : {place.first, place.second})
+    for (Slot& slot : table_[bucket].slots)
+      if (!slot.free() && (slot.lo & kTagMask) == place.tag) return &slot;
+  return nullptr;
+}
+
+inline std::optional<IndexEntry> FlashIndex::find(std::uint64_t hash) const noexcept { return find(place_of(hash)); }
+
+inline std::optional<IndexEntry> FlashIndex::find(const Place& place) const noexcept {
+  const Slot* slot = find_slot(place);
+  if (slot == nullptr) return std::nullopt;
+  return unpack(*slot);
+}
+
+inline FlashIndex::Place FlashIndex::prefetch(std::uint64_t hash) const noexcept {
+  const Place place = place_of(hash);
+  __builtin_prefetch(&table_[place.first]);
+  __builtin_prefetch(&table_[place.second]);
+  return place;
+}
 
 }  // namespace kvd::store

@@ -23,13 +23,6 @@ DeviceSegments& Segments::add_device(std::uint32_t count, std::unique_ptr<policy
   return *devices_.back();
 }
 
-bool Segments::readable(std::uint32_t segment) const noexcept {
-  if (segment >= segments_.size()) return false;
-  const SegmentState state = segments_[segment].state;
-  return state == SegmentState::kOpen || state == SegmentState::kSealing || state == SegmentState::kSealed ||
-         state == SegmentState::kRecovered;
-}
-
 void Segments::change(std::uint32_t segment, SegmentState to) noexcept {
   device_of(segment).counted(segments_[segment].state, to);
   segments_[segment].state.state_ = to;

@@ -96,7 +96,12 @@ class Segments {
   [[nodiscard]] const Segment& at(std::uint32_t segment) const { return segments_[segment]; }
 
   // Whether records of this segment may be read.
-  [[nodiscard]] bool readable(std::uint32_t segment) const noexcept;
+  [[nodiscard]] bool readable(std::uint32_t segment) const noexcept {
+    if (segment >= segments_.size()) return false;
+    const SegmentState state = segments_[segment].state;
+    return state == SegmentState::kOpen || state == SegmentState::kSealing || state == SegmentState::kSealed ||
+           state == SegmentState::kRecovered;
+  }
   // Whether a place noted earlier still holds what it held.
   [[nodiscard]] bool holds(std::uint32_t segment, std::uint64_t generation) const noexcept {
     return generation != 0 && readable(segment) && segments_[segment].generation == generation;

@@ -63,10 +63,6 @@ const GroupSchema* StoreImpl::schema(NamespaceHandle ns, std::uint16_t group) co
   return info == nullptr ? nullptr : &info->schema;
 }
 
-bool StoreImpl::serves(const TenantSpace& tenant, const std::optional<Flash::Found>& found) const noexcept {
-  return found && !tier_->flash.usage.given_up(tenant, found->place.segment, found->place.offset);
-}
-
 std::optional<Flash::Found> StoreImpl::find_on_flash(const RecordKey& key) const noexcept {
   if (tier_ == nullptr) return std::nullopt;
   const auto found = tier_->flash.find(key.hash);
@@ -101,30 +97,27 @@ Tier StoreImpl::tier_of(const PoolRecord& record) const noexcept {
 // What one lookup reads of the tables is fetched while those before it are computed, and then what it reads of records.
 void StoreImpl::lookup_all(NamespaceHandle ns, std::span<const block::RecordId> ids, std::span<Tier> tiers) const {
   KVD_CHECK(tiers.size() == ids.size());
-  std::array<RecordKey, kLookupsAtOnce> keys;
-  std::array<FlashIndex::Place, kLookupsAtOnce> places;
-  for (std::size_t first = 0; first < ids.size(); first += keys.size()) {
-    const std::size_t count = std::min(keys.size(), ids.size() - first);
-    const auto some = ids.subspan(first, count);
-    const bool one_group = std::ranges::all_of(some, [&](const auto& id) { return id.group == some[0].group; });
-    if (!one_group || group_of(ns, some[0].group) == nullptr) {
-      Store::lookup_all(ns, some, tiers.subspan(first, count));
-      continue;
+  const bool one_group = std::ranges::all_of(ids, [&](const auto& id) { return id.group == ids[0].group; });
+  if (!one_group || ids.empty() || group_of(ns, ids[0].group) == nullptr) return Store::lookup_all(ns, ids, tiers);
+  const block::NamespaceHash& ns_hash = namespaces_->at(ns).hash;
+  const TenantSpace& tenant = namespaces_->tenant(ns);
+  std::array<RecordKey, kLookupsAhead> keys;
+  std::array<FlashIndex::Place, kLookupsAhead> places;
+  for (std::size_t i = 0; i < ids.size() + kLookupsAhead; ++i) {
+    RecordKey& key = keys[i % kLookupsAhead];
+    FlashIndex::Place& place = places[i % kLookupsAhead];
+    if (i >= kLookupsAhead) {
+      const PoolRecord* record = pool_->find(key);
+      const bool on_flash = record == nullptr && tier_ != nullptr && serves(tenant, tier_->flash.find(key.hash, place));
+      tiers[i - kLookupsAhead] = record != nullptr ? tier_of(*record) : on_flash ? Tier::kFlash : Tier::kNone;
     }
-    const block::NamespaceHash& ns_hash = namespaces_->at(ns).hash;
-    const TenantSpace& tenant = namespaces_->tenant(ns);
-    for (std::size_t i = 0; i < count; ++i) {
-      keys[i] = {ns, some[i], record_hash(ns_hash, some[i])};
-      pool_->prefetch(keys[i].hash);
-      if (tier_ != nullptr) places[i] = tier_->flash.index.prefetch(keys[i].hash);
+    if (i < ids.size()) {
+      key = {ns, ids[i], record_hash(ns_hash, ids[i])};
+      pool_->prefetch(key.hash);
+      if (tier_ != nullptr) place = tier_->flash.index.prefetch(key.hash);
     }
-    for (std::size_t i = 0; i < count; ++i) pool_->prefetch_record(keys[i].hash);
-    for (std::size_t i = 0; i < count; ++i) {
-      const PoolRecord* record = pool_->find(keys[i]);
-      const bool on_flash =
-          record == nullptr && tier_ != nullptr && serves(tenant, tier_->flash.find(keys[i].hash, places[i]));
-      tiers[first + i] = record != nullptr ? tier_of(*record) : on_flash ? Tier::kFlash : Tier::kNone;
-    }
+    const std::size_t half_way = i - kLookupsAhead / 2;
+    if (half_way < ids.size()) pool_->prefetch_record(keys[half_way % kLookupsAhead].hash);
   }
 }
 

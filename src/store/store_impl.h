@@ -28,7 +28,7 @@ class StoreImpl final : public Store {
   // Records of the pool that are looked at in a turn of the loop when the device is back: a millisecond or less.
   static constexpr std::size_t kWalkRecords = 4096;
   // Lookups whose memory reads overlap: more than the misses that a core has in flight (10 to 48).
-  static constexpr std::size_t kLookupsAtOnce = 32;
+  static constexpr std::size_t kLookupsAhead = 16;
 
   // What there is only with a flash tier. Declared in the order in which the parts use each other.
   struct FlashTier {
@@ -120,7 +120,9 @@ class StoreImpl final : public Store {
   [[nodiscard]] const GroupInfo* group_of(NamespaceHandle ns, std::uint16_t group) const noexcept;
   // What flash serves of a record: not what its tenant has given up.
   [[nodiscard]] std::optional<Flash::Found> find_on_flash(const RecordKey& key) const noexcept;
-  [[nodiscard]] bool serves(const TenantSpace& tenant, const std::optional<Flash::Found>& found) const noexcept;
+  [[nodiscard]] bool serves(const TenantSpace& tenant, const std::optional<Flash::Found>& found) const noexcept {
+    return found && !tier_->flash.usage.given_up(tenant, found->place.segment, found->place.offset);
+  }
   // Whether what is here of a record is what was put.
   [[nodiscard]] static bool sound(const PoolRecord& record);
   // Whether a record in the pool can serve all its layers, from there or with what is still on flash.
