@@ -120,7 +120,9 @@ void Demoter::flushed(DeviceLog& log, bool ok) {
   if (ok) {
     device.segments.flushed();
     device.tombstones.flushed();
-    return tombstones_durable();
+    tombstones_durable();
+    if (pending()) kick();  // where they wait for a place, one may be made now
+    return;
   }
   device.segments.flush_failed();
   device.tombstones.flush_failed();
@@ -232,7 +234,7 @@ bool Demoter::write_one(Which which) {
   std::uint32_t can = 0;
   for (std::size_t i = 0; i < logs_.size(); ++i) {
     FlashDevice& device = logs_[i]->device;
-    const bool records = next(which) != nullptr && !device.over_budget();
+    const bool records = next(which) != nullptr && takes_records(*logs_[i]);
     if (device.health.on() && (records || device.tombstones.pending())) can |= std::uint32_t{1} << i;
   }
   for (auto device = placement_.next(can); device; device = placement_.next(can)) {
@@ -242,13 +244,16 @@ bool Demoter::write_one(Which which) {
   return false;
 }
 
+// Or tombstones only: what would have no place in the index would have to be removed again.
+bool Demoter::takes_records(DeviceLog& log) { return !log.device.over_budget() && !log.writer.index_waits(); }
+
 // The same of one device.
 bool Demoter::write_to(DeviceLog& log, Which which) {
   Tombstones& tombstones = log.device.tombstones;
   Frame* frame = log.writer.begin_frame();
   if (frame == nullptr) return false;
-  const bool over_budget = log.device.over_budget();  // once: opening the frame's segment may have spent the last of it
-  fill(log, *frame, over_budget ? Which::kNone : which);
+  const bool takes = takes_records(log);  // once: opening the frame's segment may have spent the last of the budget
+  fill(log, *frame, takes ? which : Which::kNone);
   if (!frame->empty()) {
     placement_.wrote(flash_.segments.at(frame->segment().id).device, frame->payload_bytes());
     log.writer.submit(*frame);
@@ -258,7 +263,7 @@ bool Demoter::write_to(DeviceLog& log, Which which) {
   }
   const bool fresh = log.writer.fresh();
   log.writer.give_back(*frame);
-  if (!tombstones.pending() && over_budget) return true;
+  if (!tombstones.pending() && !takes) return true;
   if (only_carried(log) && !tombstones.next_is_carried()) return false;
   if (!fresh) {
     log.writer.roll();

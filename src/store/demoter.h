@@ -101,6 +101,7 @@ class Demoter {
   enum class Which : std::uint8_t { kNone, kOfPressing, kAll };
   [[nodiscard]] Which must_write();
   bool write_one(Which which);
+  [[nodiscard]] static bool takes_records(DeviceLog& log);
   bool write_to(DeviceLog& log, Which which);
   [[nodiscard]] PoolRecord* next(Which which) const noexcept;
   [[nodiscard]] static bool only_carried(const DeviceLog& log) noexcept;

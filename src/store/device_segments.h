@@ -43,6 +43,7 @@ class DeviceSegments {
   // The sealed segment to give up next becomes kEvicting; empty when there is none. `avoid_readers`: prefers one that
   // nobody reads.
   std::optional<std::uint32_t> start_eviction(bool avoid_readers);
+  [[nodiscard]] bool has_victim() const { return victim().has_value(); }
   // A chosen segment, which must be kSealed, becomes kEvicting.
   void start_eviction_of(std::uint32_t segment);
   // A segment of this state, kFree or kDoubtful, becomes kPreparing; empty when there is none.

@@ -174,9 +174,10 @@ void Evictor::free_one() {
   };
   for (const auto& task : tasks_)
     if (!has_to_keep(*task)) consider(task->segment);
+  const std::vector<bool> holds_for_others = device_.tombstones.holders_for_others();
   for (std::uint32_t s = device_.segments.first(); s < device_.segments.end(); ++s)
     if (flash_.segments.at(s).state == SegmentState::kSealed && !flash_.tells_others(s) &&
-        !device_.tombstones.holds_for_others(s))
+        !holds_for_others[device_.local(s)])
       consider(s);
   if (!first) return;
   if (flash_.segments.at(*first).state == SegmentState::kSealed) evict(*first);
@@ -195,10 +196,21 @@ bool Evictor::give_up_one() {
 
 // The index may know nothing of what is half known, so that comes only where there is nothing else.
 void Evictor::make_index_room() {
+  if (may_begin_for_index()) begin(*device_.segments.start_eviction(false));
+  if (device_.health.on() && !device_.segments.has_victim()) end_half_known();
+}
+
+// Nothing more can be begun, and what is under way has left the index. (What is half known may not be there at all.)
+bool Evictor::index_room_waits() const {
+  const auto comes = [](const auto& task) {
+    return !task->half_known && !task->swept && (task->step == Task::Step::kFooter || task->step == Task::Step::kSweep);
+  };
+  return !tasks_.empty() && !may_begin_for_index() && std::ranges::none_of(tasks_, comes);
+}
+
+bool Evictor::may_begin_for_index() const {
   const auto going = std::ranges::count_if(tasks_, [](const auto& task) { return task->evicts && !task->half_known; });
-  if (!device_.health.on() || going >= static_cast<std::ptrdiff_t>(kTasksMax)) return;
-  const auto victim = device_.segments.start_eviction(false);
-  victim ? static_cast<void>(begin(*victim)) : end_half_known();
+  return device_.health.on() && going < static_cast<std::ptrdiff_t>(kTasksMax) && device_.segments.has_victim();
 }
 
 bool Evictor::make_index_room_now() {
@@ -349,12 +361,11 @@ void Evictor::sweep() {
 
 void Evictor::index_clean(Task& task) {
   flash_.update_gauges();
-  task.step = Task::Step::kTombstones;
   task.cleaned_at = flash_.loop.now();
   device_.tombstones.carry_from(task.segment);
   for (const auto& device : flash_.devices) device->tombstones.hurry(task.segment);
   flash_.doubts_end = true;
-  if ((has_to_keep(task) || flash_.in_doubt()) && on_progress_) on_progress_();
+  if (on_progress_) on_progress_();
   go_on(task);
 }
 
@@ -381,11 +392,15 @@ bool Evictor::has_to_wait(const Task& task) const {
   return flash_.headers_in_doubt() || is_behind_half_known(task) || has_to_keep(task);
 }
 
+// Others may have to go for it: see stuck().
+void Evictor::hold(Task& task) {
+  task.goes_first = task.goes_first && !has_to_keep(task);
+  if (std::exchange(task.step, Task::Step::kTombstones) != Task::Step::kTombstones && on_progress_) on_progress_();
+}
+
 // A device that is off is asked for nothing: see resume().
 void Evictor::go_on(Task& task) {
-  task.step = Task::Step::kTombstones;
-  task.goes_first = task.goes_first && !has_to_keep(task);  // or others would have to go for it
-  if (!device_.health.on() || has_to_wait(task)) return;
+  if (!device_.health.on() || has_to_wait(task)) return hold(task);
   if (flash_.segments.at(task.segment).readers == 0) return prepare(task);
   task.step = Task::Step::kReaders;
   maintain();
@@ -404,8 +419,7 @@ void Evictor::prepare(Task& task) {
   task.step = Task::Step::kMark;
   changes_.mark(task.segment, [this, &task](const Status& marked) {
     if (!marked) return retry(task);
-    if (!task.evicts || !has_to_wait(task)) return write_header(task);
-    task.step = Task::Step::kTombstones;
+    task.evicts&& has_to_wait(task) ? hold(task) : write_header(task);
   });
 }
 

@@ -71,6 +71,8 @@ class Evictor {
   // The index has no place for a record: erases a segment's entries at once (a sweep, milliseconds). False when nothing
   // is left to give up.
   bool make_index_room_now();
+  // Whether neither will make room before something that is under way has ended: records wait for that.
+  [[nodiscard]] bool index_room_waits() const;
   // A sealed segment to give up as soon as may be, a few at a time.
   void give_up(std::uint32_t segment);
   // Where Flash::doubts_end: overwrites the headers of segments in doubt, a few at a time. Call until none is left.
@@ -124,6 +126,7 @@ class Evictor {
   void end_half_known();
   [[nodiscard]] std::optional<std::uint32_t> half_known_sealed() const;
   bool give_up_one();
+  [[nodiscard]] bool may_begin_for_index() const;
   Task& begin(std::uint32_t segment);
   void add_spare();
   Task& add_task(std::uint32_t segment, bool evicts, bool half_known = false);
@@ -141,6 +144,7 @@ class Evictor {
   [[nodiscard]] bool has_to_keep(const Task& task) const;
   [[nodiscard]] bool is_behind_half_known(const Task& task) const;
   [[nodiscard]] bool has_to_wait(const Task& task) const;
+  void hold(Task& task);
   void go_on(Task& task);
   void prepare(Task& task);
   void write_header(Task& task);

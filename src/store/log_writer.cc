@@ -26,12 +26,10 @@ void LogWriter::reserve() {
 
 Frame* LogWriter::begin_frame() {
   if (!device_.health.on() || free_.empty()) return nullptr;
-  const bool carrying = device_.tombstones.carrying();
   if (takes_no_more_tombstones()) roll();
-  if (!carrying && index_waits()) return nullptr;
   if (current_ == nullptr) {
     if (spare_segments_.empty()) return nullptr;
-    const auto next = device_.segments.open_next(carrying);
+    const auto next = device_.segments.open_next(device_.tombstones.carrying());
     evictor_.maintain();
     if (!next) return nullptr;
     current_ = std::move(spare_segments_.back());
@@ -44,10 +42,10 @@ Frame* LogWriter::begin_frame() {
   return frame;
 }
 
-// Whether the index is full and nothing can be given up for it before a segment has got its footer.
 bool LogWriter::index_waits() const {
-  return flash_.index.size() >= flash_.index.records_max() && !closing_.empty() &&
-         device_.segments.count_in(SegmentState::kSealed) == 0;
+  if (flash_.index.size() < flash_.index.records_max()) return false;
+  const bool footer_first = !closing_.empty() && device_.segments.count_in(SegmentState::kSealed) == 0;
+  return footer_first || evictor_.index_room_waits();
 }
 
 // Not while it may be all that takes tombstones which have to be carried.

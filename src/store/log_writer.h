@@ -44,6 +44,9 @@ class LogWriter {
   // where the open segment has taken its part of tombstones that may be spent. While tombstones wait to be carried over
   // the last ready segment may be opened, too. Ends with submit() or give_back().
   Frame* begin_frame();
+  // Whether the index is full, and nothing can be given up for it before a segment has got its footer, or what is being
+  // given up has ended.
+  [[nodiscard]] bool index_waits() const;
   void submit(Frame& frame);
   void give_back(Frame& frame);
   // Closes the open segment, if there is one: it gets its footer when its frames have completed and been flushed.
@@ -65,7 +68,6 @@ class LogWriter {
     io::DiskOp op;
   };
 
-  [[nodiscard]] bool index_waits() const;
   [[nodiscard]] bool takes_no_more_tombstones() const;
   [[nodiscard]] bool without_footer(const OpenSegment& segment) const;
   void frame_done(Frame& frame, const Status& status);

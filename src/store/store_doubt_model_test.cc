@@ -183,44 +183,56 @@ TEST(StoreDoubtModel, NothingThatWasEndedComesBackFromWhatOneStartCouldNotRead) 
 }
 
 // Few segments, most of which hold removals for others, and kills at any time: what cannot be read must not keep the
-// store from giving segments up, in this opening or the next.
+// store from giving segments up, in this opening or the next. `resizes`: each start may ask for another size, and a
+// smaller index.
+void write_through_starts(std::uint64_t seed, bool resizes) {
+  SCOPED_TRACE(seed);
+  Random random(seed);
+  StoreKit kit(seed);
+  kit.options.demote_idle = Millis(1);
+  const std::uint64_t segments = 5 + random.below(3);
+  kit.options.flash_bytes = kHeadBytes + segments * kit.options.segment_bytes;
+  const bool two = random.chance(1, 3);
+  if (two) kit.add_device(5);
+  const std::uint64_t head = two ? kit.options.devices[0].flash_bytes - 5 * kit.options.segment_bytes : 0;
+  std::uint64_t next = 0;
+  for (int round = 0; round < 6; ++round) {
+    ASSERT_TRUE(kit.open()) << kit.why;
+    for (std::uint64_t left = 10 + random.below(60); left > 0; --left) {
+      ASSERT_TRUE(kit.put(next, 1, AckLevel::kWritten)) << next;
+      if (random.chance(2, 3)) kit.remove(next - random.below(std::min<std::uint64_t>(next + 1, 20)));
+      if (random.chance(1, 4)) kit.loop.run_for(std::chrono::microseconds(random.below(3'000)));
+      ++next;
+    }
+    random.chance(1, 2) ? kit.kill(random.next()) : kit.lose_power(random.next());
+    for (const std::size_t device : {0U, 1U}) {
+      if (device == 1 && !two) break;
+      kit.drive(device).mend();
+      for (std::uint64_t left = random.below(3); left > 0; --left) {
+        const std::uint64_t at = kit.segment_at(random.below(5));
+        const std::uint64_t pages = kit.options.segment_bytes / kPageBytes;
+        if (random.chance(1, 6)) kit.drive(device).wear_out(io::DiskOp::Kind::kRead, at, kPageBytes);
+        for (const std::uint64_t page : {pages - 1, 1 + random.below(pages - 2)})
+          kit.drive(device).wear_out(io::DiskOp::Kind::kRead, at + page * kPageBytes, kPageBytes);
+      }
+    }
+    if (!resizes) continue;
+    kit.options.flash_bytes = kHeadBytes + (5 + random.below(12)) * kit.options.segment_bytes;
+    if (two) kit.options.devices[0].flash_bytes = head + (5 + random.below(12)) * kit.options.segment_bytes;
+    kit.options.index_records_max = random.chance(1, 2) ? 0 : 30 + random.below(60);
+  }
+}
+
 TEST(StoreDoubtModel, WhateverIsHalfKnownRecordsAreWritten) {
   std::vector<std::uint64_t> seeds(150);
   std::iota(seeds.begin(), seeds.end(), 1);
   seeds.insert(seeds.end(),
                {1'346, 2'437});  // two devices that wait for each other; headers that were used out of order
-  for (const std::uint64_t seed : seeds) {
-    SCOPED_TRACE(seed);
-    Random random(seed);
-    StoreKit kit(seed);
-    kit.options.demote_idle = Millis(1);
-    const std::uint64_t segments = 5 + random.below(3);
-    kit.options.flash_bytes = kHeadBytes + segments * kit.options.segment_bytes;
-    const bool two = random.chance(1, 3);
-    if (two) kit.add_device(5);
-    std::uint64_t next = 0;
-    for (int round = 0; round < 6; ++round) {
-      ASSERT_TRUE(kit.open()) << kit.why;
-      for (std::uint64_t left = 10 + random.below(60); left > 0; --left) {
-        ASSERT_TRUE(kit.put(next, 1, AckLevel::kWritten)) << next;
-        if (random.chance(2, 3)) kit.remove(next - random.below(std::min<std::uint64_t>(next + 1, 20)));
-        if (random.chance(1, 4)) kit.loop.run_for(std::chrono::microseconds(random.below(3'000)));
-        ++next;
-      }
-      random.chance(1, 2) ? kit.kill(random.next()) : kit.lose_power(random.next());
-      for (const std::size_t device : {0U, 1U}) {
-        if (device == 1 && !two) break;
-        kit.drive(device).mend();
-        for (std::uint64_t left = random.below(3); left > 0; --left) {
-          const std::uint64_t at = kit.segment_at(random.below(5));
-          const std::uint64_t pages = kit.options.segment_bytes / kPageBytes;
-          if (random.chance(1, 6)) kit.drive(device).wear_out(io::DiskOp::Kind::kRead, at, kPageBytes);
-          for (const std::uint64_t page : {pages - 1, 1 + random.below(pages - 2)})
-            kit.drive(device).wear_out(io::DiskOp::Kind::kRead, at + page * kPageBytes, kPageBytes);
-        }
-      }
-    }
-  }
+  for (const std::uint64_t seed : seeds) write_through_starts(seed, false);
+}
+
+TEST(StoreDoubtModel, WhateverIsHalfKnownAStoreCanBeMadeSmallerAndLarger) {
+  for (std::uint64_t seed = 1; seed <= 200 && !::testing::Test::HasFailure(); ++seed) write_through_starts(seed, true);
 }
 
 TEST(StoreDoubtModel, NothingOlderComesBackFromWhatOneStartHalfKnew) {

@@ -202,20 +202,41 @@ TEST_F(HalfKnownTest, OfSeveralTheOldestGoesFirst) {
   EXPECT_FALSE(header_of(old_) == old_header);
 }
 
-// What does not find a place in the index is not written, rather than that all is looked through for each segment.
+// What does not find a place in the index waits, rather than be written and removed again, or have all looked through
+// for each segment.
 TEST_F(HalfKnownTest, AFewAtATimeAreGivenUpForAPlaceInTheIndex) {
   constexpr std::uint32_t kMany = 60;
   kit_.options.flash_bytes = kHeadBytes + kMany * kit_.options.segment_bytes;
   open();
   for (std::uint64_t n = 1; kit_.stats().segments_free.value() > 4; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
   kit_.kill();
-  kit_.options.index_records_max = 1;
+  kit_.options.index_records_max = 60;
   for (std::uint32_t s = 0; s < kMany; ++s) kit_.drive().hold_back(kit_.segment_at(s), kPageBytes, seconds(1));
   open();
-  for (std::uint64_t n = 1'000; n < 1'020; ++n) static_cast<void>(kit_.put(n, 1, AckLevel::kWritten));
+  for (std::uint64_t n = 1'000; n < 1'020; ++n) static_cast<void>(kit_.put(n));
+  kit_.loop.run_for(Millis(900));
   EXPECT_LE(kit_.stats().segments_evicted.value(), 10U);
-  kit_.loop.run_for(std::chrono::minutes(1));
-  EXPECT_TRUE(kit_.put(1'100, 1, AckLevel::kWritten));
+  for (std::uint64_t n = 1'100; n < 1'500; ++n) EXPECT_TRUE(kit_.put(n, 1, AckLevel::kWritten)) << n;
+  EXPECT_EQ(kit_.stats().flash_tombstones.value(), 0U);
+}
+
+// What was to be lent to the shrinking, and nothing needs any more, as half-known segments became free before it.
+TEST_F(HalfKnownTest, AStoreWithAFreeSegmentBehindItsNewEndCanBeMadeSmaller) {
+  kit_.options.flash_bytes = kHeadBytes + 12 * kit_.options.segment_bytes;
+  open();
+  std::uint64_t last = 0;
+  while (kit_.stats().segments_free.value() > 4) ASSERT_TRUE(kit_.put(++last, 1, AckLevel::kSynced));
+  kit_.kill();
+  for (const std::uint32_t s : {0U, 1U}) {
+    std::uint64_t n = last;
+    while (kit_.segment_of(n) != s) --n;
+    kit_.drive().wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(s + 1) - kPageBytes, 1);
+    kit_.drive().wear_out(io::DiskOp::Kind::kRead, kit_.find_on_drive(n).value(), 1);
+  }
+  kit_.drive().wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(6), kPageBytes);  // doubtful
+  kit_.options.flash_bytes = kHeadBytes + 5 * kit_.options.segment_bytes;
+  open();
+  for (std::uint64_t n = 1'000; n < 1'010; ++n) EXPECT_TRUE(kit_.put(n, 1, AckLevel::kWritten));
 }
 
 // More segments than are given up at once: the removed record's turn comes later.
@@ -347,6 +368,35 @@ TEST_F(HalfKnownDevicesTest, WhatWaitsForReadsWaitsForWhatAnotherDeviceBringsBac
   fill_until_given_up();
   EXPECT_FALSE(reads.some_over());
   expect_order();
+}
+
+// The first device has no segment to write to, as at first none is known to be free, and nothing to carry.
+TEST_F(HalfKnownDevicesTest, WhoeverHasNowhereToWriteWaitsForWhatAnotherDeviceHas) {
+  open();
+  for (std::uint64_t n = 1; n <= 200; ++n) ASSERT_TRUE(kit_.put(n, 1, AckLevel::kSynced));
+  kit_.kill();
+  const auto generation_of = [&](std::uint32_t segment, std::size_t device) {
+    return load<SegmentHeader>(header_of(segment, device).data()).generation;
+  };
+  std::uint32_t oldest = 0;
+  for (std::uint32_t s = 0; s < kSegments; ++s) {
+    if (generation_of(s, 1) < generation_of(oldest, 1)) oldest = s;
+    kit_.drive(0).wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(s) + kPageBytes, 1);  // scanned without a footer
+  }
+  kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(oldest + 1) - kPageBytes, 1);
+  kit_.drive(1).wear_out(io::DiskOp::Kind::kRead, kit_.segment_at(oldest) + 20 * kPageBytes, 1);
+  kit_.drive(1).hold_back(kit_.segment_at(oldest), kPageBytes, seconds(4));
+  open();
+  const std::uint64_t before = generation_of(oldest, 1);
+  std::vector<std::uint64_t> first_device(kSegments);
+  for (std::uint32_t s = 0; s < kSegments; ++s) first_device[s] = generation_of(s, 0);
+  kit_.remove(200);
+  std::optional<Code> put;
+  kit_.loop.run_for(Millis(10));
+  kit_.start_put(1'000, put);  // it asks for a place
+  for (; generation_of(oldest, 1) == before; kit_.loop.run_for(Millis(1)))
+    for (std::uint32_t s = 0; s < kSegments; ++s) ASSERT_EQ(generation_of(s, 0), first_device[s]) << s;
+  EXPECT_EQ(kit_.await_removals(seconds(60)), Code::kOk);
 }
 
 TEST_F(HalfKnownDevicesTest, WhatIsTriedAgainWaitsForWhatAnotherDeviceBringsBack) {

@@ -347,8 +347,9 @@ std::optional<std::uint32_t> StoreImpl::segment_to_lend(const FlashDevice& devic
     if (segments.at(s).state != SegmentState::kFree) continue;
     return s < device.numbered(device.volume.segments_wanted()) ? std::nullopt : std::optional(s);
   }
+  const std::vector<bool> holds_for_others = device.tombstones.holders_for_others();
   for (std::uint32_t s = own.end(); s-- > own.first();)
-    if (segments.at(s).state == SegmentState::kSealed && !device.tombstones.holds_for_others(s)) return s;
+    if (segments.at(s).state == SegmentState::kSealed && !holds_for_others[device.local(s)]) return s;
   return std::nullopt;
 }
 
@@ -388,6 +389,7 @@ Status StoreImpl::shrink(DeviceLog& of, std::string& why) {
   of.evictor.maintain();
   for (std::uint32_t s = wanted; s < end; ++s)
     if (s != lent) retire(of, s);
+  device.segments.retire_from(wanted, {});  // what was lent and never needed
   if (lent && *lent >= wanted) retire(of, *lent);
   if (drain_ != nullptr) return fail(Code::kCancelled, "shrinking was stopped");
   tier_->demoter.flush_always(false);

@@ -154,9 +154,14 @@ bool Tombstones::carries(const Tombstone& tombstone, std::uint32_t segment) cons
          tombstone.segment != segment;
 }
 
-bool Tombstones::holds_for_others(std::uint32_t segment) const {
-  return std::ranges::any_of(live_, [&](const Tombstone& t) { return carries(t, segment); }) ||
-         std::ranges::any_of(unflushed_, [&](const Unflushed& u) { return carries(u.tombstone, segment); });
+std::vector<bool> Tombstones::holders_for_others() const {
+  std::vector<bool> holders(own_.count());
+  const auto note = [&](const Tombstone& t) {
+    if (carries(t, t.holder)) holders[t.holder - own_.first()] = true;
+  };
+  for (const Tombstone& t : live_) note(t);
+  for (const Unflushed& u : unflushed_) note(u.tombstone);
+  return holders;
 }
 
 void Tombstones::carry_from(std::uint32_t segment) {

@@ -110,8 +110,8 @@ class Tombstones {
   // `segment` is being given up: what it holds for other segments becomes pending. carried() counts those of them that
   // are not durable elsewhere yet; carrying() tells whether any of all segments is not even written.
   void carry_from(std::uint32_t segment);
-  // Whether it holds any that would have to be carried. Looks at all of them.
-  [[nodiscard]] bool holds_for_others(std::uint32_t segment) const;
+  // Which segments hold any that would have to be carried, as the device numbers them. Looks at all of them.
+  [[nodiscard]] std::vector<bool> holders_for_others() const;
   [[nodiscard]] std::uint32_t carried(std::uint32_t segment) const {
     return segment < carried_.size() ? carried_[segment] : 0;
   }
