@@ -419,7 +419,8 @@ void Evictor::prepare(Task& task) {
   task.step = Task::Step::kMark;
   changes_.mark(task.segment, [this, &task](const Status& marked) {
     if (!marked) return retry(task);
-    task.evicts&& has_to_wait(task) ? hold(task) : write_header(task);
+    if (task.evicts && has_to_wait(task)) return hold(task);
+    write_header(task);
   });
 }
 

@@ -66,7 +66,8 @@ MUTATIONS = [
     ("a header is written before the map of changes tells of it", "src/store/evictor.cc",
      "  changes_.mark(task.segment, [this, &task](const Status& marked) {\n"
      "    if (!marked) return retry(task);\n"
-     "    task.evicts && has_to_wait(task) ? hold(task) : write_header(task);\n"
+     "    if (task.evicts && has_to_wait(task)) return hold(task);\n"
+     "    write_header(task);\n"
      "  });",
      "  changes_.mark(task.segment, [](const Status&) {});\n  write_header(task);"),
     ("a new map of changes forgets headers that are on their way", "src/store/change_map.cc",
