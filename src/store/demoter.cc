@@ -244,7 +244,8 @@ bool Demoter::write_one(Which which) {
   return false;
 }
 
-// Or tombstones only: what would have no place in the index would have to be removed again.
+// Or tombstones only: what has no place in the index has to be removed again, as what is in frames by now may have to.
+// What is there already, and would need none, waits with the others.
 bool Demoter::takes_records(DeviceLog& log) { return !log.device.over_budget() && !log.writer.index_waits(); }
 
 // The same of one device.

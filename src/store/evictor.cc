@@ -200,12 +200,14 @@ void Evictor::make_index_room() {
   if (device_.health.on() && !device_.segments.has_victim()) end_half_known();
 }
 
-// Nothing more can be begun, and what is under way has left the index. (What is half known may not be there at all.)
+// Nothing more can be begun, and what is under way has left the index. (What is half known may not be there at all, and
+// what cannot be overwritten may never be.)
 bool Evictor::index_room_waits() const {
   const auto comes = [](const auto& task) {
     return !task->half_known && !task->swept && (task->step == Task::Step::kFooter || task->step == Task::Step::kSweep);
   };
-  return !tasks_.empty() && !may_begin_for_index() && std::ranges::none_of(tasks_, comes);
+  const auto ends = [](const auto& task) { return task->evicts && task->step != Task::Step::kRetry; };
+  return std::ranges::any_of(tasks_, ends) && !may_begin_for_index() && std::ranges::none_of(tasks_, comes);
 }
 
 bool Evictor::may_begin_for_index() const {

@@ -1,6 +1,7 @@
 // Tests of segments that a start does not take in as a whole, and the next one can, on simulated disks: no older
 // version comes back from there, whatever goes first.
 #include <array>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -218,6 +219,24 @@ TEST_F(HalfKnownTest, AFewAtATimeAreGivenUpForAPlaceInTheIndex) {
   EXPECT_LE(kit_.stats().segments_evicted.value(), 10U);
   for (std::uint64_t n = 1'100; n < 1'500; ++n) EXPECT_TRUE(kit_.put(n, 1, AckLevel::kWritten)) << n;
   EXPECT_EQ(kit_.stats().flash_tombstones.value(), 0U);
+}
+
+// Nobody waits for a header that cannot be written: the index takes a part of a segment, so nothing is given up for it.
+TEST_F(HalfKnownTest, AHeaderThatCannotBeWrittenKeepsNothingFromBeingWritten) {
+  kit_.name_space = namespace_of(1, 3'000);
+  kit_.options.index_records_max = 20;
+  kit_.options.flash_bytes = kHeadBytes + 12 * kit_.options.segment_bytes;
+  kit_.drive().wear_out(io::DiskOp::Kind::kWrite, kit_.segment_at(3), kPageBytes);
+  open();
+  std::deque<std::optional<Code>> codes;
+  for (std::uint64_t n = 0; n < 600; ++n) {
+    kit_.start_put(n, codes.emplace_back());
+    if (n < 16) continue;
+    ASSERT_TRUE(kit_.loop.run_until([&] { return codes.front().has_value(); }, std::chrono::minutes(2)));
+    codes.pop_front();
+  }
+  EXPECT_EQ(kit_.stats().tier_outages.value(), 0U);
+  kit_.kill();
 }
 
 // What was to be lent to the shrinking, and nothing needs any more, as half-known segments became free before it.
