@@ -27,7 +27,8 @@ class StoreImpl final : public Store {
   static constexpr std::uint64_t kUnfinishedPercentMax = 50;
   // Records of the pool that are looked at in a turn of the loop when the device is back: a millisecond or less.
   static constexpr std::size_t kWalkRecords = 4096;
-  // Lookups whose memory reads overlap: more than the misses that a core has in flight (10 to 48).
+  // Lookups that are under way together, each with three lines of memory: as many as a core has misses in flight (10 to
+  // 48).
   static constexpr std::size_t kLookupsAhead = 16;
 
   // What there is only with a flash tier. Declared in the order in which the parts use each other.
