@@ -184,7 +184,7 @@ void Recovery::known_above(std::uint64_t generation) {
 bool Recovery::finish() {
   sort_for_eviction(taken_);
   for (const auto& [use, absorbed] : taken_) {
-    flash_.segments.seal(use.segment);
+    flash_.segments.seal(use.segment);  // with which it may be chosen as a victim, but for what is half known
     if (!absorbed || use.refused || flash_.half_known(use.segment)) flash_.note_half_known(use.segment);
   }
   if (!apply_tombstones()) return false;

@@ -43,9 +43,10 @@ std::uint32_t Tombstones::told_by(std::uint32_t segment) const {
 // What is in a frame or waits for a flush is on its way.
 void Tombstones::hurry(std::uint32_t segment) {
   if (!told_.contains(segment)) return;
-  std::erase_if(pending_, [&](Tombstone t) {
+  std::erase_if(pending_, [&](const Tombstone& t) {
     if (t.told_by != segment) return false;
-    queue_for(t).push_back(t);
+    Tombstone hurried = t;
+    queue_for(hurried).push_back(hurried);
     return true;
   });
 }
