@@ -15,6 +15,7 @@
 #include "cmd/serve_options.h"
 #include "net/arena.h"
 #include "net/movers.h"
+#include "net/window.h"
 #include "store/device_table.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);  // NOLINT(readability-identifier-naming)
@@ -50,6 +51,8 @@ constexpr std::array kWords{"connections-max = "sv,
                             "device = "sv,
                             "put-arena = "sv,
                             "put-arenas = "sv,
+                            "get-window = "sv,
+                            "get-windows = "sv,
                             "cores = "sv,
                             "\"on\"\n"sv,
                             "\"off\"\n"sv,
@@ -93,8 +96,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {  // NO
   const kvd::node::NodeOptions& node = options->node;
   require(!node.listen.empty() && node.spin <= kvd::Millis(10) && node.limits.connections_max >= 1);
   require(node.cores >= 1 && node.cores <= kvd::net::Movers::kThreadsMax + 1);
-  require(node.limits.arena_bytes == 0 || (node.limits.arena_bytes >= kvd::net::Arena::kBytesMin &&
-                                           node.limits.arena_bytes <= kvd::net::Arena::kBytesMax));
+  const auto fits = [](std::uint64_t bytes, std::uint64_t least, std::uint64_t most) {
+    return bytes == 0 || (bytes >= least && bytes <= most);
+  };
+  require(fits(node.limits.arena_bytes, kvd::net::Arena::kBytesMin, kvd::net::Arena::kBytesMax));
+  require(fits(node.limits.window_bytes, kvd::net::Window::kBytesMin, kvd::net::Window::kBytesMax));
   require(node.store.devices.size() <= kvd::store::kDevicesMax && node.store.drive_writes_per_day >= 0);
   require(!node.store.dir.empty() || node.store.flash_bytes == 0);
   require(!(node.insecure && !options->credentials.empty()));

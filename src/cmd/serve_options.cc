@@ -27,7 +27,7 @@ constexpr std::array kNames{
     "listen",          "http",        "segment",       "demote-after", "shape-read", "log-level",
     "shared-memory",   "eviction",    "scrub",         "dwpd",         "resp",       "resp-ack",
     "tls-cert",        "tls-key",     "tls-client-ca", "tls-crl",      "spin",       "device",
-    "put-arena",       "put-arenas",  "cores"};
+    "put-arena",       "put-arenas",  "get-window",    "get-windows",  "cores"};
 
 constexpr const char* kFlashDefault = "10GiB";
 
@@ -124,7 +124,7 @@ Result<Duration> parse_spin(std::string_view text) {
   return spin;
 }
 
-// 0 = none.
+// Of an arena or a window; 0 = none.
 Result<std::uint64_t> parse_arena(std::string_view text) {
   const Result<std::uint64_t> bytes = parse_size(text);
   if (bytes && *bytes != 0 && (*bytes < net::Arena::kBytesMin || *bytes > net::Arena::kBytesMax))
@@ -275,6 +275,8 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   options.node.shared_memory = read.converted("shared-memory", "on", parse_switch);
   options.node.limits.arena_bytes = read.converted("put-arena", "16MiB", parse_arena);
   options.node.limits.arena_bytes_all_max = read.converted("put-arenas", "1GiB", parse_size);
+  options.node.limits.window_bytes = read.converted("get-window", "16MiB", parse_arena);
+  options.node.limits.window_bytes_all_max = read.converted("get-windows", "1GiB", parse_size);
   options.node.spin = read.converted("spin", "50us", parse_spin);
   options.node.cores = read.converted("cores", "1", parse_cores);
   options.node.limits.connections_max = read.converted("connections-max", "1024", parse_connections);

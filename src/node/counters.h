@@ -18,16 +18,18 @@ struct NodeCounters {
   Counter put_corrupt;  // slabs whose checksum did not match when they arrived
   Counter match_blocks, match_blocks_hit;
   Counter leases_granted, leases_expired;
-  Counter bytes_lent;       // of slabs that clients were told to read from shared memory
-  Counter gets_lent;        // GETs answered so
-  Counter gets_not_lent;    // GETs that would have been, but for a bound of what views may hold
-  Counter views_expired;    // views that ended by their time
-  Counter put_arena_bytes;  // of slabs that came through arenas
+  Counter bytes_lent;        // of slabs that clients were told to read from shared memory
+  Counter gets_lent;         // GETs answered so
+  Counter gets_not_lent;     // GETs that would have been, but for a bound of what views may hold
+  Counter views_expired;     // views that ended by their time
+  Counter put_arena_bytes;   // of slabs that came through arenas
+  Counter get_window_bytes;  // of slabs that were copied to windows
   Counter resp_commands, resp_hits, resp_misses, resp_bytes_sent, resp_bytes_received;  // of Redis clients
   Gauge resp_connections;
   Gauge connections, ops, leases, op_keys;
   Gauge rings;                                // connections whose messages go through memory
   Gauge arena_bytes;                          // of the memory through which clients put
+  Gauge window_bytes;                         // of the memory in which clients are shown what they get
   Gauge pinned_bytes;                         // of the pool, by GETs
   Gauge unfinished_bytes;                     // of the pool, by PUTs
   Gauge views, view_bytes;                    // messages that clients read from shared memory, and their slabs

@@ -21,7 +21,8 @@ Gate::Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& 
       strangers_(loop, options.limits.strangers_max, options.limits.stranger_grace),
       tenants_({.connections = options.limits.known_connections_max(),
                 .rings = options.limits.rings_max,
-                .arenas = options.limits.arenas_max()}) {
+                .arenas = options.limits.arenas_max(),
+                .windows = options.limits.windows_max()}) {
   if (authority_ != nullptr) tenants_.list(authority_->tenants());
 }
 

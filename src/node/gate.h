@@ -27,9 +27,10 @@ class Gate {
 
   // One more connection of a client who is known now; see Tenants. A refusal is counted.
   Result<TenantSlot> take_connection(const SharedTenant& tenant);
-  // Rings, or an arena, for a connection that is in; see Tenants.
+  // Rings, an arena or a window for a connection that is in; see Tenants.
   TenantSlot take_rings(const SharedTenant& tenant) { return tenants_.take_rings(tenant); }
   TenantSlot take_arena(const SharedTenant& tenant) { return tenants_.take_arena(tenant); }
+  TenantSlot take_window(const SharedTenant& tenant) { return tenants_.take_window(tenant); }
 
   struct Admission {
     auth::SharedIdentity identity;

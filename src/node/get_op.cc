@@ -265,6 +265,20 @@ io::Callback GetOp::done_with(std::shared_ptr<Group> carried) {
   };
 }
 
+// The slabs of a message, layer by layer, and their checksums.
+void GetOp::gather(const wire::Header& header, const std::vector<Stretch>& records, std::vector<Bytes>& slabs,
+                   std::vector<std::uint64_t>& checksums) const {
+  slabs.reserve(header.layer_count * records.size());
+  checksums.reserve(header.layer_count * records.size());
+  for (std::uint16_t layer = header.layer_first; layer < next_layer_; ++layer) {
+    for (const Stretch& record : records) {
+      const std::size_t i = static_cast<std::size_t>(layer - record.first);
+      slabs.emplace_back(record.view->first_slab + i * record.view->slab_stride, request_.slab_bytes);
+      checksums.push_back(record.view->checksums[i]);
+    }
+  }
+}
+
 net::Outgoing GetOp::next() {
   KVD_CHECK(ready());
   std::vector<Stretch> records;
@@ -273,18 +287,30 @@ net::Outgoing GetOp::next() {
   const wire::Header header = take_layers(carried, false);
   std::vector<std::uint64_t> checksums;
   net::Outgoing message;
-  message.body.reserve(header.layer_count * records.size());
-  checksums.reserve(header.layer_count * records.size());
-  for (std::uint16_t layer = header.layer_first; layer < next_layer_; ++layer) {
-    for (const Stretch& record : records) {
-      const std::size_t i = static_cast<std::size_t>(layer - record.first);
-      message.body.emplace_back(record.view->first_slab + i * record.view->slab_stride, request_.slab_bytes);
-      checksums.push_back(record.view->checksums[i]);
-    }
-  }
+  gather(header, records, message.body, checksums);
   message.head =
       wire::frame(header, wire::GetData{failed_.bitmap(), wire::U64View(std::span<const std::uint64_t>(checksums))},
                   message.body.size() * request_.slab_bytes);
+  message.on_done = done_with(std::move(carried));
+  return message;
+}
+
+net::Outgoing GetOp::next_copied(std::uint64_t view, std::uint64_t offset) {
+  KVD_CHECK(ready() && failed_.left() > 0);
+  const std::vector<Stretch> records = living();
+  std::shared_ptr<Group> carried;
+  const wire::Header header = take_layers(carried, false);
+  net::Outgoing message;
+  std::vector<std::uint64_t> offsets;
+  std::vector<std::uint64_t> checksums;
+  gather(header, records, message.body, checksums);
+  for (std::size_t i = 0; i < records.size(); ++i) offsets.push_back(offset + i * request_.slab_bytes);
+  const wire::GetView copied{.view = view,
+                             .slab_stride = static_cast<std::uint32_t>(records.size() * request_.slab_bytes),
+                             .failed = failed_.bitmap(),
+                             .offsets = wire::U64View(std::span<const std::uint64_t>(offsets)),
+                             .checksums = wire::U64View(std::span<const std::uint64_t>(checksums))};
+  message.head = wire::frame(header, copied);
   message.on_done = done_with(std::move(carried));
   return message;
 }

@@ -65,6 +65,13 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   // The same as GET view number `view`: it says where the slabs lie, and its on_done is to be called when nobody reads
   // them any more. Requires that some key has not failed.
   net::Outgoing next_view(std::uint64_t view);
+  // The same of slabs that are to be copied, one behind the other as they are in the body, to `offset` of memory that
+  // the client reads; its on_done is to be called when they are.
+  net::Outgoing next_copied(std::uint64_t view, std::uint64_t offset);
+  // Slab bytes of the next message. Requires ready().
+  [[nodiscard]] std::uint64_t next_bytes() const {
+    return failed_.left() == 0 ? 0 : slab_bytes(message_end(false) - next_layer_);
+  }
   // It asks for more of flash than it may have in the pool at a time: what it reads is given up when it is sent.
   [[nodiscard]] bool streams() const noexcept { return streams_; }
   // What it has pinned counts as its client's no more, who keeps it and may go on getting other records.
@@ -126,6 +133,8 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   };
   [[nodiscard]] std::vector<Stretch> living() const;
   wire::Header take_layers(std::shared_ptr<Group>& carried, bool kept);
+  void gather(const wire::Header& header, const std::vector<Stretch>& records, std::vector<Bytes>& slabs,
+              std::vector<std::uint64_t>& checksums) const;
   [[nodiscard]] io::Callback done_with(std::shared_ptr<Group> carried);
   void message_done(Group& group);
 

@@ -149,6 +149,7 @@ struct Lender {
             .op_keys = op_keys,
             .rings = rings,
             .arenas = rings,
+            .windows = rings,
             .shared_fd = -1,
             .on_refused = [] {},
             .stats_json = {}};

@@ -129,7 +129,7 @@ class NodeImpl final : public Node {
   Budget unfinished_;
   Budget op_keys_;
   Budget rings_;
-  Budget arenas_;
+  Budget arenas_, windows_;
   Gate gate_;
   std::unique_ptr<Leases> leases_;
   std::unique_ptr<Checker> checker_;
@@ -168,6 +168,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       op_keys_(options_.limits.op_keys_max, &counters_.op_keys),
       rings_(gives_memory() && options_.rings ? options_.limits.rings_max : 0, &counters_.rings),
       arenas_(gives_memory() ? options_.limits.arena_bytes_all_max : 0, &counters_.arena_bytes),
+      windows_(gives_memory() ? options_.limits.window_bytes_all_max : 0, &counters_.window_bytes),
       gate_(loop, log, counters_, options_),
       room_timer_(loop, [this] { tell_room(); }),
       contention_timer_(loop, [this] { on_contention(); }),
@@ -337,6 +338,7 @@ void NodeImpl::make_context() {
                                  .op_keys = op_keys_,
                                  .rings = rings_,
                                  .arenas = arenas_,
+                                 .windows = windows_,
                                  .shared_fd = store_->shared_fd(),
                                  .refusals = 0,
                                  .on_refused = [this] { note_refusal(); },

@@ -72,6 +72,12 @@ struct Limits {
   [[nodiscard]] std::uint64_t arenas_max() const noexcept {
     return arena_bytes == 0 ? 0 : arena_bytes_all_max / arena_bytes;
   }
+  // Memory in which a client of this host that may not see the pool is shown what it gets, each its own; as above.
+  std::uint64_t window_bytes = std::uint64_t{16} << 20;
+  std::uint64_t window_bytes_all_max = std::uint64_t{1} << 30;
+  [[nodiscard]] std::uint64_t windows_max() const noexcept {
+    return window_bytes == 0 ? 0 : window_bytes_all_max / window_bytes;
+  }
   Duration view_grace = std::chrono::seconds(1);  // a view outlives its GET's deadline by this, and lasts no longer
                                                   // than stall_limit
 };

@@ -72,6 +72,7 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
       handshake_timer_(context.loop, [this] { close(Error{Code::kTimeout, 0, "no HELLO came"}); }),
       refusal_timer_(context.loop, [this] { say_unauthorized(wire::Opcode::kAuthReply); }),
       pump_timer_(context.loop, [this] { pump(); }),
+      window_slices_(context.slices, [this] { return copy_next(); }),
       doubt_timer_(context.loop, [this] { count_corrupt(); }),
       match_slices_(context.slices, [this] { return match_next(); }),
       remove_slices_(context.slices, [this] { return remove_next(); }),
@@ -92,6 +93,8 @@ Session::~Session() {
   context_.counters.ops.sub(gets_.size() + puts_.size());
   for (const Doubt& doubt : doubts_) context_.counters.put_corrupt.add(doubt.slabs);
   context_.leases.release_all(number_);
+  if (copying_) drop_copying(copying_->get);  // its operation has shares of the holdings
+  waits_for_window_ = false;
   // What they hold is given back to the holdings.
   matches_.clear();
   removes_.clear();

@@ -19,6 +19,7 @@
 #include "net/arena.h"
 #include "net/connection.h"
 #include "net/ring_stream.h"
+#include "net/window.h"
 #include "node/context.h"
 #include "node/gate.h"
 #include "node/get_op.h"
@@ -92,6 +93,17 @@ class Session final : private net::MessageHandler {
     std::uint64_t refused = 0;  // as in refused(); 0 = not yet
     bool lend_decided = false;
     std::shared_ptr<LentShare> lent{};  // null: its slabs are sent as bytes
+  };
+  // The next message of a GET, while its slabs are being copied to the client's window.
+  struct Copying {
+    std::uint64_t get = 0;
+    std::uint64_t view = 0;
+    std::uint64_t stretch = 0;  // of the window
+    MutableBytes place{};       // what is left of it
+    std::uint64_t bytes = 0;    // all of them
+    net::Outgoing message{};    // its body is what is copied
+    std::size_t slab = 0;       // next to copy
+    std::size_t offset = 0;     // inside that slab
   };
   struct RunningPut {
     TenantSlot slot;
@@ -209,6 +221,18 @@ class Session final : private net::MessageHandler {
   bool make_arena();
   void offer_arena();
 
+  // session_window.cc: GETs into memory of the client's own
+  bool make_window();
+  void offer_window();
+  void refill_copies();
+  [[nodiscard]] bool goes_through_window(const RunningGet& get) const;
+  bool begin_copying(RunningGet& get);
+  void go_on_copying();
+  bool copy_some();
+  net::Outgoing take_copied(Time until);
+  bool drop_copying(std::uint64_t get);
+  bool copy_next();
+
   // session_view.cc: GETs through shared memory
   Status on_release(const wire::Header& header, Bytes meta);
   void decide_lending(RunningGet& get);
@@ -232,7 +256,9 @@ class Session final : private net::MessageHandler {
   Result<KeyShare> take_keys(std::uint64_t keys);
   void schedule_pump();
   void pump();
+  void pump_all();
   void pump_get(RunningGet& get);
+  void send_next(RunningGet& get, net::Outgoing message, std::uint64_t view);
   void finish_get(std::uint64_t id);
   void end_get(std::uint64_t id, const Error& why);
   void end_put_message(std::uint64_t id);
@@ -256,21 +282,23 @@ class Session final : private net::MessageHandler {
   std::string peer_name_ = "unnamed";
   std::string peer_host_;
   bool greeted_ = false;
-  bool awaits_token_ = false;                     // HELLO was answered, AUTH was not
-  std::uint64_t asked_ = 0;                       // features of that HELLO
-  Stranger stranger_;                             // until it is known who this is, where that has to be
-  auth::SharedIdentity identity_;                 // null: there are no credentials
-  SharedTenant tenant_;                           // of the identity
-  TenantSlot seat_;                               // one of the tenant's connections
-  bool puts_in_parts_ = false;                    // PUT data need not be whole layers
-  bool shares_memory_ = false;                    // the client has the pool's memory
-  TenantSlot rings_seat_, arena_seat_;            // its tenant's part of the next ones, where there are tenants
-  Budget::Share rings_;                           // one of the node's, where messages go through memory
-  std::unique_ptr<net::RingMemory> ring_memory_;  // until the client was told of it
-  Budget::Share arena_share_;                     // of the node's bytes of arenas
-  std::unique_ptr<net::Arena> arena_;             // null: slabs of PUTs come as bytes
-  net::RingStream* stream_ = nullptr;             // the connection's
-  std::vector<SharedNamespace> namespaces_;       // by the handle that the client knows; null = closed
+  bool awaits_token_ = false;                         // HELLO was answered, AUTH was not
+  std::uint64_t asked_ = 0;                           // features of that HELLO
+  Stranger stranger_;                                 // until it is known who this is, where that has to be
+  auth::SharedIdentity identity_;                     // null: there are no credentials
+  SharedTenant tenant_;                               // of the identity
+  TenantSlot seat_;                                   // one of the tenant's connections
+  bool puts_in_parts_ = false;                        // PUT data need not be whole layers
+  bool shares_memory_ = false;                        // the client has the pool's memory
+  TenantSlot rings_seat_, arena_seat_, window_seat_;  // its tenant's part of the next ones, where there are tenants
+  Budget::Share rings_;                               // one of the node's, where messages go through memory
+  std::unique_ptr<net::RingMemory> ring_memory_;      // until the client was told of it
+  Budget::Share arena_share_;                         // of the node's bytes of arenas
+  std::unique_ptr<net::Arena> arena_;                 // null: slabs of PUTs come as bytes
+  Budget::Share window_share_;                        // of the node's bytes of windows
+  std::unique_ptr<net::Window> window_;               // null: slabs of GETs are sent as bytes, or lent by the pool
+  net::RingStream* stream_ = nullptr;                 // the connection's
+  std::vector<SharedNamespace> namespaces_;           // by the handle that the client knows; null = closed
 
   std::unique_ptr<Holdings> holdings_;  // outlives what is below; the next six are its
   Pins& pins_;
@@ -289,7 +317,11 @@ class Session final : private net::MessageHandler {
   std::uint64_t refused_ = 0;
   std::unordered_map<std::uint64_t, RunningPut> puts_;
   std::uint64_t lent_now_ = 0;  // bytes in views made in this turn
-  std::deque<Doubt> doubts_;    // in order of time
+  std::optional<Copying> copying_;
+  std::size_t copies_left_ = 0;    // that this turn may copy
+  bool waits_for_window_ = false;  // a GET does, until the client gives something back
+  net::SliceLine::User window_slices_;
+  std::deque<Doubt> doubts_;  // in order of time
   io::Timer doubt_timer_;
   std::deque<RunningMatch> matches_;  // in order of arrival; small ones are answered before
   net::SliceLine::User match_slices_;

@@ -121,8 +121,14 @@ void Session::on_room() {
 // GETs begin in the order of their arrival: behind one that waits for pins the others wait too, or small ones would
 // take what it waits for, again and again.
 void Session::pump() {
+  refill_copies();
+  pump_all();
+}
+
+void Session::pump_all() {
   lent_now_ = 0;
   refused_ = 0;
+  if (copying_) go_on_copying();
   for (RunningGet& get : gets_) {
     if (refused_ > 0 && !get.op->started()) continue;
     pump_get(get);
@@ -140,17 +146,30 @@ void Session::pump_get(RunningGet& get) {
   get.op->advance();
   while (!connection_->closed() && !get.op->finished() && !connection_->congested() && get.op->ready()) {
     if (lent_now_ >= kLentPerTurn) return schedule_pump();
+    if (copying_) return;
+    if (goes_through_window(get)) {
+      if (!begin_copying(get)) {
+        waits_for_window_ = true;
+        return;
+      }
+      go_on_copying();
+      continue;
+    }
     std::uint64_t view = 0;
     net::Outgoing message = next_message(get, view);
-    if (get.op->finished()) {
-      message.on_done = [this, id = get.op->request().id, on_done = std::move(message.on_done)]() mutable {
-        if (on_done) on_done();
-        finish_get(id);
-      };
-    }
-    get.queued.push_back({.id = connection_->send(std::move(message)), .view = view});
+    send_next(get, std::move(message), view);
     get.op->advance();
   }
+}
+
+void Session::send_next(RunningGet& get, net::Outgoing message, std::uint64_t view) {
+  if (get.op->finished()) {
+    message.on_done = [this, id = get.op->request().id, on_done = std::move(message.on_done)]() mutable {
+      if (on_done) on_done();
+      finish_get(id);
+    };
+  }
+  get.queued.push_back({.id = connection_->send(std::move(message)), .view = view});
 }
 
 // The last message is in the socket, or has gone with the connection.
@@ -186,13 +205,14 @@ void Session::end_get(std::uint64_t id, const Error& why) {
   gets_.erase(found->second);
   gets_by_id_.erase(found);
   get.op->abort();
-  if (!get.op->started()) schedule_pump();  // those behind it in the line
+  const bool dropped = drop_copying(id);
+  if (!get.op->started() || dropped) schedule_pump();  // those behind it in the line
   std::size_t withdrawn = 0;
   for (auto queued = get.queued.rbegin(); queued != get.queued.rend(); ++queued, ++withdrawn) {
     if (!connection_->withdraw(queued->id)) break;
     views_.withdraw(queued->view);
   }
-  const bool answered = get.op->finished() && withdrawn == 0;
+  const bool answered = get.op->finished() && withdrawn == 0 && !dropped;
   context_.counters.ops.sub(1);
   (why.code == Code::kTimeout ? context_.counters.timeouts : context_.counters.cancelled).add();
   if (!answered) static_cast<void>(refuse(wire::Opcode::kGetData, id, why));

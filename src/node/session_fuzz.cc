@@ -14,6 +14,7 @@
 
 #include "block/checksum.h"
 #include "net/descriptor.h"
+#include "net/window.h"
 #include "node/testing/hostile_socket.h"
 #include "wire/crc32c.h"
 
@@ -298,9 +299,11 @@ wire::Buffer checksummed_head(const Records& records, std::uint64_t id, std::siz
                      body.size());
 }
 
-NodeOptions options_with_tight_bounds() {
+NodeOptions options_with_tight_bounds(bool share_pool) {
   NodeOptions options = test_options();
-  options.store.share_pool = true;
+  options.store.share_pool = share_pool;  // else who asks for memory has a window
+  options.limits.window_bytes = net::Window::kBytesMin;
+  options.limits.window_bytes_all_max = 2 * net::Window::kBytesMin;
   options.limits.ops_max = 4;
   options.limits.op_keys_max = 64;
   options.limits.namespaces_max = 4;
@@ -338,7 +341,7 @@ void require_the_others_records(RawClient& client, std::uint32_t handle) {
 
 bool clean(const Rig& rig) {
   for (const char* name : {"ops", "op_keys", "leases", "pinned_bytes", "unfinished_bytes", "views", "view_bytes",
-                           "kept_bytes", "kept_keys", "leavers", "arena_bytes"}) {
+                           "kept_bytes", "kept_keys", "leavers", "arena_bytes", "window_bytes"}) {
     if (rig.stat("node", name) != 0) return false;
   }
   return rig.stat("node", "connections") == 1 && rig.stat("store", "pool_bytes_pinned") == 0 &&
@@ -346,7 +349,7 @@ bool clean(const Rig& rig) {
 }
 
 void check_input(Bytes input) {
-  Rig rig(options_with_tight_bounds());
+  Rig rig(options_with_tight_bounds(input.size() % 2 == 0));
   const auto victim = rig.connect();
   fill(rig, *victim, tenant("secret"), kSecret);
   fill(rig, *victim, tenant("hostile"), "what everybody may see");

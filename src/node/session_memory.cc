@@ -13,16 +13,17 @@ std::uint64_t Session::make_memory(std::uint64_t features) {
   const auto asks = [features](std::uint64_t feature) { return (features & feature) != 0; };
   shares_memory_ =
       asks(wire::kFeatureSharedMemory) && may_see_pool() && context_.shared_fd >= 0 && connection_->is_local();
+  const bool window = asks(wire::kFeatureSharedMemory) && !shares_memory_ && make_window();
   const bool rings = asks(wire::kFeatureRings) && make_rings();
   const bool keeps = shares_memory_ && asks(wire::kFeatureKeep) && make_keeper();
   const bool arena = asks(wire::kFeatureArena) && make_arena();
-  return (shares_memory_ ? wire::kFeatureSharedMemory : 0) | (rings ? wire::kFeatureRings : 0) |
+  return (shares_memory_ || window ? wire::kFeatureSharedMemory : 0) | (rings ? wire::kFeatureRings : 0) |
          (keeps ? wire::kFeatureKeep : 0) | (arena ? wire::kFeatureArena : 0);
 }
 
 // Behind the reply that agrees to these, before anything else.
 void Session::offer(std::uint64_t features) {
-  if ((features & wire::kFeatureSharedMemory) != 0) offer_memory();
+  if ((features & wire::kFeatureSharedMemory) != 0) shares_memory_ ? offer_memory() : offer_window();
   if ((features & wire::kFeatureKeep) != 0) offer_keeper();
   if ((features & wire::kFeatureArena) != 0) offer_arena();
   if ((features & wire::kFeatureRings) != 0) offer_rings();

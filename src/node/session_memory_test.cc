@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -21,9 +22,10 @@ namespace {
 constexpr std::uint64_t kLater = wire::kFeatureToken | wire::kFeatureAuthFeatures;
 constexpr std::uint64_t kRings = wire::kFeatureRings;
 constexpr std::uint64_t kArena = wire::kFeatureArena;
-constexpr std::uint64_t kPool = wire::kFeatureSharedMemory;
-constexpr std::uint64_t kEverything = kLater | kRings | kArena | kPool;
+constexpr std::uint64_t kMemory = wire::kFeatureSharedMemory;  // the pool or a window
+constexpr std::uint64_t kEverything = kLater | kRings | kArena | kMemory;
 constexpr std::uint64_t kPoolBytes = std::uint64_t{64} << 20;  // of test_options()
+constexpr std::uint64_t kWindowBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kSmallArena = std::uint64_t{64} << 10;
 
 std::string credential(int n, const std::string& tenant, const std::string& rights, const std::string& until = "") {
@@ -40,7 +42,7 @@ struct Known {
   net::RingStream* stream = nullptr;  // the connection's
   std::uint64_t features = 0;         // in the answer to its token
   std::unique_ptr<net::Arena> arena;
-  io::PrivateFd pool;
+  std::unique_ptr<net::SharedMemory> memory;
   std::uint32_t ns = 0;
 
   // The next message that is not TAKEN.
@@ -74,7 +76,7 @@ class SessionMemoryTest : public testing::Test {
   Known stranger(std::uint64_t asks, std::uint64_t* features = nullptr) const {
     auto [near, far] = net::make_socket_pair();
     auto stream = std::make_unique<net::RingStream>(net::make_socket_stream(std::move(near)));
-    Known client{.raw = nullptr, .stream = stream.get(), .arena = nullptr, .pool = {}};
+    Known client{.raw = nullptr, .stream = stream.get(), .arena = nullptr, .memory = nullptr};
     EXPECT_TRUE(rig->node->adopt(net::make_socket_stream(std::move(far))).has_value());
     client.raw = std::make_unique<RawClient>(*rig->loop, std::move(stream), false, asks);
     const net::Received answer = client.raw->call(wire::frame({}, wire::Hello{.features = asks, .name = "test"}));
@@ -90,14 +92,16 @@ class SessionMemoryTest : public testing::Test {
     EXPECT_TRUE(answer.header.status == Code::kOk && reply.has_value());
     if (!reply) return client;
     client.features = reply->features.value_or(0);
-    if ((client.features & kPool) != 0) take_pool(client);
+    if ((client.features & kMemory) != 0) take_memory(client);
     if ((client.features & kArena) != 0) take_arena(client);
     if ((client.features & kRings) != 0) take_rings(client);
     return client;
   }
-  static void take_pool(Known& client) {
-    EXPECT_EQ(client.raw->next().header.opcode, wire::Opcode::kMemory);
-    client.pool = client.raw->peer().connection->take_descriptor();
+  static void take_memory(Known& client) {
+    const net::Received given = client.raw->next();
+    ASSERT_EQ(given.header.opcode, wire::Opcode::kMemory);
+    const std::uint64_t bytes = wire::decode<wire::Memory>(given.header, given.meta)->bytes;
+    client.memory = *net::SharedMemory::map(client.raw->peer().connection->take_descriptor(), bytes);
   }
   static void take_arena(Known& client) {
     const net::Received given = client.raw->next();
@@ -138,18 +142,37 @@ class SessionMemoryTest : public testing::Test {
     client.raw->send(arena_head(id, key));
     return client.next();
   }
-  // Whether a GET brings the record's bytes, not a word of where they lie.
+  // Whether a GET brings the record's bytes: with the message, or in the client's memory.
   bool gets(const Known& client, std::size_t key) const {
     client.raw->send(Records::get(client.raw->new_id(), client.ns, key, 1));
     std::vector<std::byte> bytes;
     for (bool last = false; !last;) {
       const net::Received m = client.next();
-      EXPECT_EQ(m.header.opcode, wire::Opcode::kGetData);
-      if (m.header.opcode != wire::Opcode::kGetData) return false;
-      bytes.insert(bytes.end(), m.payload.begin(), m.payload.end());
       last = m.header.last();
+      bytes.insert(bytes.end(), m.payload.begin(), m.payload.end());
+      if (m.header.opcode == wire::Opcode::kGetView) {
+        take_view(client, m, bytes);
+      } else {
+        EXPECT_EQ(m.header.opcode, wire::Opcode::kGetData);
+        if (m.header.opcode != wire::Opcode::kGetData) return false;
+      }
     }
     return bytes == records.put_body(key, 1, 0, records.layers());
+  }
+  // Of one record.
+  void take_view(const Known& client, const net::Received& m, std::vector<std::byte>& bytes) const {
+    const auto view = wire::decode<wire::GetView>(m.header, m.meta);
+    ASSERT_TRUE(view.has_value() && client.memory != nullptr);
+    for (std::uint32_t layer = 0; layer < m.header.layer_count; ++layer) {
+      const std::uint64_t at = view->offsets[0] + std::uint64_t{layer} * view->slab_stride;
+      const Bytes slab = client.memory->bytes().subspan(at, records.slab_bytes());
+      bytes.insert(bytes.end(), slab.begin(), slab.end());
+    }
+    const std::array<std::uint64_t, 1> views{view->view};
+    client.raw->send(wire::frame({.request_id = 1}, wire::Release{wire::U64View(std::span(views))}));
+  }
+  static std::uint64_t memory_bytes(const Known& client) {
+    return client.memory == nullptr ? 0 : client.memory->bytes().size();
   }
   [[nodiscard]] wire::Buffer match(const Known& client, std::size_t key) const {
     const auto keys = Records::keys(key, 1);
@@ -172,16 +195,18 @@ class SessionMemoryTest : public testing::Test {
     return nlohmann::json::parse(rig->node->stats_json())["tenants"][name];
   }
   [[nodiscard]] bool nothing_held() const {
-    return rig->stat("node", "rings") == 0 && rig->stat("node", "arena_bytes") == 0 && tenant("a")["rings"] == 0 &&
-           tenant("a")["arenas"] == 0 && memory_files() == 0;
+    return rig->stat("node", "rings") == 0 && rig->stat("node", "arena_bytes") == 0 &&
+           rig->stat("node", "window_bytes") == 0 && tenant("a")["rings"] == 0 && tenant("a")["arenas"] == 0 &&
+           tenant("a")["windows"] == 0 && memory_files() == 0;
   }
-  // Memory files of this process that rings or arenas are in, the node's and those of its clients.
+  // Memory files of this process that rings, arenas or windows are in, the node's and those of its clients.
   static std::size_t memory_files() {
     std::size_t files = 0;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
       std::error_code gone;
       const std::string target = std::filesystem::read_symlink(entry, gone).string();
-      files += target.starts_with("/memfd:kvdepot-rings") || target.starts_with("/memfd:kvdepot-arena");
+      files += target.starts_with("/memfd:kvdepot-rings") || target.starts_with("/memfd:kvdepot-arena") ||
+               target.starts_with("/memfd:kvdepot-window");
     }
     return files;
   }
@@ -205,10 +230,13 @@ TEST_F(SessionMemoryTest, NothingIsThereForAStranger) {
   EXPECT_EQ(rig->stat("node", "unauthorized"), 1U);
 }
 
-TEST_F(SessionMemoryTest, RingsAndAnArenaComeBehindTheToken) {
+TEST_F(SessionMemoryTest, RingsAnArenaAndAWindowComeBehindTheToken) {
   start();
   const Known client = enter_as(1, "a");
-  EXPECT_EQ(client.features, kRings | kArena) << "the pool is lent to nobody";
+  EXPECT_EQ(client.features, kRings | kArena | kMemory);
+  EXPECT_EQ(memory_bytes(client), kWindowBytes) << "the pool is lent to nobody";
+  EXPECT_EQ(rig->stat("node", "window_bytes"), kWindowBytes);
+  EXPECT_EQ(tenant("a")["windows"], 1);
   EXPECT_TRUE(client.stream->uses_rings());
   EXPECT_EQ(rig->stat("node", "rings"), 1U);
   EXPECT_EQ(rig->stat("node", "arena_bytes"), client.arena->size());
@@ -219,10 +247,12 @@ TEST_F(SessionMemoryTest, RingsAndAnArenaComeBehindTheToken) {
   EXPECT_TRUE(finds(client, 7));
   EXPECT_TRUE(gets(client, 7));
   EXPECT_EQ(rig->stat("node", "gets_lent"), 0U);
+  EXPECT_EQ(rig->stat("node", "get_window_bytes"), records.layers() * records.slab_bytes());
   client.raw->vanish();
   ASSERT_TRUE(rig->until([&] { return rig->stat("node", "connections") == 0; }));
   EXPECT_EQ(rig->stat("node", "rings"), 0U);
   EXPECT_EQ(rig->stat("node", "arena_bytes"), 0U);
+  EXPECT_EQ(rig->stat("node", "window_bytes"), 0U);
 }
 
 TEST_F(SessionMemoryTest, AreForThoseWhoAskAndCouldBeToldAndCanCarryThem) {
@@ -252,8 +282,10 @@ TEST_F(SessionMemoryTest, ThePoolIsLentToWhoIsAllowedItAndMayRead) {
   const Known stays_outside = stranger(kEverything, &features);
   EXPECT_EQ(features, kLater);
   const Known a = enter_as(1, "a"), b = enter_as(2, "b");
-  EXPECT_EQ(a.features, kRings | kArena | kPool);
-  EXPECT_EQ(b.features, kRings | kArena);
+  EXPECT_EQ(a.features, kRings | kArena | kMemory);
+  EXPECT_EQ(memory_bytes(a), kPoolBytes);
+  EXPECT_EQ(b.features, kRings | kArena | kMemory);
+  EXPECT_EQ(memory_bytes(b), kWindowBytes);
   EXPECT_EQ(enter(3).features, kArena);
   ASSERT_EQ(put(a, 1).header.status, Code::kOk);
   ASSERT_EQ(put(b, 1).header.status, Code::kOk);
@@ -262,9 +294,7 @@ TEST_F(SessionMemoryTest, ThePoolIsLentToWhoIsAllowedItAndMayRead) {
   ASSERT_EQ(where.header.opcode, wire::Opcode::kGetView);
   const auto view = wire::decode<wire::GetView>(where.header, where.meta);
   ASSERT_TRUE(view.has_value());
-  const auto memory = net::SharedMemory::map(io::PrivateFd(io::UniqueFd(::dup(a.pool.get()))), kPoolBytes);
-  ASSERT_TRUE(memory.has_value());
-  EXPECT_TRUE(std::ranges::equal((*memory)->bytes().subspan(view->offsets[0], records.slab_bytes()),
+  EXPECT_TRUE(std::ranges::equal(a.memory->bytes().subspan(view->offsets[0], records.slab_bytes()),
                                  records.slab(1, where.header.layer_first)));
   EXPECT_TRUE(gets(b, 1));
   EXPECT_EQ(rig->stat("node", "gets_lent"), 1U);
@@ -275,11 +305,12 @@ TEST_F(SessionMemoryTest, WhoIsNotAllowedThePoolAnyMoreIsEnded) {
   for (const std::string& rights : changed) {
     start(credential(1, "a", "read,write,pool") + other);
     const Known a = enter_as(1, "a"), b = enter_as(2, "b");
-    ASSERT_EQ(a.features & b.features & kPool, kPool);
+    ASSERT_EQ(memory_bytes(a), kPoolBytes);
+    ASSERT_EQ(memory_bytes(b), kPoolBytes);
     rig->node->set_authority(credentials(credential(1, "a", rights) + other));
     EXPECT_TRUE(a.raw->ended());
     EXPECT_FALSE(finds(b, 1)) << "and nobody else";
-    EXPECT_EQ(enter(1).features & kPool, 0U);
+    EXPECT_NE(memory_bytes(enter(1)), kPoolBytes);
   }
 }
 
@@ -288,7 +319,7 @@ TEST_F(SessionMemoryTest, NobodyListensBesideAPortAlsoWhereThePoolIsLent) {
   options.listen = {"tcp://127.0.0.1:0"};
   start(credential(1, "a", "read,pool"), options);
   EXPECT_EQ(rig->connect_local(0), nullptr);
-  EXPECT_EQ(enter(1).features, kRings | kPool);
+  EXPECT_EQ(enter(1).features, kRings | kMemory);
 }
 
 // A pool that was not made for sharing cannot be shared later.
@@ -303,7 +334,7 @@ TEST_F(SessionMemoryTest, ARightToThePoolCountsFromTheNextStartOnWhereItIsNew) {
   start(everybody(), options);
   rig->node->set_authority(credentials(text));
   EXPECT_EQ(rig->log.count("lent the pool from the depot's next start on"), 1U);
-  EXPECT_EQ(enter(1).features, kRings | kArena);
+  EXPECT_EQ(memory_bytes(enter(1)), kWindowBytes);
   ::unlink((socket + ".lock").c_str());
 }
 
@@ -311,8 +342,11 @@ TEST_F(SessionMemoryTest, CanBeSwitchedOff) {
   NodeOptions options = test_options();
   options.rings = false;
   start(everybody(), options);
-  EXPECT_EQ(enter(1).features, kArena);
+  EXPECT_EQ(enter(1).features, kArena | kMemory);
   options.limits.arena_bytes = 0;
+  start(everybody(), options);
+  EXPECT_EQ(enter(1).features, kMemory);
+  options.limits.window_bytes = 0;
   start(everybody(), options);
   EXPECT_EQ(enter(1).features, 0U);
   options = test_options();
@@ -325,7 +359,7 @@ TEST_F(SessionMemoryTest, CanBeSwitchedOff) {
 
 TEST_F(SessionMemoryTest, EachHasWhatItsRightsAreFor) {
   start();
-  EXPECT_EQ(enter(3).features, kRings);
+  EXPECT_EQ(enter(3).features, kRings | kMemory);
   EXPECT_EQ(enter(4).features, kArena);
   EXPECT_EQ(enter(5).features, 0U);
 }
@@ -431,23 +465,25 @@ TEST_F(SessionMemoryTest, ATenantThatTakesAllLeavesOthersTheirs) {
   options.limits.rings_max = 4;
   options.limits.arena_bytes = kSmallArena;
   options.limits.arena_bytes_all_max = 4 * kSmallArena;
+  options.limits.window_bytes = kSmallArena;
+  options.limits.window_bytes_all_max = 4 * kSmallArena;
   start(credential(1, "a", "read,write") + credential(2, "b", "read,write"), options);
   std::vector<Known> of_a;
   for (int i = 0; i < 3; ++i) {
     of_a.push_back(enter_as(1, "a"));
-    EXPECT_EQ(of_a.back().features, kRings | kArena) << i;
+    EXPECT_EQ(of_a.back().features, kRings | kArena | kMemory) << i;
   }
   const Known more = enter_as(1, "a");
   EXPECT_EQ(more.features, 0U) << "the last ones are another's";
   EXPECT_FALSE(finds(more, 1)) << "and it has its socket";
-  EXPECT_EQ(enter(2).features, kRings | kArena);
+  EXPECT_EQ(enter(2).features, kRings | kArena | kMemory);
   ASSERT_TRUE(rig->until([&] { return tenant("b")["rings"] == 0; }));
   const Known of_b = enter(2);
-  EXPECT_EQ(of_b.features, kRings | kArena) << "it came back";
+  EXPECT_EQ(of_b.features, kRings | kArena | kMemory) << "it came back";
   EXPECT_EQ(enter(2).features, 0U) << "there are no more";
   of_a.pop_back();
   ASSERT_TRUE(rig->until([&] { return tenant("a")["arenas"] == 2; }));
-  EXPECT_EQ(enter(2).features, kRings | kArena);
+  EXPECT_EQ(enter(2).features, kRings | kArena | kMemory);
 }
 
 // A tenant with few connections needs few of them: what is kept for it is no more than that.
@@ -504,6 +540,7 @@ TEST_F(SessionMemoryTest, AClientThatGoesAtAnyStepLeavesNothing) {
     if (step == 4) client.raw->send(arena_head(50, 1));
     client.raw->vanish();
     client.arena.reset();
+    client.memory.reset();
     ASSERT_TRUE(rig->until(
         [&] { return nothing_held() && rig->stat("node", "ops") == 0 && rig->stat("node", "connections") == 0; }));
   }

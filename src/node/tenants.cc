@@ -14,7 +14,7 @@ SharedTenant& Tenants::find(const std::string& name, const auth::Quotas& quotas)
   SharedTenant& tenant = tenants_[name];
   if (tenant == nullptr) tenant = std::make_shared<TenantUse>(name);
   tenant->requests.set_max(quotas.requests);
-  for (Budget* const budget : {&tenant->connections, &tenant->rings, &tenant->arenas})
+  for (Budget* const budget : {&tenant->connections, &tenant->rings, &tenant->arenas, &tenant->windows})
     budget->set_max(quotas.connections);
   return tenant;
 }
@@ -70,6 +70,10 @@ TenantSlot Tenants::take_rings(const SharedTenant& tenant) { return take(tenant,
 
 TenantSlot Tenants::take_arena(const SharedTenant& tenant) { return take(tenant, &TenantUse::arenas, totals_.arenas); }
 
+TenantSlot Tenants::take_window(const SharedTenant& tenant) {
+  return take(tenant, &TenantUse::windows, totals_.windows);
+}
+
 std::vector<Tenants::Figure> Tenants::figures() const {
   const std::scoped_lock lock(mutex_);
   std::vector<Figure> figures;
@@ -84,6 +88,7 @@ std::vector<Tenants::Figure> Tenants::figures() const {
     figure.connections_refused += tenant->connections_refused.value();
     figure.rings += tenant->with_rings.value();
     figure.arenas += tenant->with_arena.value();
+    figure.windows += tenant->with_window.value();
     figure.records_got += tenant->records_got.value();
     figure.records_missed += tenant->records_missed.value();
     figure.bytes_sent += tenant->bytes_sent.value();

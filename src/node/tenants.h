@@ -25,12 +25,13 @@ struct TenantUse {
         requests(auth::Quotas::kUnlimited, &in_flight),
         connections(auth::Quotas::kUnlimited, &connected),
         rings(auth::Quotas::kUnlimited, &with_rings),
-        arenas(auth::Quotas::kUnlimited, &with_arena) {}
+        arenas(auth::Quotas::kUnlimited, &with_arena),
+        windows(auth::Quotas::kUnlimited, &with_window) {}
   const std::string name;
-  Gauge in_flight, connected, with_rings, with_arena;
-  Budget requests;       // in flight: GETs, PUTs, REMOVEs and MATCHes of many records
-  Budget connections;    // of clients that have said who they are
-  Budget rings, arenas;  // of these connections those that have them
+  Gauge in_flight, connected, with_rings, with_arena, with_window;
+  Budget requests;                // in flight: GETs, PUTs, REMOVEs and MATCHes of many records
+  Budget connections;             // of clients that have said who they are
+  Budget rings, arenas, windows;  // of these connections those that have them
   Counter accepted, refused;
   Counter connections_refused;
   Counter records_got, records_missed;  // that were asked for
@@ -42,7 +43,7 @@ struct TenantUse {
 // Owners: Tenants, sessions of the tenant's clients, and requests that outlive their session.
 using SharedTenant = std::shared_ptr<TenantUse>;
 
-// A request in flight, a connection, or what a connection has: rings, an arena.
+// A request in flight, a connection, or what a connection has: rings, an arena, a window.
 struct TenantSlot {
   SharedTenant tenant;  // before the share, which gives itself back to it
   Budget::Share share;
@@ -53,6 +54,7 @@ struct TenantTotals {
   std::uint64_t connections = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t rings = 0;
   std::uint64_t arenas = 0;
+  std::uint64_t windows = 0;
 };
 
 class Tenants {
@@ -72,15 +74,16 @@ class Tenants {
   // connections are shared out evenly among the listed tenants, and nobody else gets of a tenant's part. So whoever
   // opens as many as it can keeps no other tenant out. Loop thread.
   Result<TenantSlot> take_connection(const SharedTenant& tenant);
-  // Rings, or an arena, for one of its connections. Shared out in the same way, so that no tenant has all of them;
-  // empty: what is left is kept for others. Loop thread.
+  // Rings, an arena or a window for one of its connections. Shared out in the same way, so that no tenant has all of
+  // them; empty: what is left is kept for others. Loop thread.
   TenantSlot take_rings(const SharedTenant& tenant);
   TenantSlot take_arena(const SharedTenant& tenant);
+  TenantSlot take_window(const SharedTenant& tenant);
 
   struct Figure {
     std::string name;
     std::uint64_t accepted = 0, refused = 0, in_flight = 0, connections = 0, connections_refused = 0, rings = 0,
-                  arenas = 0, records_got = 0, records_missed = 0, bytes_sent = 0, bytes_received = 0;
+                  arenas = 0, windows = 0, records_got = 0, records_missed = 0, bytes_sent = 0, bytes_received = 0;
   };
   // Of at most kShownMax tenants, in order of their names, and of all others as "(others)". Any thread.
   [[nodiscard]] std::vector<Figure> figures() const;

@@ -94,7 +94,7 @@ class TenantsTest(unittest.TestCase):
                             for file, tenant in ((a_file, "a"), (b_file, "b"), (reader_file, "a")))
             metrics = depot.metrics()
             self.assertEqual([metrics[f'kvdepot_tenant_{what}{{tenant="{tenant}"}}'] for tenant in "ab"
-                              for what in ("rings", "arenas")], [2, 1, 1, 1])
+                              for what in ("rings", "arenas", "windows")], [2, 1, 2, 1, 1, 1])
             self.assertEqual(a.put(1).failed_keys, 0)
             self.assertEqual(depot.metrics()["kvdepot_put_arena_bytes_total"], SLAB * LAYERS, "all of it")
             self.assertEqual((a.found(), reader.found(), b.found()), (True, True, False))
@@ -107,11 +107,14 @@ class TenantsTest(unittest.TestCase):
                 self.assertTrue(a.found())
             self.assertEqual(depot.metrics()["kvdepot_requests_match_total"], 203)
             self.assertEqual(depot.metrics()["kvdepot_gets_lent_total"], 0, "nobody is lent the pool")
+            self.assertEqual(depot.metrics()["kvdepot_get_window_bytes_total"], 4 * SLAB * LAYERS, "but shown its own")
+            self.assertEqual(a.client.stats()["bytes_shared"], 2 * SLAB * LAYERS)
 
             self.write(a_line)      # b and the reader are revoked, and what they had of memory goes
             os.kill(depot.pid, signal.SIGHUP)
             self.until(lambda: depot.metrics()["kvdepot_rings"] == 1)
             self.until(lambda: depot.metrics()["kvdepot_arena_bytes"] == 16 << 20)
+            self.until(lambda: depot.metrics()["kvdepot_window_bytes"] == 16 << 20)
             self.until(lambda: "unauthorized" in b.client.stats()["last_refusal"])
             self.assertEqual((a.found(), a.get()[1]), (True, 1))
             self.write(a_line, b_line)
