@@ -39,7 +39,7 @@ std::uint64_t record_seed(const RecordId& id, const RecordShape& shape) noexcept
 }
 
 std::uint64_t slab_checksum(std::uint64_t record_seed, std::uint32_t layer, Bytes slab) noexcept {
-  if (slab.size() < kAheadWorth)
+  if (slab.size() < kAheadWorth || !gains_by_fetching())
     return XXH3_64bits_withSeed(slab.data(), slab.size(), slab_seed(record_seed, layer, slab.size()));
   SlabHasher hasher(record_seed, layer, slab.size());
   hasher.add(slab);
@@ -53,6 +53,10 @@ SlabHasher::SlabHasher(std::uint64_t record_seed, std::uint32_t layer, std::size
 }
 SlabHasher::~SlabHasher() = default;
 void SlabHasher::add(Bytes piece) noexcept {
+  if (piece.size() < kAheadWorth || !gains_by_fetching()) {
+    XXH3_64bits_update(state_of(state_), piece.data(), piece.size());
+    return;
+  }
   for (std::size_t done = 0; done < piece.size();) {
     const std::size_t bytes = std::min(kAheadStep, piece.size() - done);
     fetch_ahead(piece, done + kAheadBytes);

@@ -1,9 +1,9 @@
-// Asking for memory before it is read. Processors read ahead by themselves within a page of 4 KiB and stop at its end;
-// whoever goes through cold memory page by page waits there. Pure, any thread.
+// Asking for memory before it is read. Processors read ahead by themselves within a page of 4 KiB; some stop at its
+// end, and whoever goes through cold memory page by page waits there. Pure, any thread.
 //
-// Two pages ahead: on a Xeon (family 6, model 207) hashing cold memory went from 8.6 to 12.0 GB/s so, copying and
-// hashing from 5.3 to 7.8; what lies in the second-level cache is hashed a fifth slower. On an EPYC (family 26) cold
-// hashing in one call was 18.8 GB/s and is 17.6, copying and hashing 11.0 and 10.6.
+// GB/s of cold memory in slabs of 64 KiB, hashed, copied and hashed, without and two pages ahead: on a Xeon (family 6,
+// model 207) 8.6 and 12.0, 5.3 and 7.8; on an EPYC of family 26 18.8 and 17.6, 11.0 and 10.6; on one of family 25
+// (model 17) 17.8 and 11.8, 10.3 and 7.7. So it is for processors of Intel's, and left to the others themselves.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +16,9 @@ inline constexpr std::size_t kAheadStep = 4096;  // a page, hashed or copied at 
 inline constexpr std::size_t kAheadBytes = 2 * kAheadStep;
 // Shorter pieces are read as they are: there is no page to be ahead of.
 inline constexpr std::size_t kAheadWorth = 4 * kAheadStep;
+
+// Whether this processor is one that gains by it.
+[[nodiscard]] bool gains_by_fetching() noexcept;
 
 // Asks for bytes [from, from + kAheadStep) of `piece`, as far as it goes. Inlined by force: GCC 12 takes a function
 // that only asks for memory for one without effect, and at -O2 leaves out the calls.

@@ -64,10 +64,11 @@ void finish_past_cache() noexcept {}
 void copy_and_hash(SlabHasher& hasher, Bytes from, MutableBytes to, bool past_cache) noexcept {
   KVD_CHECK(from.size() == to.size());
   past_cache = past_cache && from.size() >= kBlockBytes;  // many small pieces would wait for memory each
+  const bool ahead = gains_by_fetching();
   alignas(kLineBytes) std::array<std::byte, kBlockBytes> block;
   for (std::size_t done = 0; done < from.size();) {
     const std::size_t bytes = std::min(kBlockBytes, from.size() - done);
-    fetch_ahead(from, done + kAheadBytes);
+    if (ahead) fetch_ahead(from, done + kAheadBytes);
     copy(block.data(), from.data() + done, bytes);
     hasher.add(Bytes(block).first(bytes));
     (past_cache ? copy_past_cache : copy)(to.data() + done, block.data(), bytes);

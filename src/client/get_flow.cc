@@ -189,7 +189,7 @@ Bytes GetFlow::source_of(std::size_t layer, std::size_t key_at) const noexcept {
 
 // Asks for the first pages of the slab behind that one, in which nobody else would look ahead.
 void GetFlow::fetch_behind(std::size_t layer, std::size_t key_at) const noexcept {
-  if (op_.request.layout.slab_bytes() < block::kAheadWorth) return;
+  if (op_.request.layout.slab_bytes() < block::kAheadWorth || !block::gains_by_fetching()) return;
   if (++key_at == live_.size()) {
     key_at = 0;
     if (++layer == source_layer_ + source_layers_) return;
