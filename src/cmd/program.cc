@@ -89,7 +89,7 @@ void add_serve(CLI::App& serve, ServeFlags& flags) {
   add("shared-memory", "on|off", "Let clients of this host and user read the pool instead of sending them bytes [on]");
   add("put-arena", "SIZE", "Memory through which a client of this host and user puts; 0 = it sends bytes [16MiB]");
   add("put-arenas", "SIZE", "All of that memory; clients beyond it send bytes [1GiB]");
-  add("get-window", "SIZE", "The same for what a client gets that may not read the pool; 0 = it is sent bytes [16MiB]");
+  add("get-window", "SIZE", "The same for what a client gets that may not read the pool; 0 = it is sent bytes [32MiB]");
   add("get-windows", "SIZE", "All of that memory; clients beyond it are sent bytes [1GiB]");
   add("spin", "TIME", "How long the depot looks for more behind a lookup before it sleeps; 0 = not [50us]");
   add("cores", "N", "Threads that send bodies of records, 1 to 64: the depot's one, and N - 1 for that alone [1]");

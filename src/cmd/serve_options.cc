@@ -275,7 +275,7 @@ OrComplaint<ServeOptions> make_options(const Settings& settings) {
   options.node.shared_memory = read.converted("shared-memory", "on", parse_switch);
   options.node.limits.arena_bytes = read.converted("put-arena", "16MiB", parse_arena);
   options.node.limits.arena_bytes_all_max = read.converted("put-arenas", "1GiB", parse_size);
-  options.node.limits.window_bytes = read.converted("get-window", "16MiB", parse_arena);
+  options.node.limits.window_bytes = read.converted("get-window", "32MiB", parse_arena);
   options.node.limits.window_bytes_all_max = read.converted("get-windows", "1GiB", parse_size);
   options.node.spin = read.converted("spin", "50us", parse_spin);
   options.node.cores = read.converted("cores", "1", parse_cores);

@@ -19,7 +19,7 @@ namespace kvd::net {
 class Arena {
  public:
   static constexpr std::uint64_t kBytesMin = std::uint64_t{64} << 10;
-  static constexpr std::uint64_t kBytesMax = std::uint64_t{64} << 20;  // unmapping it takes no longer than a slice
+  static constexpr std::uint64_t kBytesMax = std::uint64_t{64} << 20;  // as of a window (window.h)
 
   // A new one, the depot's, for reading. Requires kBytesMin <= bytes <= kBytesMax. kNoSpace, kIo.
   static Result<std::unique_ptr<Arena>> create(std::uint64_t bytes);

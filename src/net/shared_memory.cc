@@ -58,7 +58,8 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::again() const { return map_c
 
 // By reading and not by MADV_POPULATE_READ (5.14): that makes pages that are not there, and keeps other threads from
 // changing the process's map meanwhile. mincore() tells of a memory file that anybody may write to, as memfd_create()
-// makes it, what it has in memory. No page of a sealed file goes away again but to swap.
+// makes it, what it has in memory. No page of a pool goes away again but to swap; who reads a
+// window's that has gone makes it anew, once.
 std::uint64_t SharedMemory::prefault(Bytes part) const {
   const auto at = static_cast<std::uint64_t>(part.data() - bytes_.data());
   const std::uint64_t end = align_up(at + part.size(), kPageBytes);

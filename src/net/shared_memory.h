@@ -6,10 +6,10 @@
 // page in one step, which can fail but leaves no moment, and no hole, in which a reader finds nothing.
 //
 // The file must be ordinary shared memory, sealed against shrinking, so that no read of it can fault because of what
-// the peer does later, its end included: the memory lasts as long as the mapping. Places that the peer never wrote to
-// take memory of whoever reads them. A forked child has neither descriptor nor mapping, and it is in no core dump.
-// Constant after map(); any thread may read. What the bytes are and for how long they stay is the peer's business:
-// whoever reads verifies what it has read.
+// the peer does later, its end included. The memory of a pool lasts as long as the mapping; a window's (window.h) reads
+// as zeros once its connection has ended. Places that the peer never wrote to take memory of whoever reads them. A
+// forked child has neither descriptor nor mapping, and it is in no core dump. Constant after map(); any thread may
+// read. What the bytes are and for how long they stay is the peer's business: whoever reads verifies what it has read.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -35,7 +36,7 @@ Window::~Window() {
 std::optional<Window::Stretch> Window::take(std::uint64_t bytes) {
   KVD_CHECK(bytes > 0);
   if (bytes > size_) return std::nullopt;
-  bytes += (kAlign - bytes % kAlign) % kAlign;
+  bytes = std::min(bytes + (kAlign - bytes % kAlign) % kAlign, size_);
   std::uint64_t begin = 0;
   if (!taken_.empty()) {
     const std::uint64_t oldest = taken_.front().begin;

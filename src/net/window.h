@@ -8,6 +8,7 @@
 // client still holds the file. One thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -22,7 +23,8 @@ namespace kvd::net {
 class Window {
  public:
   static constexpr std::uint64_t kBytesMin = std::uint64_t{64} << 10;
-  static constexpr std::uint64_t kBytesMax = std::uint64_t{64} << 20;  // unmapping it takes no longer than a slice
+  // What its end costs the loop: 4 ms for 16 MiB that were written to, 16 for 64 (Linux 6.18, a virtual machine).
+  static constexpr std::uint64_t kBytesMax = std::uint64_t{64} << 20;
 
   // Requires kBytesMin <= bytes <= kBytesMax. kNoSpace, kIo.
   static Result<std::unique_ptr<Window>> create(std::uint64_t bytes);
@@ -35,14 +37,17 @@ class Window {
     std::uint64_t offset = 0;
     MutableBytes bytes{};
   };
-  // The longest stretch that always has its turn: two of them fit in, wherever the ring begins.
-  [[nodiscard]] std::uint64_t stretch_max() const noexcept { return size_ / 2; }
-  // The next `bytes` bytes, more than none, in one piece. Empty: so many are not free, or not yet.
+  // The next `bytes` bytes, more than none, in one piece. Empty: so many are not free; up to size() they are once
+  // everything has been given back.
   std::optional<Stretch> take(std::uint64_t bytes);
   // Nobody reads stretch `id` any more. Once for each.
   void give_back(std::uint64_t id);
 
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  // Up to here it has been written to, so far as note_written() was told: beyond it each page is made by its first
+  // write.
+  [[nodiscard]] std::uint64_t touched() const noexcept { return touched_; }
+  void note_written(std::uint64_t end) noexcept { touched_ = std::max(touched_, end); }
   // What the client is given.
   [[nodiscard]] int fd() const noexcept { return file_.get(); }
 
@@ -57,6 +62,7 @@ class Window {
   io::PrivateFd file_;
   std::byte* base_;
   std::uint64_t size_;
+  std::uint64_t touched_ = 0;
   std::deque<Taken> taken_;     // in the order of the ring; the first one is not free
   std::uint64_t first_id_ = 1;  // of taken_
 };

@@ -35,19 +35,21 @@ TEST(WindowTest, ItsClientSeesWhatIsWrittenWhereItIsSaidToBe) {
   EXPECT_EQ(seen->bytes()[second->offset + 2999], std::byte{2});
 }
 
-TEST(WindowTest, HalfOfItHasItsTurnWhereverTheRingIs) {
-  const auto window = make_window();
-  std::uint64_t before = 0;
-  for (int i = 0; i < 100; ++i) {
-    const auto small = window->take(static_cast<std::uint64_t>(i) * 37 + 1);
-    ASSERT_TRUE(small);
-    if (before > 0) window->give_back(before);
-    const auto large = window->take(window->stretch_max());
-    window->give_back(small->id);
-    if (large) window->give_back(large->id);
-    const auto again = window->take(window->stretch_max());
-    ASSERT_TRUE(again) << "nothing else is taken";
-    before = again->id;
+TEST(WindowTest, AllOfItIsFreeOnceEverythingWasGivenBack) {
+  for (const std::uint64_t bytes : {kBytes, kBytes + 1, kBytes + 63}) {
+    const auto window = *Window::create(bytes);
+    for (std::uint64_t i = 1; i < 100; ++i) {
+      const auto first = window->take(i * 37), second = window->take(i * 100);
+      ASSERT_TRUE(first && second);
+      window->give_back(second->id);
+      EXPECT_FALSE(window->take(bytes));
+      window->give_back(first->id);
+      const auto all = window->take(bytes);
+      ASSERT_TRUE(all);
+      EXPECT_EQ(all->offset, 0U);
+      EXPECT_EQ(all->bytes.size(), bytes);
+      window->give_back(all->id);
+    }
   }
 }
 

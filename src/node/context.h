@@ -19,6 +19,7 @@
 namespace kvd::node {
 
 class Leavers;
+class TurnAllowance;
 
 struct NodeContext {
   io::Loop& loop;
@@ -46,6 +47,7 @@ struct NodeContext {
   Budget& rings;                     // connections that have rings; none where they may not be used
   Budget& arenas;                    // bytes of all arenas; none where they may not be used
   Budget& windows;                   // the same of windows
+  TurnAllowance& copies;             // to windows, without standing in line
   int shared_fd;                     // the pool's, for clients on unix sockets; -1 = they get bytes
   std::uint64_t refusals = 0;        // GETs that had to wait for pins, so far: the order in which they are told of room
   std::function<void()> on_refused;  // called at each of them, and when a Redis client's GET found no room

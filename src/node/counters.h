@@ -18,11 +18,12 @@ struct NodeCounters {
   Counter put_corrupt;  // slabs whose checksum did not match when they arrived
   Counter match_blocks, match_blocks_hit;
   Counter leases_granted, leases_expired;
-  Counter bytes_lent;        // of slabs that clients were told to read from shared memory
-  Counter gets_lent;         // GETs answered so
-  Counter gets_not_lent;     // GETs that would have been, but for a bound of what views may hold
-  Counter views_expired;     // views that ended by their time
-  Counter put_arena_bytes;   // of slabs that came through arenas
+  Counter bytes_lent;       // of slabs that clients were told to read from shared memory
+  Counter gets_lent;        // GETs answered so
+  Counter gets_not_lent;    // GETs that would have been, but for a bound of what views may hold
+  Counter views_expired;    // views that ended by their time
+  Counter put_arena_bytes;  // of slabs that came through arenas
+  Counter get_window_refused;
   Counter get_window_bytes;  // of slabs that were copied to windows
   Counter resp_commands, resp_hits, resp_misses, resp_bytes_sent, resp_bytes_received;  // of Redis clients
   Gauge resp_connections;

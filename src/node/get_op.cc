@@ -11,7 +11,8 @@ namespace kvd::node {
 namespace {
 
 constexpr std::uint64_t kMessageBytes = std::uint64_t{2} << 20;  // loopback saturates from 1 MiB a call on
-constexpr std::uint64_t kReadBytes = std::uint64_t{256} << 10;   // I/O of a record that a device likes (storage.md 4)
+constexpr std::uint64_t kAnyBytes = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kReadBytes = std::uint64_t{256} << 10;  // I/O of a record that a device likes (storage.md 4)
 constexpr std::uint64_t kFirstReadBytes = std::uint64_t{64} << 10;  // the first group is small: it is waited for
 constexpr std::uint64_t kTableBytes = 4096;                         // what a stretch of layers takes beside them
 constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 20;     // read ahead: 20 ms of a 3 GB/s device
@@ -224,27 +225,34 @@ bool GetOp::ready() const {
   return !groups_.empty() && groups_.front()->pending == 0;
 }
 
-// Where the next message ends: enough whole layers for a good size. When nothing has to be read, the first message is
-// one layer, so that a consumer that works layer by layer starts at once. A view that is kept is used with the others
-// of its GET, and brings no bytes that others would wait behind: it has all that there is.
-std::uint16_t GetOp::message_end(bool kept) const {
+// Where the next message ends: enough whole layers for a good size, and no more than have `bytes_max`. When nothing has
+// to be read, the first message is one layer, so that a consumer that works layer by layer starts at once.
+std::uint16_t GetOp::message_end(std::uint64_t bytes_max) const {
   const std::uint16_t limit = streaming() ? groups_.front()->end : request_.layer_end;
-  if (flash_keys_.empty() && next_layer_ == request_.layer_first && !kept)
-    return static_cast<std::uint16_t>(next_layer_ + 1);
-  std::uint64_t layers = layers_for(kMessageBytes, std::uint64_t{failed_.left()} * request_.slab_bytes);
-  if (kept) layers = kLayersMax;
-  layers = std::clamp<std::uint64_t>(kPiecesMax / failed_.left(), 1, layers);
+  if (flash_keys_.empty() && next_layer_ == request_.layer_first) return static_cast<std::uint16_t>(next_layer_ + 1);
+  const std::uint64_t layer_bytes = std::uint64_t{failed_.left()} * request_.slab_bytes;
+  const std::uint64_t most =
+      std::clamp<std::uint64_t>(bytes_max / layer_bytes, 1, layers_for(kMessageBytes, layer_bytes));
+  const std::uint64_t layers = std::clamp<std::uint64_t>(kPiecesMax / failed_.left(), 1, most);
   return static_cast<std::uint16_t>(std::min<std::uint64_t>(next_layer_ + layers, limit));
 }
 
-// The header of the next message, behind which the op is.
-wire::Header GetOp::take_layers(std::shared_ptr<Group>& carried, bool kept) {
+// The same of a view that is kept: it is used with the others of its GET, and brings no bytes that others would wait
+// behind, so it has all that there is.
+std::uint16_t GetOp::kept_end() const {
+  const std::uint16_t limit = streaming() ? groups_.front()->end : request_.layer_end;
+  const std::uint64_t layers = std::clamp<std::uint64_t>(kPiecesMax / failed_.left(), 1, kLayersMax);
+  return static_cast<std::uint16_t>(std::min<std::uint64_t>(next_layer_ + layers, limit));
+}
+
+// The header of the next message, which ends there and behind which the op is.
+wire::Header GetOp::take_layers(std::shared_ptr<Group>& carried, std::uint16_t end) {
   wire::Header header{
       .request_id = request_.id, .items = static_cast<std::uint32_t>(keys_->count()), .layer_first = next_layer_};
   if (failed_.left() == 0) {
     next_layer_ = request_.layer_end;  // nothing is left to send: this covers all layers
   } else {
-    next_layer_ = message_end(kept);
+    next_layer_ = end;
     // Otherwise nothing of a group is sent, and the store may still owe its fetches: it stays here to be cancelled.
     if (streaming()) carried = groups_.front();
   }
@@ -284,7 +292,7 @@ net::Outgoing GetOp::next() {
   std::vector<Stretch> records;
   if (failed_.left() > 0) records = living();
   std::shared_ptr<Group> carried;
-  const wire::Header header = take_layers(carried, false);
+  const wire::Header header = take_layers(carried, failed_.left() > 0 ? message_end(kAnyBytes) : 0);
   std::vector<std::uint64_t> checksums;
   net::Outgoing message;
   gather(header, records, message.body, checksums);
@@ -295,11 +303,11 @@ net::Outgoing GetOp::next() {
   return message;
 }
 
-net::Outgoing GetOp::next_copied(std::uint64_t view, std::uint64_t offset) {
+net::Outgoing GetOp::next_copied(std::uint64_t view, std::uint64_t offset, std::uint64_t bytes_max) {
   KVD_CHECK(ready() && failed_.left() > 0);
   const std::vector<Stretch> records = living();
   std::shared_ptr<Group> carried;
-  const wire::Header header = take_layers(carried, false);
+  const wire::Header header = take_layers(carried, message_end(bytes_max));
   net::Outgoing message;
   std::vector<std::uint64_t> offsets;
   std::vector<std::uint64_t> checksums;
@@ -319,7 +327,7 @@ net::Outgoing GetOp::next_view(std::uint64_t view) {
   KVD_CHECK(ready() && failed_.left() > 0);
   const std::vector<Stretch> records = living();
   std::shared_ptr<Group> carried;
-  const wire::Header header = take_layers(carried, request_.keep);
+  const wire::Header header = take_layers(carried, request_.keep ? kept_end() : message_end(kAnyBytes));
   // The window is of what is on its way; what is kept may stay for as long as the client likes, and is bounded as that.
   if (request_.keep && carried != nullptr) window_bytes_ -= std::exchange(carried->bytes, 0);
   std::vector<std::uint64_t> offsets;

@@ -67,10 +67,11 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   net::Outgoing next_view(std::uint64_t view);
   // The same of slabs that are to be copied, one behind the other as they are in the body, to `offset` of memory that
   // the client reads; its on_done is to be called when they are.
-  net::Outgoing next_copied(std::uint64_t view, std::uint64_t offset);
-  // Slab bytes of the next message. Requires ready().
-  [[nodiscard]] std::uint64_t next_bytes() const {
-    return failed_.left() == 0 ? 0 : slab_bytes(message_end(false) - next_layer_);
+  // As many layers as have `bytes_max`, at least one.
+  net::Outgoing next_copied(std::uint64_t view, std::uint64_t offset, std::uint64_t bytes_max);
+  // Slab bytes of that message. Requires ready().
+  [[nodiscard]] std::uint64_t next_bytes(std::uint64_t bytes_max) const {
+    return failed_.left() == 0 ? 0 : slab_bytes(message_end(bytes_max) - next_layer_);
   }
   // It asks for more of flash than it may have in the pool at a time: what it reads is given up when it is sent.
   [[nodiscard]] bool streams() const noexcept { return streams_; }
@@ -125,14 +126,15 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   void stop(Fetch& fetch);
   void fail_key(std::size_t key);
   [[nodiscard]] bool streaming() const;
-  [[nodiscard]] std::uint16_t message_end(bool kept) const;
+  [[nodiscard]] std::uint16_t message_end(std::uint64_t bytes_max) const;
+  [[nodiscard]] std::uint16_t kept_end() const;
   // A record that is alive: what is pinned of it, and the layer that this begins with.
   struct Stretch {
     const store::RecordView* view = nullptr;
     std::uint16_t first = 0;
   };
   [[nodiscard]] std::vector<Stretch> living() const;
-  wire::Header take_layers(std::shared_ptr<Group>& carried, bool kept);
+  wire::Header take_layers(std::shared_ptr<Group>& carried, std::uint16_t end);
   void gather(const wire::Header& header, const std::vector<Stretch>& records, std::vector<Bytes>& slabs,
               std::vector<std::uint64_t>& checksums) const;
   [[nodiscard]] io::Callback done_with(std::shared_ptr<Group> carried);

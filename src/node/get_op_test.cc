@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "block/checksum.h"
 #include "node/leavers.h"
+#include "node/turn_allowance.h"
 #include "store/testing/store_kit.h"
 
 namespace kvd::node {
@@ -109,6 +110,7 @@ struct Lender {
         messages(loop),
         checks(loop),
         leavers(counters),
+        copies(loop, 1),
         gate(loop, log, counters, options) {}
   NullLog log;
   Limits limits;
@@ -120,6 +122,7 @@ struct Lender {
   net::SliceLine messages;
   net::SliceLine checks;
   Leavers leavers;
+  TurnAllowance copies;
   NodeOptions options;
   Gate gate;
   Budget pinned{std::uint64_t{1} << 30}, lent{1}, kept{1}, kept_keys{1}, unfinished{1}, op_keys{1}, rings{1};
@@ -150,6 +153,7 @@ struct Lender {
             .rings = rings,
             .arenas = rings,
             .windows = rings,
+            .copies = copies,
             .shared_fd = -1,
             .on_refused = [] {},
             .stats_json = {}};

@@ -104,6 +104,7 @@ constexpr std::array kNodeCounters{
     Field{"gets_lent", &NodeCounters::gets_lent, "GETs answered through shared memory."},
     Field{"gets_not_lent", &NodeCounters::gets_not_lent, "GETs sent as bytes because views held their share."},
     Field{"put_arena_bytes", &NodeCounters::put_arena_bytes, "Bytes of records that came through arenas."},
+    Field{"get_window_refused", &NodeCounters::get_window_refused, "Messages that were too large for a window."},
     Field{"get_window_bytes", &NodeCounters::get_window_bytes, "Bytes of records that were copied to windows."},
     Field{"views_expired", &NodeCounters::views_expired, "Views of shared memory that ended by their time."},
     Field{"resp_commands", &NodeCounters::resp_commands, "Commands of Redis clients."},

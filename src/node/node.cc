@@ -22,6 +22,7 @@
 #include "node/resp_server.h"
 #include "node/session.h"
 #include "node/stuck.h"
+#include "node/turn_allowance.h"
 
 namespace kvd::node {
 namespace {
@@ -130,6 +131,7 @@ class NodeImpl final : public Node {
   Budget op_keys_;
   Budget rings_;
   Budget arenas_, windows_;
+  TurnAllowance copies_;
   Gate gate_;
   std::unique_ptr<Leases> leases_;
   std::unique_ptr<Checker> checker_;
@@ -169,6 +171,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       rings_(gives_memory() && options_.rings ? options_.limits.rings_max : 0, &counters_.rings),
       arenas_(gives_memory() ? options_.limits.arena_bytes_all_max : 0, &counters_.arena_bytes),
       windows_(gives_memory() ? options_.limits.window_bytes_all_max : 0, &counters_.window_bytes),
+      copies_(loop, 4 * options_.limits.copied_at_once),
       gate_(loop, log, counters_, options_),
       room_timer_(loop, [this] { tell_room(); }),
       contention_timer_(loop, [this] { on_contention(); }),
@@ -339,6 +342,7 @@ void NodeImpl::make_context() {
                                  .rings = rings_,
                                  .arenas = arenas_,
                                  .windows = windows_,
+                                 .copies = copies_,
                                  .shared_fd = store_->shared_fd(),
                                  .refusals = 0,
                                  .on_refused = [this] { note_refusal(); },

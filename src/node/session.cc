@@ -93,7 +93,7 @@ Session::~Session() {
   context_.counters.ops.sub(gets_.size() + puts_.size());
   for (const Doubt& doubt : doubts_) context_.counters.put_corrupt.add(doubt.slabs);
   context_.leases.release_all(number_);
-  if (copying_) drop_copying(copying_->get);  // its operation has shares of the holdings
+  if (copying_) drop_copying(*copying_->op);  // its operation has shares of the holdings
   waits_for_window_ = false;
   // What they hold is given back to the holdings.
   matches_.clear();

@@ -6,6 +6,7 @@
 // PUTs, pins of GETs. Owned by Node; belongs to its loop.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -53,8 +54,12 @@ class Session final : private net::MessageHandler {
   void on_room();
   // Which of the node's refusals (NodeContext) its first waiting GET was; 0 = none waits.
   [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
-  // Since when its client has taken nothing, while it pins what others may wait for; kNever otherwise.
-  [[nodiscard]] Time stuck_since() const noexcept { return pins_.used() > 0 ? connection_->stuck_since() : kNever; }
+  // Since when its client has taken nothing, or given nothing back that it has to, while it pins what others may wait
+  // for; kNever otherwise.
+  [[nodiscard]] Time stuck_since() const noexcept {
+    if (pins_.used() == 0) return kNever;
+    return std::min(connection_->stuck_since(), waits_for_window_ ? window_waits_since_ : kNever);
+  }
   // Ends the connection; on_closed follows.
   void close(const Error& why) { connection_->close(why); }
   [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
@@ -96,10 +101,11 @@ class Session final : private net::MessageHandler {
   };
   // The next message of a GET, while its slabs are being copied to the client's window.
   struct Copying {
-    std::uint64_t get = 0;
+    std::shared_ptr<GetOp> op;
     std::uint64_t view = 0;
     std::uint64_t stretch = 0;  // of the window
-    MutableBytes place{};       // what is left of it
+    std::uint64_t at = 0;       // in the window, of what is left of it
+    MutableBytes place{};       // what is left
     std::uint64_t bytes = 0;    // all of them
     net::Outgoing message{};    // its body is what is copied
     std::size_t slab = 0;       // next to copy
@@ -224,13 +230,13 @@ class Session final : private net::MessageHandler {
   // session_window.cc: GETs into memory of the client's own
   bool make_window();
   void offer_window();
-  void refill_copies();
-  [[nodiscard]] bool goes_through_window(const RunningGet& get) const;
+  [[nodiscard]] bool goes_through_window(const RunningGet& get);
   bool begin_copying(RunningGet& get);
   void go_on_copying();
   bool copy_some();
   net::Outgoing take_copied(Time until);
-  bool drop_copying(std::uint64_t get);
+  bool drop_copying(const GetOp& op);
+  void on_window_room();
   bool copy_next();
 
   // session_view.cc: GETs through shared memory
@@ -259,7 +265,7 @@ class Session final : private net::MessageHandler {
   void pump_all();
   void pump_get(RunningGet& get);
   void send_next(RunningGet& get, net::Outgoing message, std::uint64_t view);
-  void finish_get(std::uint64_t id);
+  void finish_get(const GetOp& op);
   void end_get(std::uint64_t id, const Error& why);
   void end_put_message(std::uint64_t id);
   void finish_put(std::uint64_t id);
@@ -320,6 +326,7 @@ class Session final : private net::MessageHandler {
   std::optional<Copying> copying_;
   std::size_t copies_left_ = 0;    // that this turn may copy
   bool waits_for_window_ = false;  // a GET does, until the client gives something back
+  Time window_waits_since_{};      // so long it has given nothing back
   net::SliceLine::User window_slices_;
   std::deque<Doubt> doubts_;  // in order of time
   io::Timer doubt_timer_;

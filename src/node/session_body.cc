@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "block/schema.h"
 #include "node/session.h"
+#include "node/turn_allowance.h"
 
 namespace kvd::node {
 namespace {
@@ -121,13 +122,17 @@ void Session::on_room() {
 // GETs begin in the order of their arrival: behind one that waits for pins the others wait too, or small ones would
 // take what it waits for, again and again.
 void Session::pump() {
-  refill_copies();
+  // What may be copied without standing in line.
+  if (window_ != nullptr && !window_slices_.waits())
+    copies_left_ = context_.copies.take(context_.limits.copied_at_once);
   pump_all();
+  context_.copies.give_back(std::exchange(copies_left_, 0));
 }
 
 void Session::pump_all() {
   lent_now_ = 0;
   refused_ = 0;
+  const bool waited = std::exchange(waits_for_window_, false);
   if (copying_) go_on_copying();
   for (RunningGet& get : gets_) {
     if (refused_ > 0 && !get.op->started()) continue;
@@ -139,6 +144,7 @@ void Session::pump_all() {
     }
     refused_ = get.refused;
   }
+  if (waits_for_window_ && !waited) window_waits_since_ = context_.loop.now();
   connection_->flush();
 }
 
@@ -148,8 +154,8 @@ void Session::pump_get(RunningGet& get) {
     if (lent_now_ >= kLentPerTurn) return schedule_pump();
     if (copying_) return;
     if (goes_through_window(get)) {
-      if (!begin_copying(get)) {
-        waits_for_window_ = true;
+      if (waits_for_window_ || !begin_copying(get)) {
+        waits_for_window_ = true;  // and so do those behind it, or small ones would take what it waits for
         return;
       }
       go_on_copying();
@@ -164,18 +170,18 @@ void Session::pump_get(RunningGet& get) {
 
 void Session::send_next(RunningGet& get, net::Outgoing message, std::uint64_t view) {
   if (get.op->finished()) {
-    message.on_done = [this, id = get.op->request().id, on_done = std::move(message.on_done)]() mutable {
+    message.on_done = [this, op = get.op, on_done = std::move(message.on_done)]() mutable {
       if (on_done) on_done();
-      finish_get(id);
+      finish_get(*op);
     };
   }
   get.queued.push_back({.id = connection_->send(std::move(message)), .view = view});
 }
 
 // The last message is in the socket, or has gone with the connection.
-void Session::finish_get(std::uint64_t id) {
-  const auto found = gets_by_id_.find(id);
-  if (found == gets_by_id_.end()) return;  // ended before its time
+void Session::finish_get(const GetOp& op) {
+  const auto found = gets_by_id_.find(op.request().id);
+  if (found == gets_by_id_.end() || found->second->op.get() != &op) return;  // ended before its time
   const RunningGet get = std::move(*found->second);
   gets_.erase(found->second);
   gets_by_id_.erase(found);
@@ -205,7 +211,7 @@ void Session::end_get(std::uint64_t id, const Error& why) {
   gets_.erase(found->second);
   gets_by_id_.erase(found);
   get.op->abort();
-  const bool dropped = drop_copying(id);
+  const bool dropped = drop_copying(*get.op);
   if (!get.op->started() || dropped) schedule_pump();  // those behind it in the line
   std::size_t withdrawn = 0;
   for (auto queued = get.queued.rbegin(); queued != get.queued.rend(); ++queued, ++withdrawn) {

@@ -303,6 +303,8 @@ NodeOptions options_with_tight_bounds(bool share_pool) {
   NodeOptions options = test_options();
   options.store.share_pool = share_pool;  // else who asks for memory has a window
   options.limits.window_bytes = net::Window::kBytesMin;
+  options.limits.copied_at_once = 256;  // so that records are copied in slices
+  options.limits.copied_in_slice = 1024;
   options.limits.window_bytes_all_max = 2 * net::Window::kBytesMin;
   options.limits.ops_max = 4;
   options.limits.op_keys_max = 64;

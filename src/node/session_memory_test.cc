@@ -25,7 +25,7 @@ constexpr std::uint64_t kArena = wire::kFeatureArena;
 constexpr std::uint64_t kMemory = wire::kFeatureSharedMemory;  // the pool or a window
 constexpr std::uint64_t kEverything = kLater | kRings | kArena | kMemory;
 constexpr std::uint64_t kPoolBytes = std::uint64_t{64} << 20;  // of test_options()
-constexpr std::uint64_t kWindowBytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t kWindowBytes = std::uint64_t{32} << 20;
 constexpr std::uint64_t kSmallArena = std::uint64_t{64} << 10;
 
 std::string credential(int n, const std::string& tenant, const std::string& rights, const std::string& until = "") {

@@ -114,7 +114,7 @@ class TenantsTest(unittest.TestCase):
             os.kill(depot.pid, signal.SIGHUP)
             self.until(lambda: depot.metrics()["kvdepot_rings"] == 1)
             self.until(lambda: depot.metrics()["kvdepot_arena_bytes"] == 16 << 20)
-            self.until(lambda: depot.metrics()["kvdepot_window_bytes"] == 16 << 20)
+            self.until(lambda: depot.metrics()["kvdepot_window_bytes"] == 32 << 20)
             self.until(lambda: "unauthorized" in b.client.stats()["last_refusal"])
             self.assertEqual((a.found(), a.get()[1]), (True, 1))
             self.write(a_line, b_line)
