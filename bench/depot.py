@@ -18,6 +18,7 @@ STORED_QUIET_S = 0.3            # no new byte for this long: what an engine stor
 BYTES_PUT = "kvdepot_store_bytes_put_total"
 KEYS_GOT = "kvdepot_keys_got_total"
 BYTES_LENT = "kvdepot_bytes_lent_total"     # through shared memory
+PUT_ARENA_BYTES = "kvdepot_put_arena_bytes_total"
 FLASH_READ = "kvdepot_store_flash_bytes_read_total"
 DIRTY_BYTES = "kvdepot_store_dirty_bytes"
 UNFINISHED_PUTS = "kvdepot_store_unfinished_puts"

@@ -17,7 +17,8 @@ from bench.engine_rows import batch, main_job, overhead, peers, same_host, sweep
 
 QUICK_LIMIT_S = 15 * 60.0
 # Rows that use the engines of the main job.
-SHARED = (*main_job.NAMES, *same_host.NAMES, *overhead.NAMES, tokens.NAME, tokens.DIGESTS, batch.MAKESPAN)
+SHARED = (*main_job.NAMES, *same_host.NAMES, *overhead.NAMES, *overhead.SHM_NAMES, tokens.NAME, tokens.DIGESTS,
+          batch.MAKESPAN)
 
 
 def run(bench: harness.Bench) -> None:
@@ -41,6 +42,8 @@ def on_shared_engines(lab: Lab, bench: harness.Bench) -> None:
         same_host.run(lab, bench, job.depot, job.writer, job.plain)
     with bench.part(*overhead.NAMES), lab.scope():
         overhead.run(lab, bench, job.depot, job.writer, job.plain)
+    with bench.part(*overhead.SHM_NAMES), lab.scope():
+        overhead.run_shm(lab, bench, job.depot, job.plain)
     with bench.part(tokens.NAME, tokens.DIGESTS), lab.scope():
         tokens.run(lab, bench, job.depot, job.plain)
     with bench.part(batch.MAKESPAN), lab.scope():

@@ -193,7 +193,7 @@ class Names(unittest.TestCase):
         names = {*engine.SHARED, batch.ITL_MEDIAN, batch.ITL_P99, *sweep.names(), *peers.all_names()}
         expected = {"cold_over_depot_6920", "cold_over_depot_after_kill_6920", "depot_over_prefix_cache_6920",
                     "cold_over_depot_6920_shm", "depot_over_prefix_cache_6920_shm", "same_prompt_4096_s",
-                    "overhead_cold", "overhead_decode", "tokens_identical"}
+                    "overhead_cold", "overhead_decode", "overhead_cold_shm", "overhead_decode_shm", "tokens_identical"}
         expected |= {f"pipeline_over_{what}_e{e}" for what in ("max", "sum") for e in (1, 3, 9)}
         expected |= {f"{peer}_over_depot_{tokens}" for tokens in (512, 2048, 4096, 7000)
                      for peer in ("example", "lmcache_shm", "lmcache_fs", "lmcache_redis", "mooncake")}

@@ -10,7 +10,7 @@ import json
 import statistics
 from pathlib import Path
 
-from bench.depot import Depot
+from bench.depot import PUT_ARENA_BYTES, Depot
 from bench.engine_lab import Lab, expect_cold, ours
 from bench.engine_process import Engine
 from bench.harness import Bench, BenchError, alternate
@@ -20,37 +20,54 @@ COLD_TOKENS_QUICK = 1024
 DECODE_PROMPT = 96
 DECODE_TOKENS = 161     # 160 intervals; two blocks fill on the way
 NAMES = ("overhead_cold", "overhead_decode", "connector_idle_step_share")
+SHM_NAMES = ("overhead_cold_shm", "overhead_decode_shm")
 
 
 def run(lab: Lab, bench: Bench, depot: Depot, on: Engine, off: Engine) -> None:
-    """`on` has our connector, `off` has none."""
-    rounds = bench.close_rounds()
-    peer, command = "the same engine without connector", depot.command
-    if bench.wants("overhead_cold"):
-        tokens = COLD_TOKENS_QUICK if bench.quick else COLD_TOKENS
-        figures = alternate({name: lambda index, engine=engine: cold(lab, depot, engine, index, tokens)
-                             for name, engine in (("on", on), ("off", off))}, rounds, 1, bench.progress)
-        bench.ratio("overhead_cold", ours=figures["on"], theirs=figures["off"], unit="s", form="ours/theirs",
-                    better="lower", goal=1.05, peer=peer, command=command, tokens=tokens)
-    if bench.wants("overhead_decode"):
-        figures = alternate({name: lambda index, engine=engine: decode(lab, depot, engine, index)
-                             for name, engine in (("on", on), ("off", off))}, rounds, 1, bench.progress)
-        bench.ratio("overhead_decode", ours=figures["on"], theirs=figures["off"], unit="s", form="ours/theirs",
-                    better="lower", goal=1.03, peer=peer, command=command, tokens=DECODE_TOKENS)
+    """`on` has our connector and sends what it stores over TCP, `off` has none."""
+    compare(lab, bench, depot, on, off, "")
     if bench.wants("connector_idle_step_share") and bench.has_time(60.0, "connector_idle_step_share"):
         idle_step(lab, bench, depot)
 
 
-def cold(lab: Lab, depot: Depot, engine: Engine, index: int, tokens: int) -> float:
+def run_shm(lab: Lab, bench: Bench, depot: Depot, off: Engine) -> None:
+    """The same of an engine on the depot's host as it is without further settings, which stores through memory."""
+    if not bench.wants(*SHM_NAMES):
+        return
+    (on,) = lab.engines(lab.spec("same-host-overhead", ours(depot)))
+    before = depot.metric(PUT_ARENA_BYTES)
+    compare(lab, bench, depot, on, off, "_shm")
+    if depot.metric(PUT_ARENA_BYTES) == before:
+        raise BenchError("what the engine stored did not go through memory")
+
+
+def compare(lab: Lab, bench: Bench, depot: Depot, on: Engine, off: Engine, way: str) -> None:
+    rounds = bench.close_rounds()
+    peer, command = "the same engine without connector", depot.command
+    arms = (("on", on), ("off", off))
+    if bench.wants(f"overhead_cold{way}"):
+        tokens = COLD_TOKENS_QUICK if bench.quick else COLD_TOKENS
+        figures = alternate({name: lambda index, engine=engine: cold(lab, depot, engine, f"{way}{index}", tokens)
+                             for name, engine in arms}, rounds, 1, bench.progress)
+        bench.ratio(f"overhead_cold{way}", ours=figures["on"], theirs=figures["off"], unit="s", form="ours/theirs",
+                    better="lower", goal=1.05, peer=peer, command=command, tokens=tokens)
+    if bench.wants(f"overhead_decode{way}"):
+        figures = alternate({name: lambda index, engine=engine: decode(lab, depot, engine, f"{way}{index}")
+                             for name, engine in arms}, rounds, 1, bench.progress)
+        bench.ratio(f"overhead_decode{way}", ours=figures["on"], theirs=figures["off"], unit="s", form="ours/theirs",
+                    better="lower", goal=1.03, peer=peer, command=command, tokens=DECODE_TOKENS)
+
+
+def cold(lab: Lab, depot: Depot, engine: Engine, content: str, tokens: int) -> float:
     """Time to first token of content this engine has not seen."""
-    answer = expect_cold(engine.ask(lab.prompt(f"overhead cold {index}", tokens)), "cold request")
+    answer = expect_cold(engine.ask(lab.prompt(f"overhead cold {content}", tokens)), "cold request")
     lab.settle(depot)
     return answer.first_s
 
 
-def decode(lab: Lab, depot: Depot, engine: Engine, index: int) -> float:
+def decode(lab: Lab, depot: Depot, engine: Engine, content: str) -> float:
     """Mean inter-token latency of one request alone."""
-    answer = engine.ask(lab.prompt(f"overhead decode {index}", DECODE_PROMPT), DECODE_TOKENS)
+    answer = engine.ask(lab.prompt(f"overhead decode {content}", DECODE_PROMPT), DECODE_TOKENS)
     lab.settle(depot)
     return (answer.times[-1] - answer.times[0]) / (DECODE_TOKENS - 1)
 

@@ -10,7 +10,7 @@ namespace kvd::node {
 namespace {
 
 // What the first copy into a place counts for, as its pages are made then: 1 MiB took 4 ms in a virtual machine, 0.1
-// later; half of an idle slice is kept.
+// later. So a slice makes 64 KiB of them.
 constexpr std::size_t kFreshTimes = 16;
 
 }  // namespace
