@@ -229,7 +229,6 @@ class Session final : private net::MessageHandler {
 
   // session_window.cc: GETs into memory of the client's own
   bool make_window();
-  void offer_window();
   [[nodiscard]] bool goes_through_window(const RunningGet& get);
   bool begin_copying(RunningGet& get);
   void go_on_copying();

@@ -23,7 +23,7 @@ std::uint64_t Session::make_memory(std::uint64_t features) {
 
 // Behind the reply that agrees to these, before anything else.
 void Session::offer(std::uint64_t features) {
-  if ((features & wire::kFeatureSharedMemory) != 0) shares_memory_ ? offer_memory() : offer_window();
+  if ((features & wire::kFeatureSharedMemory) != 0) offer_memory();
   if ((features & wire::kFeatureKeep) != 0) offer_keeper();
   if ((features & wire::kFeatureArena) != 0) offer_arena();
   if ((features & wire::kFeatureRings) != 0) offer_rings();
@@ -35,9 +35,11 @@ bool Session::owns(auth::Right right) const noexcept { return identity_ == nullp
 
 bool Session::may_see_pool() const noexcept { return owns(auth::Right::kRead) && owns(auth::Right::kPool); }
 
+// The pool's or its own window.
 void Session::offer_memory() {
-  const wire::Memory memory{.bytes = context_.store.pool_bytes()};
-  connection_->send({.head = wire::frame({}, memory), .body = {}, .on_done = {}, .descriptor = context_.shared_fd});
+  const wire::Memory memory{.bytes = shares_memory_ ? context_.store.pool_bytes() : window_->size()};
+  const int fd = shares_memory_ ? context_.shared_fd : window_->fd();
+  connection_->send({.head = wire::frame({}, memory), .body = {}, .on_done = {}, .descriptor = fd});
 }
 
 // Whether this client may keep what it is lent. What it closes for that is made then.

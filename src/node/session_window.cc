@@ -33,13 +33,6 @@ bool Session::make_window() {
   return true;
 }
 
-void Session::offer_window() {
-  connection_->send({.head = wire::frame({}, wire::Memory{.bytes = window_->size()}),
-                     .body = {},
-                     .on_done = {},
-                     .descriptor = window_->fd()});
-}
-
 // The next message goes through the window: it fits, whenever there is room, and its view can be kept count of. One
 // without slabs has nothing to copy.
 bool Session::goes_through_window(const RunningGet& get) {

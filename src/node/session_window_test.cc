@@ -112,14 +112,7 @@ TEST_F(WindowsTest, ItsMemoryGoesWithTheConnection) {
 
 TEST_F(WindowsTest, RecordsOnFlashComeToo) {
   start(test_options(), true);
-  ASSERT_TRUE(rig->put_all(records, 0, 4, AckLevel::kWritten));
-  client.reset();
-  rig->restart();
-  connect();
-  const Lent lent = get(0, 4);
-  expect_records(lent, 0, 4);
-  release(lent.views);
-  EXPECT_TRUE(nothing_held());
+  expect_records_behind_a_restart();
 }
 
 TEST_F(WindowsTest, LargeGetsGoRoundInASmallWindow) {

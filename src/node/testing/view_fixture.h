@@ -87,6 +87,17 @@ class ViewTest : public testing::Test {
   void release(const std::vector<std::uint64_t>& views) {
     client->send(wire::frame({.request_id = 1}, wire::Release{wire::U64View(std::span<const std::uint64_t>(views))}));
   }
+  // Requires flash.
+  void expect_records_behind_a_restart() {
+    ASSERT_TRUE(rig->put_all(records, 0, 4, AckLevel::kWritten));
+    client.reset();
+    rig->restart();
+    connect();
+    const Lent lent = get(0, 4);
+    expect_records(lent, 0, 4);
+    release(lent.views);
+    EXPECT_TRUE(nothing_held());
+  }
   bool nothing_held() {
     return rig->until([&] {
       return rig->stat("node", "views") == 0 && rig->stat("node", "view_bytes") == 0 &&
