@@ -43,7 +43,7 @@ class SessionArenaTest : public testing::Test {
     const net::Received given = client.raw->next();
     const auto size = wire::decode<wire::Arena>(given.header, given.meta);
     EXPECT_TRUE(given.header.opcode == wire::Opcode::kArena && size.has_value());
-    client.arena = *net::Arena::map(client.raw->peer().connection->take_descriptor(), size->bytes);
+    client.arena = *net::Arena::map(client.raw->peer().take_descriptor(), size->bytes);
     client.ns = client.raw->open(records.ns());
     return client;
   }

@@ -25,8 +25,9 @@ class SessionKeepTest : public testing::Test {
     client = rig->connect(true, kMemoryAndKeeper);
     ASSERT_EQ(client->features(), kMemoryAndKeeper);
     EXPECT_EQ(client->next().header.opcode, wire::Opcode::kMemory);
+    EXPECT_TRUE(client->peer().take_descriptor().ok());
     EXPECT_EQ(client->next().header.opcode, wire::Opcode::kKeeper);
-    keeper = client->peer().connection->take_descriptor();
+    keeper = client->peer().take_descriptor();
     ASSERT_TRUE(keeper.ok());
     ns = client->open(records.ns());
   }

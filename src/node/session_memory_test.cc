@@ -101,19 +101,19 @@ class SessionMemoryTest : public testing::Test {
     const net::Received given = client.raw->next();
     ASSERT_EQ(given.header.opcode, wire::Opcode::kMemory);
     const std::uint64_t bytes = wire::decode<wire::Memory>(given.header, given.meta)->bytes;
-    client.memory = *net::SharedMemory::map(client.raw->peer().connection->take_descriptor(), bytes);
+    client.memory = *net::SharedMemory::map(client.raw->peer().take_descriptor(), bytes);
   }
   static void take_arena(Known& client) {
     const net::Received given = client.raw->next();
     ASSERT_EQ(given.header.opcode, wire::Opcode::kArena);
     const std::uint64_t bytes = wire::decode<wire::Arena>(given.header, given.meta)->bytes;
-    client.arena = *net::Arena::map(client.raw->peer().connection->take_descriptor(), bytes);
+    client.arena = *net::Arena::map(client.raw->peer().take_descriptor(), bytes);
   }
   static void take_rings(Known& client) {
     const net::Received given = client.raw->next();
     ASSERT_EQ(given.header.opcode, wire::Opcode::kRings);
     const std::uint64_t bytes = wire::decode<wire::Rings>(given.header, given.meta)->bytes;
-    client.stream->use(*net::RingMemory::map(client.raw->peer().connection->take_descriptor(), bytes),
+    client.stream->use(*net::RingMemory::map(client.raw->peer().take_descriptor(), bytes),
                        net::RingStream::Side::kClient);
   }
   // The same, with its tenant's namespace open.

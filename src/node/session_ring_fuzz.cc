@@ -143,7 +143,7 @@ void check_input(Bytes input) {
     const net::Received given = attacker.client().next();
     const auto size = wire::decode<wire::Rings>(given.header, given.meta);
     require(given.header.opcode == wire::Opcode::kRings && size.has_value(), "rings are given");
-    attacker.take_rings(attacker.client().peer().connection->take_descriptor(), size->bytes);
+    attacker.take_rings(attacker.client().peer().take_descriptor(), size->bytes);
     for (std::size_t i = 0; i < kOpsMax && input.size() >= 10; ++i, input = input.subspan(10)) {
       operate(attacker, std::to_integer<std::uint8_t>(input[0]), load<std::uint64_t>(input.data() + 2));
       for (int turns = std::to_integer<int>(input[1]) % 3; turns > 0; --turns) rig.loop->run_once(Duration::zero());

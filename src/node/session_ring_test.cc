@@ -24,13 +24,13 @@ class SessionRingTest : public testing::Test {
     auto client = std::make_unique<RawClient>(*rig->loop, std::move(stream), true, features);
     if ((client->features() & wire::kFeatureSharedMemory) != 0) {
       EXPECT_EQ(client->next().header.opcode, wire::Opcode::kMemory);
-      static_cast<void>(client->peer().connection->take_descriptor());
+      static_cast<void>(client->peer().take_descriptor());
     }
     if ((client->features() & wire::kFeatureRings) == 0) return client;
     const net::Received given = client->next();
     const auto size = wire::decode<wire::Rings>(given.header, given.meta);
     EXPECT_TRUE(given.header.opcode == wire::Opcode::kRings && size.has_value());
-    auto memory = net::RingMemory::map(client->peer().connection->take_descriptor(), size->bytes);
+    auto memory = net::RingMemory::map(client->peer().take_descriptor(), size->bytes);
     EXPECT_TRUE(memory.has_value());
     ring.use(std::move(*memory), net::RingStream::Side::kClient);
     return client;

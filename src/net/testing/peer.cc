@@ -10,6 +10,14 @@
 #include "net/socket_stream.h"
 
 namespace kvd::net {
+namespace {
+
+bool brings_descriptor(wire::Opcode opcode) {
+  using enum wire::Opcode;
+  return opcode == kMemory || opcode == kKeeper || opcode == kArena || opcode == kRings;
+}
+
+}  // namespace
 
 Peer::Peer(io::Loop& loop, io::UniqueFd socket, const ConnectionOptions& options)
     : Peer(loop, make_socket_stream(std::move(socket)), options) {}
@@ -31,9 +39,22 @@ SendId Peer::send(wire::Buffer head, std::vector<std::byte> body) {
   return id;
 }
 
+io::PrivateFd Peer::take_descriptor() {
+  if (descriptors_.empty()) return {};
+  io::PrivateFd descriptor = std::move(descriptors_.front());
+  descriptors_.pop_front();
+  return descriptor;
+}
+
+void Peer::end() {
+  connection.reset();
+  descriptors_.clear();
+}
+
 Status Peer::on_message(const wire::Header& header, Bytes meta) {
   if (on_request) on_request();
   partial_ = {.header = header, .meta = {meta.begin(), meta.end()}, .payload = {}};
+  if (brings_descriptor(header.opcode)) descriptors_.push_back(connection->take_descriptor());
   partial_.payload.resize(header.payload_bytes());
   landed_ = 0;
   if (partial_.payload.empty()) received.push_back(std::move(partial_));

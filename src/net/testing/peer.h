@@ -2,6 +2,7 @@
 // to leave payload unread-into (discard), so that tests speak raw protocol to a depot or to a client.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -23,6 +24,11 @@ class Peer : public MessageHandler {
 
   // Sends whole messages: header, meta and, behind it, payload copied from `body`.
   SendId send(wire::Buffer head, std::vector<std::byte> body = {});
+  // What the earliest MEMORY, KEEPER, ARENA or RINGS came with whose descriptor was not taken yet: when a test looks at
+  // one of them, the next may have come, too.
+  io::PrivateFd take_descriptor();
+  // Ends the connection, and drops the descriptors that were not taken.
+  void end();
 
   Status on_message(const wire::Header& header, Bytes meta) override;
   std::size_t payload_places(std::span<iovec> out) override;
@@ -50,6 +56,7 @@ class Peer : public MessageHandler {
 
  private:
   Received partial_;
+  std::deque<io::PrivateFd> descriptors_;
   std::size_t landed_ = 0;
 };
 

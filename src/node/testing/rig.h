@@ -29,7 +29,7 @@ class RawClient {
   // Waits until the node has ended the connection; how it looked from here.
   bool ended();
   // Goes away without a word.
-  void vanish() { peer_.connection.reset(); }
+  void vanish() { peer_.end(); }
   std::uint32_t open(const Namespace& ns);
   net::Peer& peer() noexcept { return peer_; }
   std::uint64_t new_id() noexcept { return next_id_++; }

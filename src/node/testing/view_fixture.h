@@ -38,7 +38,7 @@ class ViewTest : public testing::Test {
     const net::Received given = client->next();
     const auto size = wire::decode<wire::Memory>(given.header, given.meta);
     ASSERT_TRUE(given.header.opcode == wire::Opcode::kMemory && size.has_value());
-    file = client->peer().connection->take_descriptor();
+    file = client->peer().take_descriptor();
     auto mapped = net::SharedMemory::map(io::PrivateFd(io::UniqueFd(::dup(file.get()))), size->bytes);
     ASSERT_TRUE(mapped.has_value()) << mapped.error().what;
     memory = std::move(*mapped);
