@@ -12,7 +12,11 @@ namespace kvd::node {
 RespServer::RespServer(NodeContext& context, AckLevel ack, Doors doors, std::function<void(const Error&)> on_closed)
     : context_(context),
       on_closed_(std::move(on_closed)),
-      shared_{context, ack, std::move(doors), [this](const std::string& tenant) { return keyspace_of(tenant); },
+      shared_{context,
+              {context.loop, RespSession::kTurn},
+              ack,
+              std::move(doors),
+              [this](const std::string& tenant) { return keyspace_of(tenant); },
               [this](bool all) { return info(all); }} {}
 
 Status RespServer::adopt(std::unique_ptr<io::Stream> stream) {

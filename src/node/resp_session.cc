@@ -48,7 +48,11 @@ RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique
       checks_(context.node.checks),
       unfinished_(context.node.unfinished.bytes_max() / 100 * context.node.limits.connection_percent_max),
       ahead_(std::make_unique<std::byte[]>(kReadAheadBytes)),
-      remove_timer_(context.node.loop, [this] { remove_some(); }),
+      line_(context.node.messages,
+            [this] {
+              go_on();
+              return false;  // it stands in line again, if there is more
+            }),
       pump_timer_(context.node.loop, [this] { pump(); }),
       write_timer_(context.node.loop, [this] { close(Error{Code::kTimeout, 0, "a SET took too long"}); }),
       connection_(std::make_unique<net::ByteConnection>(context.node.loop, static_cast<net::ByteHandler&>(*this),
@@ -127,14 +131,37 @@ Status RespSession::landed(std::size_t bytes) {
     parser_.landed(direct);
   }
   ahead_end_ += bytes - direct;
+  begin_turn();
   parse();
   pump();
   return {};
 }
 
 bool RespSession::takes_commands() const {
-  return connection_->open() && !quits_ && !refused_ && !command_waits_ && !writing_ && replies_.size() < kRepliesMax &&
-         kept_key_bytes_ < kKeptKeyBytesMax && !connection_->congested();
+  return connection_->open() && !late_ && !quits_ && !refused_ && !command_waits_ && !writing_ &&
+         replies_.size() < kRepliesMax && kept_key_bytes_ < kKeptKeyBytesMax && !connection_->congested();
+}
+
+void RespSession::begin_turn() {
+  if (late_) return;
+  turn_end_ = context_.turn.end();
+  at_once_left_ = kAtOnce;
+}
+
+// Asked behind each piece of work that may be followed by another. Who is late goes on in its slice.
+bool RespSession::turn_is_over() {
+  if (late_) return true;
+  if (at_once_left_ > 0 && --at_once_left_ > 0) return false;
+  late_ = context_.node.loop.now() >= turn_end_;
+  if (late_) line_.enter();
+  return late_;
+}
+
+void RespSession::go_on() {
+  late_ = false;
+  turn_end_ = after(context_.node.loop.now(), kSlice);
+  if (!removing_.empty()) remove_some();
+  pump();
 }
 
 // Until the bytes are used up, or no command may be taken now: then nothing more is received either.
@@ -157,7 +184,10 @@ void RespSession::parse() {
     ahead_at_ += used;
     switch (event) {
       case RespParser::Event::kArgument: on_argument(); break;
-      case RespParser::Event::kCommand: on_command(); break;
+      case RespParser::Event::kCommand:
+        on_command();
+        static_cast<void>(turn_is_over());
+        break;
       case RespParser::Event::kBroken:
         context_.node.net.protocol_errors.add();
         answer_error("ERR " + parser_.problem());
@@ -248,7 +278,6 @@ void RespSession::forget_puts() {
 
 void RespSession::pump() {
   if (std::exchange(in_pump_, true)) return;
-  turn_keys_ = 0;
   for (bool more = true; more && connection_->open();) {
     start_reads();
     more = send_replies();
@@ -264,7 +293,6 @@ void RespSession::pump() {
     }
   }
   in_pump_ = false;
-  if (turn_keys_ >= kTurnKeys && !replies_.empty()) schedule();
   if (quits_ && replies_.empty() && connection_->open()) {
     const bool broken = !parser_.problem().empty();
     return connection_->close_after_flush(broken ? Error{Code::kCorrupt, 0, "a RESP client broke the protocol"}
@@ -273,18 +301,17 @@ void RespSession::pump() {
   connection_->flush();
 }
 
-// As long as little is pinned and the turn is not long, for values that are looked for, wait behind others or are being
+// As long as little is pinned and its turn is not over, for values that are looked for, wait behind others or are being
 // sent.
 void RespSession::start_reads() {
   for (Reply& reply : replies_) {
     if (reply.answer == Answer::kText) continue;
-    if (starved(reply)) return;
+    if (late_ || starved(reply)) return;
     while (reply.reads.size() < kWindow && reply.sent + reply.reads.size() < reply.keys.size()) {
-      if (turn_keys_ >= kTurnKeys) return;
       if (pins_.used() > 0 && (pins_.used() >= kAheadBytes || connection_->congested())) return;
-      ++turn_keys_;
       reply.reads.push_back(new_read(reply, reply.sent + reply.reads.size()));
       reply.reads.back()->begin([this] { schedule(); });
+      if (turn_is_over()) return;
     }
   }
 }

@@ -4,7 +4,9 @@
 // kAheadBytes are pinned for this connection. A write runs alone, behind everything before it and before everything
 // behind it, so a pipeline sees what it wrote. Bounds: arguments (wire/resp.h), the pool's budgets for gets and puts,
 // replies queued (congested(): no command is taken until the client has read), a client that stops within a command or
-// does not read is cut. Owned by RespServer; belongs to its loop.
+// does not read is cut. In a turn of the loop all sessions together take commands, look for values and remove for as
+// long as RespContext::turn says, each at least one, and one of those that have more for kSlice. Owned by RespServer;
+// belongs to its loop.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +20,12 @@
 
 #include "io/stream.h"
 #include "net/byte_connection.h"
+#include "net/slices.h"
 #include "node/context.h"
 #include "node/resp_put.h"
 #include "node/resp_read.h"
 #include "node/stranger.h"
+#include "node/turn_time.h"
 #include "wire/resp.h"
 
 namespace kvd::node {
@@ -36,7 +40,8 @@ struct RespDoors {
 // What the RESP sessions of a node share. Owned by RespServer.
 struct RespContext {
   NodeContext& node;
-  AckLevel ack;  // that a SET waits for
+  TurnTime turn;  // kTurn
+  AckLevel ack;   // that a SET waits for
   RespDoors doors;
   // The tenant's keyspace; kNoSpace when it cannot be opened.
   std::function<Result<std::shared_ptr<RespKeyspace>>(const std::string& tenant)> keyspace_of;
@@ -52,7 +57,9 @@ class RespSession final : private net::ByteHandler {
  public:
   static constexpr std::size_t kRepliesMax = 64;
   static constexpr std::uint64_t kAheadBytes = std::uint64_t{16} << 20;
-  static constexpr std::size_t kTurnKeys = 256;  // that are looked for, or removed, in a turn of the loop
+  static constexpr Duration kTurn = std::chrono::microseconds(200);
+  static constexpr Duration kSlice = std::chrono::microseconds(50);  // some seven values that are looked for
+  static constexpr int kAtOnce = 2;  // pieces of work that nobody stands in line for: a command and its value
   static constexpr std::size_t kKeptKeyBytesMax = std::size_t{1} << 20;  // of replies, and one command's more
   using OnClosed = std::function<void(RespSession&, const Error&)>;
 
@@ -109,6 +116,9 @@ class RespSession final : private net::ByteHandler {
   void begin_value(std::size_t i);
   void on_command();
   void run_command();
+  void begin_turn();
+  [[nodiscard]] bool turn_is_over();
+  void go_on();
   void schedule() { pump_timer_.arm(context_.node.loop.now()); }
   void pump();
   void start_reads();
@@ -165,6 +175,7 @@ class RespSession final : private net::ByteHandler {
   void published(const Status& status);
   void write_done();
   void remove_some();
+  void removed();
 
   RespContext& context_;
   const std::uint64_t number_;
@@ -205,9 +216,11 @@ class RespSession final : private net::ByteHandler {
   std::vector<std::string> removing_;  // keys of a DEL
   std::size_t removing_at_ = 0;        // the next of them
   std::int64_t removed_ = 0;           // that were there
-  io::Timer remove_timer_;
   bool in_pump_ = false;
-  std::size_t turn_keys_ = 0;  // that have been looked for in this turn
+  Time turn_end_{};
+  int at_once_left_ = 0;
+  bool late_ = false;          // its turn is over, and there may be more: it stands in line
+  net::SliceLine::User line_;  // of the node's `messages`
   io::Timer pump_timer_;
   io::Timer write_timer_;  // of the values of a command, from the first byte to the answer
   // What the store calls back finds it gone.

@@ -96,11 +96,17 @@ void RespSession::published(const Status& status) {
   write_done();
 }
 
-// Keys of a DEL, in turns of the loop; answered when a crash cannot bring them back.
+// Keys of a DEL.
 void RespSession::remove_some() {
-  const std::size_t end = std::min(removing_.size(), removing_at_ + kTurnKeys);
-  for (; removing_at_ < end; ++removing_at_) removed_ += keyspace_->remove(removing_[removing_at_]) ? 1 : 0;
-  if (end < removing_.size()) return remove_timer_.arm(context_.node.loop.now());
+  while (!late_ && removing_at_ < removing_.size()) {
+    removed_ += keyspace_->remove(removing_[removing_at_++]) ? 1 : 0;
+    if (removing_at_ < removing_.size()) static_cast<void>(turn_is_over());
+  }
+  if (removing_at_ == removing_.size()) removed();
+}
+
+// Answered when a crash cannot bring them back.
+void RespSession::removed() {
   removing_.clear();
   context_.node.store.await_removals([self = self_, removed = removed_](const Status& status) {
     if (*self == nullptr) return;

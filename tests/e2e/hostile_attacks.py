@@ -179,6 +179,19 @@ def deaf_crowd(attack):
     return {"opened": opened}
 
 
+def crowd(attack):
+    """No attack: the crowd of deaf_crowd, whose members read what they ask for. What fair shares alone cost."""
+    asks = b"".join(wire.get(KEYS[:KEY_BYTES], KEY_BYTES, 9 + n) for n in range(8))
+    peers = [attack.opened() for _ in range(100)]
+    for peer in peers:
+        peer.send(asks)
+    while attack.goes_on:
+        for peer in peers:
+            assert peer.skip(), "the depot ended a connection that reads"
+        time.sleep(0.001)
+    return {"opened": len(peers)}
+
+
 def control(attack):
     """Does nothing to the depot: computes without a pause, for what sharing the cores with an attacker costs."""
     rounds = 0
@@ -332,7 +345,7 @@ def http(attack):
 
 
 ATTACKS = {attack.__name__: attack for attack in (
-    control, slow_loris, header_bombs, credits_ignored, endless_lookups, deaf, deaf_crowd, replays, namespaces,
+    control, crowd, slow_loris, header_bombs, credits_ignored, endless_lookups, deaf, deaf_crowd, replays, namespaces,
     leases, unfinished_puts, views, arenas, flood, http)} | hostile_resp.ATTACKS
 
 

@@ -30,6 +30,20 @@ def offer(peer, data):
         peer.settimeout(SECONDS_MAX)
 
 
+def skip(peer):
+    """Reads what is there and keeps none of it; returns how much that was."""
+    came = 0
+    peer.setblocking(False)
+    try:
+        while piece := peer.recv(1 << 20):
+            came += len(piece)
+    except BlockingIOError:
+        pass
+    finally:
+        peer.settimeout(SECONDS_MAX)
+    return came
+
+
 def ended(peer):
     """Whether the depot ends the connection, whatever it says before."""
     try:
@@ -104,6 +118,21 @@ def resp_deaf(attack):
     return {"bytes": sent}
 
 
+def resp_crowd(attack):
+    """No attack: 24 who ask for as many large values as fit resp_deaf's sockets, and read them. As crowd()."""
+    first = connect(attack)
+    ask(first, "SET", "large", b"v" * VALUE, expect=b"+OK\r\n")
+    peers = [connect(attack) for _ in range(24)]
+    for peer in peers:
+        offer(peer, command("GET", "large") * 32)     # a receive buffer may be 32 MiB
+    came = 0
+    while attack.goes_on:
+        for peer in peers:
+            came += skip(peer)
+        time.sleep(0.001)
+    return {"bytes": came}
+
+
 def resp_unfinished(attack):
     """Values of the largest size, none of which is ever finished."""
     for n in range(60):
@@ -126,4 +155,5 @@ def resp_busy(attack):
     return {"rounds": rounds}
 
 
-ATTACKS = {attack.__name__: attack for attack in (resp_loris, resp_bombs, resp_deaf, resp_unfinished, resp_busy)}
+ATTACKS = {attack.__name__: attack for attack in (
+    resp_loris, resp_bombs, resp_crowd, resp_deaf, resp_unfinished, resp_busy)}

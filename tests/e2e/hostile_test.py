@@ -6,6 +6,8 @@
 While each attack of hostile_attacks.py runs, a paced neighbour (hostile_neighbour.py) looks up and gets 1 MiB with
 every byte verified. It must see no error and no wrong byte, and its p99 is printed beside that without an attacker.
 When the attacker is gone nothing of it is left: no connection, pin, lease, view or unfinished put, and little memory.
+For figures each attack is also run on a depot beside the neighbour's: what it does to the neighbour from there is
+what two busy processes more cost on this machine, and no depot can do better than that by itself.
 """
 
 import argparse
@@ -75,8 +77,8 @@ class Program:
         self.process.stderr.close()
 
 
-class Stage:
-    """A depot with a neighbour on it, and the attacks that it is put through."""
+class Target:
+    """A depot with a paced neighbour on it."""
 
     def __init__(self):
         self.resp_port = free_port()
@@ -86,7 +88,6 @@ class Stage:
         self.depot.start()
         self.neighbour = Program("hostile_neighbour", self.depot.address)
         self.neighbour.answer()
-        self.rows = []
 
     def attacker(self, name, seconds):
         return Program("hostile_attacks", name, seconds, SEED, self.depot.address, self.depot.http, self.resp_port)
@@ -94,6 +95,22 @@ class Stage:
     def close(self):
         self.neighbour.kill()
         self.depot.__exit__()
+
+
+class Stage(Target):
+    """The attacks that a depot is put through, and what its neighbour sees of each."""
+
+    def __init__(self, elsewhere=False):
+        super().__init__()
+        self.other = Target() if elsewhere else None
+        if self.other is not None:
+            self.other.neighbour.kill()     # its records stay
+        self.rows = []
+
+    def close(self):
+        if self.other is not None:
+            self.other.close()
+        super().close()
 
     def figures(self):
         metrics = self.depot.metrics()
@@ -136,15 +153,30 @@ class Stage:
         self.rows.append(row)
         return row
 
+    def run_elsewhere(self, name, seconds):
+        """Adds to the last row what the neighbour sees of the same attack on the other depot."""
+        self.neighbour.ask("begin")
+        attack = self.other.attacker(name, seconds)
+        try:
+            attack.answer()
+            seen = self.neighbour.ask("end")
+            attack.end()
+        finally:
+            attack.kill()
+        self.rows[-1] |= {f"elsewhere_{what}": seen[what] for what in ("lookups_p99_ms", "gets_p99_ms")}
+
     def table(self):
         quiet = self.rows[0]
         lines = [f"{'attack':16} {'lookup p99 ms':>14} {'over':>6} {'get p99 ms':>11} {'over':>6} {'gets':>5} "
-                 f"{'missed':>6} {'MiB during':>10} {'after':>6}"]
+                 f"{'missed':>6} {'MiB during':>10} {'after':>6}" +
+                 (f" {'elsewhere: lookup':>17} {'get':>6}" if self.other is not None else "")]
         for row in self.rows:
             lines.append(f"{row['attack']:16} {row['lookups_p99_ms']:14.2f} "
                          f"{row['lookups_p99_ms'] / quiet['lookups_p99_ms']:6.1f} {row['gets_p99_ms']:11.2f} "
                          f"{row['gets_p99_ms'] / quiet['gets_p99_ms']:6.1f} {row['gets']:5} {row['misses']:6} "
-                         f"{row['during'] / 2**20:10.1f} {row['after'] / 2**20:6.1f}")
+                         f"{row['during'] / 2**20:10.1f} {row['after'] / 2**20:6.1f}" +
+                         (f" {row['elsewhere_lookups_p99_ms']:17.2f} {row['elsewhere_gets_p99_ms']:6.2f}"
+                          if "elsewhere_gets_p99_ms" in row else ""))
         return "\n".join(lines)
 
 
@@ -187,12 +219,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=5.0, help="of each attack")
     parser.add_argument("--only", nargs="*", choices=ATTACKS, default=list(ATTACKS))
+    parser.add_argument("--elsewhere", action=argparse.BooleanOptionalAction, default=True,
+                        help="run each attack on another depot, too")
     options = parser.parse_args()
-    stage = Stage()
+    stage = Stage(options.elsewhere)
     try:
         for name in (None, *options.only):
-            row = stage.run(name, options.seconds)
-            print(json.dumps(row), flush=True)
+            stage.run(name, options.seconds)
+            if name is not None and options.elsewhere:
+                stage.run_elsewhere(name, options.seconds)
+            print(json.dumps(stage.rows[-1]), flush=True)
         print(stage.table())
     finally:
         stage.close()
