@@ -31,28 +31,56 @@ void BodyTurns::spend(const User& user, std::size_t bytes) noexcept {
 }
 
 void BodyTurns::enter(User& user) {
-  if (std::exchange(user.waits_, true)) return;
+  if (user.line_ != nullptr) return;
+  user.line_ = &line_;
   user.place_ = line_.insert(line_.end(), &user);
   if (!timer_.armed()) timer_.arm(loop_.now());
 }
 
 void BodyTurns::leave(User& user) noexcept {
-  if (std::exchange(user.waits_, false)) line_.erase(user.place_);
+  if (user.line_ == nullptr) return;
+  if (asked_ == user.place_) ++asked_;
+  std::exchange(user.line_, nullptr)->erase(user.place_);
+}
+
+void BodyTurns::move(User& user, std::list<User*>& to) noexcept {
+  if (asked_ == user.place_) ++asked_;
+  to.splice(to.end(), *user.line_, user.place_);
+  user.line_ = &to;
+}
+
+void BodyTurns::look_behind() {
+  if (behind_.empty()) return;
+  if (asked_ == behind_.end()) asked_ = behind_.begin();
+  User& user = **asked_++;
+  if (user.untaken_bytes() < kUntakenBytes) move(user, line_);
+}
+
+// Who is served next; null: nobody waits. Who is alone in line is not asked.
+BodyTurns::User* BodyTurns::next() {
+  while (!line_.empty()) {
+    User* const user = line_.front();
+    if (line_.size() + behind_.size() == 1 || user->untaken_bytes() < kUntakenBytes) return user;
+    move(*user, behind_);
+  }
+  return behind_.empty() ? nullptr : behind_.front();
 }
 
 void BodyTurns::serve() {
   turn_left_ = kTurnBytes;
   turn_end_ = after(loop_.now(), kTurnTime);
-  while (!line_.empty() && turn_left_ > 0) {
-    User& user = *line_.front();
-    leave(user);
-    serving_ = &user;
+  look_behind();
+  while (turn_left_ > 0) {
+    User* const user = next();
+    if (user == nullptr) break;
+    leave(*user);
+    serving_ = user;
     slice_left_ = std::min(kSliceBytes, turn_left_);
-    user.on_body_turn();
+    user->on_body_turn();
     serving_ = nullptr;
     if (loop_.now() >= turn_end_) break;
   }
-  if (!line_.empty()) timer_.arm(loop_.now());
+  if (!line_.empty() || !behind_.empty()) timer_.arm(loop_.now());
 }
 
 }  // namespace kvd::net

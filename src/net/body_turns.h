@@ -7,6 +7,10 @@
 // the line. Each slice is 128 KiB at most, a turn 50 us or 256 KiB of them and the end
 // of the last slice: what comes meanwhile waits for that.
 //
+// Whose peer has still to take kUntakenBytes of what it was sent stands behind all others: it has what to read, and
+// many who do not read at all would otherwise move a socket's buffer each, megabytes, before those who do. It is asked
+// again in each turn of the loop, one of them in turn.
+//
 // Where for a second nobody has said anything but those who move bodies themselves, there is nobody who could wait:
 // there is no line, and they move as much in a turn as they like (connection.h, Turns).
 #pragma once
@@ -25,6 +29,7 @@ class BodyTurns {
   static constexpr std::size_t kSmallBytes = std::size_t{64} << 10;  // no body: moves at once
   static constexpr std::size_t kSliceBytes = std::size_t{128} << 10;
   static constexpr std::size_t kTurnBytes = 2 * kSliceBytes;
+  static constexpr std::size_t kUntakenBytes = std::size_t{512} << 10;
   static constexpr Duration kTurnTime = std::chrono::microseconds(50);
   static constexpr Duration kQuiet = std::chrono::seconds(1);
   static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
@@ -38,8 +43,10 @@ class BodyTurns {
     friend class BodyTurns;
     // It may move a slice now: ask() says how much. Must not destroy the user.
     virtual void on_body_turn() = 0;
+    // Bytes that its peer was sent and has not taken, as near as that is known.
+    [[nodiscard]] virtual std::size_t untaken_bytes() const = 0;
+    std::list<User*>* line_ = nullptr;  // where it stands
     std::list<User*>::iterator place_;
-    bool waits_ = false;
     Time moves_until_ = Time::min();  // a second behind the last time that it had a body to move
   };
 
@@ -60,13 +67,18 @@ class BodyTurns {
 
  private:
   void enter(User& user);
+  void move(User& user, std::list<User*>& to) noexcept;
+  [[nodiscard]] User* next();
+  void look_behind();
   void serve();
 
   io::Loop& loop_;
   io::Timer timer_;
   std::list<User*> line_;
-  const User* last_ = nullptr;     // who was active last; maybe gone
-  Time alone_from_ = Time::min();  // unless another one becomes active
+  std::list<User*> behind_;                           // whose peers have much to take
+  std::list<User*>::iterator asked_ = behind_.end();  // the next of these that is asked again
+  const User* last_ = nullptr;                        // who was active last; maybe gone
+  Time alone_from_ = Time::min();                     // unless another one becomes active
   const User* serving_ = nullptr;
   std::size_t slice_left_ = 0;  // of who is served
   std::size_t turn_left_ = 0;

@@ -179,6 +179,43 @@ TEST_F(BodyTurnsTest, SlowCallsEndASliceToo) {
   }
 }
 
+TEST_F(BodyTurnsTest, WhosePeerHasMuchToTakeStandsBehindOthers) {
+  End a = open('a'), b = open('b'), c = open('c');
+  talk({&a, &b, &c});
+  a.stream->waiting = b.stream->waiting = BodyTurns::kUntakenBytes;
+  for (End* const end : {&a, &b, &c}) end->peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+  for (int i = 0; i < 6; ++i) {
+    turn();
+    EXPECT_EQ(moved('a') + moved('b'), 0U);
+  }
+  b.stream->waiting = BodyTurns::kUntakenBytes - 1;
+  for (int i = 0; i < 6; ++i) turn();
+  EXPECT_EQ(moved('a'), 0U);
+  EXPECT_GT(moved('b'), 4 * kTurnSlice) << "a turn or two until it is asked";
+  loop_.settle();
+  for (const char who : {'a', 'b', 'c'}) EXPECT_GT(moved(who), kTurnBody) << "when nobody else waits";
+}
+
+TEST_F(BodyTurnsTest, ThoseBehindTakeTurns) {
+  End a = open('a'), b = open('b'), c = open('c');
+  talk({&a, &b, &c});
+  for (End* const end : {&a, &b, &c}) {
+    end->stream->waiting = BodyTurns::kUntakenBytes;
+    end->peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+  }
+  for (int i = 0; i < 12; ++i) {
+    turn();
+    const auto [least, most] = std::minmax({moved('a'), moved('b'), moved('c')});
+    EXPECT_LE(most - least, 2 * kTurnSlice + kTurnHead);
+  }
+  a.peer->connection->close({Code::kCancelled, 0, "a test"});
+  b.peer.reset();
+  const std::size_t before = moved('a') + moved('b');
+  loop_.settle();
+  EXPECT_EQ(moved('a') + moved('b'), before);
+  EXPECT_GT(moved('c'), kTurnBody);
+}
+
 TEST_F(BodyTurnsTest, WhoLeavesTheLineHoldsUpNobody) {
   End a = open('a'), b = open('b'), c = open('c');
   talk({&a, &b, &c});

@@ -80,6 +80,9 @@ class RoomyStream final : public io::Stream {
   bool set_read_mark(std::size_t) override { return false; }
   [[nodiscard]] bool is_local() const noexcept override { return false; }
   [[nodiscard]] int fd() const noexcept override { return -1; }
+  [[nodiscard]] std::size_t untaken() const noexcept override { return waiting; }
+
+  std::size_t waiting = 0;  // of what was sent, for its peer
 
  private:
   void note(bool out, std::size_t bytes) {
