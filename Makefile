@@ -13,7 +13,7 @@ ENGINE_PYTHON := $(BUILD)/engine-venv/bin/python
 RESULTS := $(BUILD)/test-results
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak coverage bench-engine bench-net bench-sim bench-store gpu-roofline fuzz format lint tidy setup build clean
+.PHONY: help demo test check soak coverage bench-engine bench-net bench-sim bench-store gpu-roofline fuzz fuzz-hours format lint tidy setup build clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -102,6 +102,11 @@ fuzz:  ## Fuzz every parser for ARGS seconds in all (default 300)
 	@tools/setup.sh --dev
 	@.ci/fuzz $(or $(ARGS),300)
 
+fuzz-hours:  ## Each fuzz target for an hour of a core, going on where it stopped; ARGS="--only kvd_wire --seconds 600"
+	@tools/setup.sh --dev
+	@$(MAKE) build PRESET=asan TARGETS=kvd_fuzzers
+	@tests/fuzz/hours.py $(ARGS)
+
 format:  ## Format all C++ sources in place
 	@tools/format.sh
 
@@ -122,4 +127,4 @@ build:  ## Configure and build PRESET (default release), all of it or TARGETS
 	@cmake --build $(BUILD)/$(PRESET) -j $(JOBS) $(if $(TARGETS),--target $(TARGETS))
 
 clean:  ## Remove what was built; Python environments and the model stay (rm -r build removes them too)
-	@rm -rf $(addprefix $(BUILD)/,dev release asan tsan test-results fuzz-corpus demo bench soak.log)
+	@rm -rf $(addprefix $(BUILD)/,dev release asan tsan test-results fuzz-corpus fuzz-hours demo bench soak.log)
