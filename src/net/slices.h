@@ -1,7 +1,7 @@
 // SliceLine: work that takes longer than a turn of the loop may (matches and removals of many records, messages that
-// come without a pause, of all sessions), cut into slices. One slice in a turn for all of a line, whoever has more at
-// its end again: however many clients ask for much, the others wait for one slice of it. Owned by the node, which
-// outlives its users; belongs to its loop.
+// come without a pause, of all sessions), cut into slices. One slice in a turn for all of a line, or those that begin
+// within a time, whoever has more at its end again: however many clients ask for much, the others wait for these slices
+// of it. Owned by who outlives its users, a node mostly; belongs to its loop.
 #pragma once
 
 #include <functional>
@@ -41,21 +41,28 @@ class SliceLine {
     bool waits_ = false;
   };
 
-  explicit SliceLine(io::Loop& loop) : loop_(loop), timer_(loop, [this] { next(); }) {}
+  // `turn`: slices follow each other for so long in a turn of the loop; zero = one.
+  SliceLine(io::Loop& loop, Duration turn) : loop_(loop), turn_(turn), timer_(loop, [this] { serve(); }) {}
+  explicit SliceLine(io::Loop& loop) : SliceLine(loop, Duration::zero()) {}
   SliceLine(const SliceLine&) = delete;
   SliceLine& operator=(const SliceLine&) = delete;
+  [[nodiscard]] bool empty() const noexcept { return line_.empty(); }
 
  private:
-  void next() {
-    if (line_.empty()) return;
-    User& user = *line_.front();
-    line_.pop_front();
-    user.waits_ = false;
-    if (user.slice_()) user.enter();
+  void serve() {
+    const Time end = after(loop_.now(), turn_);
+    do {
+      if (line_.empty()) return;
+      User& user = *line_.front();
+      line_.pop_front();
+      user.waits_ = false;
+      if (user.slice_()) user.enter();
+    } while (loop_.now() < end);
     if (!line_.empty()) timer_.arm(loop_.now());
   }
 
   io::Loop& loop_;
+  const Duration turn_;
   io::Timer timer_;
   std::list<User*> line_;
 };

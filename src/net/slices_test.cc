@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "io/sim/sim_loop.h"
+
 namespace kvd::net {
 namespace {
 
@@ -39,6 +41,29 @@ TEST(SliceLine, UsersTakeTurnsASliceEach) {
   EXPECT_FALSE(b->waits());
   loop->run_once(Duration::zero());
   EXPECT_EQ(done, "abaab") << "who has left has no turn";
+}
+
+TEST(SliceLine, SlicesFollowEachOtherForItsTurn) {
+  io::SimClock clock;
+  io::SimLoop loop(clock);
+  SliceLine line(loop, Millis(3));
+  std::string done;
+  const auto user = [&](char name) {
+    return std::make_unique<SliceLine::User>(line, [&, name] {
+      done += name;
+      clock.advance_to(clock.now() + Millis(1));
+      return true;
+    });
+  };
+  const auto a = user('a'), b = user('b');
+  EXPECT_TRUE(line.empty());
+  a->enter();
+  b->enter();
+  EXPECT_FALSE(line.empty());
+  loop.run_once(Duration::zero());
+  EXPECT_EQ(done, "aba");
+  loop.run_once(Duration::zero());
+  EXPECT_EQ(done, "ababab");
 }
 
 }  // namespace

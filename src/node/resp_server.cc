@@ -14,6 +14,7 @@ RespServer::RespServer(NodeContext& context, AckLevel ack, Doors doors, std::fun
       on_closed_(std::move(on_closed)),
       shared_{context,
               {context.loop, RespSession::kTurn},
+              {context.loop, RespSession::kTurn},
               ack,
               std::move(doors),
               [this](const std::string& tenant) { return keyspace_of(tenant); },

@@ -48,7 +48,7 @@ RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique
       checks_(context.node.checks),
       unfinished_(context.node.unfinished.bytes_max() / 100 * context.node.limits.connection_percent_max),
       ahead_(std::make_unique<std::byte[]>(kReadAheadBytes)),
-      line_(context.node.messages,
+      line_(context.line,
             [this] {
               go_on();
               return false;  // it stands in line again, if there is more
@@ -144,7 +144,7 @@ bool RespSession::takes_commands() const {
 
 void RespSession::begin_turn() {
   if (late_) return;
-  turn_end_ = context_.turn.end();
+  turn_end_ = context_.line.empty() ? context_.turn.end() : Time::min();
   at_once_left_ = kAtOnce;
 }
 

@@ -4,9 +4,9 @@
 // kAheadBytes are pinned for this connection. A write runs alone, behind everything before it and before everything
 // behind it, so a pipeline sees what it wrote. Bounds: arguments (wire/resp.h), the pool's budgets for gets and puts,
 // replies queued (congested(): no command is taken until the client has read), a client that stops within a command or
-// does not read is cut. In a turn of the loop all sessions together take commands, look for values and remove for as
-// long as RespContext::turn says, each at least one, and one of those that have more for kSlice. Owned by RespServer;
-// belongs to its loop.
+// does not read is cut. In a turn of the loop all sessions together take commands, look for values and remove for
+// kTurn, those that had more than that left of an earlier one first, in slices; the others a command and a value each
+// at least. Owned by RespServer; belongs to its loop.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,9 @@ struct RespDoors {
 // What the RESP sessions of a node share. Owned by RespServer.
 struct RespContext {
   NodeContext& node;
-  TurnTime turn;  // kTurn
-  AckLevel ack;   // that a SET waits for
+  TurnTime turn;        // kTurn
+  net::SliceLine line;  // of those that have more; the same
+  AckLevel ack;         // that a SET waits for
   RespDoors doors;
   // The tenant's keyspace; kNoSpace when it cannot be opened.
   std::function<Result<std::shared_ptr<RespKeyspace>>(const std::string& tenant)> keyspace_of;
@@ -219,8 +220,8 @@ class RespSession final : private net::ByteHandler {
   bool in_pump_ = false;
   Time turn_end_{};
   int at_once_left_ = 0;
-  bool late_ = false;          // its turn is over, and there may be more: it stands in line
-  net::SliceLine::User line_;  // of the node's `messages`
+  bool late_ = false;  // its turn is over, and there may be more: it stands in line
+  net::SliceLine::User line_;
   io::Timer pump_timer_;
   io::Timer write_timer_;  // of the values of a command, from the first byte to the answer
   // What the store calls back finds it gone.
