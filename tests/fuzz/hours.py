@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Runs fuzz targets until each has had so much time of a core, in runs that each begin with what the last one found.
 
-    tests/fuzz/hours.py                                   # every target of build/asan for an hour, as many at a time as cores
-    tests/fuzz/hours.py --only kvd_wire --seconds 600     # those whose name has that in it
-    tests/fuzz/hours.py --minimize build/asan-corpus      # what was found and adds coverage, into folders for src/*/corpus
+    tests/fuzz/hours.py                               # all of build/asan for an hour, as many at a time as cores
+    tests/fuzz/hours.py --only kvd_wire --seconds 600
+    tests/fuzz/hours.py --minimize build/small        # what was found and adds coverage, a folder for each target
 
-What is counted is processor time, so other work on the machine takes none of it away. It can be stopped at any time and
-goes on where it stopped: build/fuzz-hours/ has a state for each target, and the logs. New inputs are in
-build/fuzz-corpus/, as those of `make fuzz`. Exit status 1 when a target found something; it says what, and others go on.
+What is counted is processor time, so other work on the machine takes none of it away. It can be stopped at any time
+and goes on where it stopped: build/fuzz-hours/ has a state for each target, and the logs. New inputs are in
+build/fuzz-corpus/, as those of `make fuzz`. Exit status 1 when a target found something: it ends, the others go on.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ class Target:
         log = STATES / f"{self.name}.log"
         with log.open("w") as out:
             process = subprocess.Popen(
-                ["nice", str(self.program), f"-max_total_time={max(1, int(seconds))}", f"-timeout={INPUT_SECONDS_MAX}",
+                ["env", "ASAN_OPTIONS=detect_leaks=1", "nice", str(self.program),
+                 f"-max_total_time={max(1, int(seconds))}", f"-timeout={INPUT_SECONDS_MAX}",
                  f"-rss_limit_mb={MEMORY_MIB_MAX}", "-print_final_stats=1", f"-artifact_prefix={STATES}/{self.name}-",
-                 *self.folders()], stdout=out, stderr=out, cwd=ROOT, env=dict(os.environ, ASAN_OPTIONS="detect_leaks=1"))
+                 *self.folders()], stdout=out, stderr=out, cwd=ROOT)
             _, status, usage = os.wait4(process.pid, 0)
         runs = re.search(r"number_of_executed_units: *(\d+)", log.read_text(errors="replace"))
         self.state["cpu_s"] += usage.ru_utime + usage.ru_stime
@@ -87,13 +88,14 @@ class Target:
         return f"{self.name}: {sum(1 for _ in into.iterdir())} inputs"
 
     def __str__(self) -> str:
-        found = f", {self.state['found']} times something found: see {STATES}" if self.state["found"] else ""
-        return f"{time.strftime('%T')} {self.name}: {self.state['cpu_s']:.0f} s, {self.state['runs']} inputs{found}"
+        state = self.state
+        found = f", {state['found']} times something found: see {STATES}" if state["found"] else ""
+        return f"{time.strftime('%T')} {self.name}: {state['cpu_s']:.0f} s, {state['runs']} inputs{found}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[""], metavar="TEXT", help="targets with one of these in their names")
+    parser.add_argument("--only", nargs="*", default=[""], metavar="TEXT", help="targets with that in their names")
     parser.add_argument("--seconds", type=float, default=3600, help="of a core, for each (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time (default: the cores, %(default)s)")
     parser.add_argument("--minimize", type=pathlib.Path, metavar="FOLDER", help="run nothing; keep what adds coverage")
