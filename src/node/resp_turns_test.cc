@@ -62,8 +62,7 @@ TEST_F(RespTurnsTest, ManyCommandsOfManyClientsTakeManyTurns) {
       EXPECT_EQ(drain(other), kPong.size()) << "in the turn in which it came";
     }
     most = std::max(most, commands() - before);
-    for (std::size_t client = 0; client < kClients; ++client)
-      late[client] += drain(clients[client]) * (i < 3 ? 0 : 1);
+    for (std::size_t client = 0; client < kClients; ++client) late[client] += drain(clients[client]) * (i < 3 ? 0 : 1);
   }
   EXPECT_LT(most, 5 * kEach);
   EXPECT_EQ(std::ranges::count(late, 0U), 0) << "each has its turn";
