@@ -3,7 +3,7 @@
 
     tests/fuzz/hours.py                               # all of build/asan for an hour, as many at a time as cores
     tests/fuzz/hours.py --only kvd_wire --seconds 600
-    tests/fuzz/hours.py --minimize build/small        # what was found and adds coverage, a folder for each target
+    tests/fuzz/hours.py --minimize build/small        # what was found and reaches more, a folder for each target
 
 What is counted is processor time, so other work on the machine takes none of it away. It can be stopped at any time
 and goes on where it stopped: build/fuzz-hours/ has a state for each target, and the logs. New inputs are in
@@ -83,8 +83,9 @@ class Target:
 
     def minimize(self, into: pathlib.Path) -> str:
         into.mkdir(parents=True, exist_ok=True)
-        subprocess.run([str(self.program), "-set_cover_merge=1", str(into), *reversed(self.folders())], check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+        subprocess.run([str(self.program), "-set_cover_merge=1", "-use_counters=0", str(into),
+                        *reversed(self.folders())], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                       cwd=ROOT)
         return f"{self.name}: {sum(1 for _ in into.iterdir())} inputs"
 
     def __str__(self) -> str:
@@ -98,7 +99,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[""], metavar="TEXT", help="targets with that in their names")
     parser.add_argument("--seconds", type=float, default=3600, help="of a core, for each (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time (default: the cores, %(default)s)")
-    parser.add_argument("--minimize", type=pathlib.Path, metavar="FOLDER", help="run nothing; keep what adds coverage")
+    parser.add_argument("--minimize", type=pathlib.Path, metavar="FOLDER",
+                        help="run nothing; keep what reaches all edges that are reached")
     options = parser.parse_args()
     STATES.mkdir(parents=True, exist_ok=True)
     chosen = [Target(name, kept) for name, kept in targets().items() if any(text in name for text in options.only)]
