@@ -58,6 +58,7 @@ void BodyTurns::look_behind() {
 
 // Who is served next; null: nobody waits. Who is alone in line is not asked.
 BodyTurns::User* BodyTurns::next() {
+  if (turns_behind_ >= kBehindTurns && !behind_.empty()) return behind_.front();
   while (!line_.empty()) {
     User* const user = line_.front();
     if (line_.size() + behind_.size() == 1 || user->untaken_bytes() < kUntakenBytes) return user;
@@ -70,9 +71,11 @@ void BodyTurns::serve() {
   turn_left_ = kTurnBytes;
   turn_end_ = after(loop_.now(), kTurnTime);
   look_behind();
+  ++turns_behind_;
   while (turn_left_ > 0) {
     User* const user = next();
     if (user == nullptr) break;
+    if (user->line_ == &behind_) turns_behind_ = 0;
     leave(*user);
     serving_ = user;
     slice_left_ = std::min(kSliceBytes, turn_left_);

@@ -8,8 +8,9 @@
 // of the last slice: what comes meanwhile waits for that.
 //
 // Whose peer has still to take kUntakenBytes of what it was sent stands behind all others: it has what to read, and
-// many who do not read at all would otherwise move a socket's buffer each, megabytes, before those who do. It is asked
-// again in each turn of the loop, one of them in turn.
+// many who do not read at all would otherwise move a socket's buffer each, megabytes, before those who do. One of
+// them is asked again in each turn of the loop, and one has a slice in kBehindTurns all the same: so that who reads
+// slowly goes on, and that the socket of who does not is full in the end, which is what limits on its time go by.
 //
 // Where for a second nobody has said anything but those who move bodies themselves, there is nobody who could wait:
 // there is no line, and they move as much in a turn as they like (connection.h, Turns).
@@ -30,6 +31,7 @@ class BodyTurns {
   static constexpr std::size_t kSliceBytes = std::size_t{128} << 10;
   static constexpr std::size_t kTurnBytes = 2 * kSliceBytes;
   static constexpr std::size_t kUntakenBytes = std::size_t{512} << 10;
+  static constexpr int kBehindTurns = 16;
   static constexpr Duration kTurnTime = std::chrono::microseconds(50);
   static constexpr Duration kQuiet = std::chrono::seconds(1);
   static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
@@ -43,7 +45,8 @@ class BodyTurns {
     friend class BodyTurns;
     // It may move a slice now: ask() says how much. Must not destroy the user.
     virtual void on_body_turn() = 0;
-    // Bytes that its peer was sent and has not taken, as near as that is known.
+    // Bytes that its peer was sent and has not taken, as near as that is known; 0 when it waits to receive, as its peer
+    // may read when that has been taken.
     [[nodiscard]] virtual std::size_t untaken_bytes() const = 0;
     std::list<User*>* line_ = nullptr;  // where it stands
     std::list<User*>::iterator place_;
@@ -77,6 +80,7 @@ class BodyTurns {
   std::list<User*> line_;
   std::list<User*> behind_;                           // whose peers have much to take
   std::list<User*>::iterator asked_ = behind_.end();  // the next of these that is asked again
+  int turns_behind_ = 0;                              // since one of these was served
   const User* last_ = nullptr;                        // who was active last; maybe gone
   Time alone_from_ = Time::min();                     // unless another one becomes active
   const User* serving_ = nullptr;

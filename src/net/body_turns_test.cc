@@ -196,6 +196,31 @@ TEST_F(BodyTurnsTest, WhosePeerHasMuchToTakeStandsBehindOthers) {
   for (const char who : {'a', 'b', 'c'}) EXPECT_GT(moved(who), kTurnBody) << "when nobody else waits";
 }
 
+TEST_F(BodyTurnsTest, OneOfThoseBehindHasASliceNowAndThen) {
+  constexpr int kRounds = 3;
+  End a = open('a'), b = open('b'), c = open('c');
+  talk({&a, &b, &c});
+  a.stream->waiting = b.stream->waiting = BodyTurns::kUntakenBytes;
+  for (End* const end : {&a, &b, &c}) {
+    for (int i = 0; i < kRounds * BodyTurns::kBehindTurns / 4; ++i)
+      end->peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+  }
+  for (int i = 0; i < kRounds * BodyTurns::kBehindTurns; ++i) turn();
+  EXPECT_NEAR(static_cast<double>(moved('a') + moved('b')), kRounds * kTurnSlice, kTurnSlice);
+  EXPECT_GE(std::min(moved('a'), moved('b')), kTurnSlice);
+}
+
+TEST_F(BodyTurnsTest, WhoReceivesIsNotAskedWhatItsPeerHasToTake) {
+  End a = open('a'), c = open('c');
+  talk({&a, &c});
+  a.stream->waiting = BodyTurns::kUntakenBytes;
+  c.peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+  a.stream->feed(turn_frame(kTurnBody));
+  a.stream->feed(make_bytes(kTurnBody, 2));
+  for (int i = 0; i < 8; ++i) turn();
+  EXPECT_GT(moved('a', false), 6 * kTurnSlice);
+}
+
 TEST_F(BodyTurnsTest, ThoseBehindTakeTurns) {
   End a = open('a'), b = open('b'), c = open('c');
   talk({&a, &b, &c});

@@ -105,7 +105,7 @@ class ByteConnection final : private BodyTurns::User {
 
   void on_ready(std::uint32_t ready);
   void on_body_turn() override;
-  [[nodiscard]] std::size_t untaken_bytes() const override { return stream_->untaken(); }
+  [[nodiscard]] std::size_t untaken_bytes() const override { return reads_wait_ ? 0 : stream_->untaken(); }
   [[nodiscard]] std::size_t body_slice();
   void read_some();
   std::size_t receive();

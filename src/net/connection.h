@@ -224,7 +224,7 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
   void on_ready(std::uint32_t ready);
   void on_tokens(std::size_t bytes) override;
   void on_body_turn() override;
-  [[nodiscard]] std::size_t untaken_bytes() const override { return stream_->untaken(); }
+  [[nodiscard]] std::size_t untaken_bytes() const override { return reads_wait_ ? 0 : stream_->untaken(); }
   void on_mover() override { flush(); }
   void on_moved(const Movers::Moved& moved) override;
 

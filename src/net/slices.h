@@ -26,7 +26,7 @@ class SliceLine {
     void enter() {
       if (std::exchange(waits_, true)) return;
       place_ = line_.line_.insert(line_.line_.end(), this);
-      line_.timer_.arm(line_.loop_.now());
+      if (!line_.timer_.armed()) line_.timer_.arm(line_.loop_.now());
     }
     void leave() noexcept {
       if (std::exchange(waits_, false)) line_.line_.erase(place_);

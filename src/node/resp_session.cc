@@ -186,7 +186,7 @@ void RespSession::parse() {
       case RespParser::Event::kArgument: on_argument(); break;
       case RespParser::Event::kCommand:
         on_command();
-        static_cast<void>(turn_is_over());
+        if (has_unparsed()) static_cast<void>(turn_is_over());
         break;
       case RespParser::Event::kBroken:
         context_.node.net.protocol_errors.add();
@@ -311,7 +311,8 @@ void RespSession::start_reads() {
       if (pins_.used() > 0 && (pins_.used() >= kAheadBytes || connection_->congested())) return;
       reply.reads.push_back(new_read(reply, reply.sent + reply.reads.size()));
       reply.reads.back()->begin([this] { schedule(); });
-      if (turn_is_over()) return;
+      const bool last = reply.sent + reply.reads.size() == reply.keys.size() && &reply == &replies_.back();
+      if ((!last || has_unparsed()) && turn_is_over()) return;
     }
   }
 }

@@ -4,9 +4,8 @@
 // kAheadBytes are pinned for this connection. A write runs alone, behind everything before it and before everything
 // behind it, so a pipeline sees what it wrote. Bounds: arguments (wire/resp.h), the pool's budgets for gets and puts,
 // replies queued (congested(): no command is taken until the client has read), a client that stops within a command or
-// does not read is cut. In a turn of the loop all sessions together take commands, look for values and remove for
-// kTurn, those that had more than that left of an earlier one first, in slices; the others a command and a value each
-// at least. Owned by RespServer; belongs to its loop.
+// does not read is cut. Those that have more than a command and a value share the turns of the loop: kTurn of
+// each for what comes, and kTurn for those who have begun before, in slices. Owned by RespServer; belongs to its loop.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +59,7 @@ class RespSession final : private net::ByteHandler {
   static constexpr std::uint64_t kAheadBytes = std::uint64_t{16} << 20;
   static constexpr Duration kTurn = std::chrono::microseconds(200);
   static constexpr Duration kSlice = std::chrono::microseconds(50);  // some seven values that are looked for
-  static constexpr int kAtOnce = 2;  // pieces of work that nobody stands in line for: a command and its value
+  static constexpr int kAtOnce = 2;  // commands and values that have others behind them and do not wait for that
   static constexpr std::size_t kKeptKeyBytesMax = std::size_t{1} << 20;  // of replies, and one command's more
   using OnClosed = std::function<void(RespSession&, const Error&)>;
 
@@ -75,7 +74,7 @@ class RespSession final : private net::ByteHandler {
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   // Nothing is under way and nothing waits to be sent.
   [[nodiscard]] bool idle() const noexcept {
-    return replies_.empty() && !writing_ && puts_.empty() && connection_->queued_bytes() == 0;
+    return replies_.empty() && !late_ && !writing_ && puts_.empty() && connection_->queued_bytes() == 0;
   }
   void close(const Error& why) { connection_->close(why); }
   // Since when its client has taken nothing, while it pins what others may wait for; kNever otherwise.
@@ -119,6 +118,7 @@ class RespSession final : private net::ByteHandler {
   void run_command();
   void begin_turn();
   [[nodiscard]] bool turn_is_over();
+  [[nodiscard]] bool has_unparsed() const noexcept { return ahead_at_ < ahead_end_ || connection_->held(); }
   void go_on();
   void schedule() { pump_timer_.arm(context_.node.loop.now()); }
   void pump();

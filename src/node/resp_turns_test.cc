@@ -68,6 +68,25 @@ TEST_F(RespTurnsTest, ManyCommandsOfManyClientsTakeManyTurns) {
   EXPECT_EQ(std::ranges::count(late, 0U), 0) << "each has its turn";
 }
 
+TEST_F(RespTurnsTest, WhoHasOneCommandAtATimeStandsInNoLine) {
+  RespClient other(rig_);
+  EXPECT_EQ(other.call({"SET", "k", "value"}, "+OK\r\n"), "+OK\r\n");
+  std::string burst;
+  for (std::uint64_t i = 0; i < kEach; ++i) burst += resp_command({"INFO"});
+  std::vector<RespClient> clients;
+  for (int i = 0; i < 24; ++i) clients.emplace_back(rig_);
+  for (const RespClient& client : clients) give(client, burst);
+  turn();
+  turn();
+  for (int i = 0; i < 10; ++i) {
+    give(other, resp_command({"GET", "k"}));
+    turn();
+    EXPECT_EQ(drain(other), resp_bulk("value").size()) << "in the turn in which it came";
+    for (const RespClient& client : clients) drain(client);
+  }
+  EXPECT_LT(commands(), 24 * kEach) << "the others are still in line";
+}
+
 TEST_F(RespTurnsTest, ManyKeysOfOneCommandTakeManyTurns) {
   std::vector<std::string> words{"DEL"};
   for (int i = 0; i < 8'000; ++i) words.push_back("key " + std::to_string(i));

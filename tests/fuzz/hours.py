@@ -18,6 +18,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ def targets() -> dict[str, str]:
 class Target:
     def __init__(self, name: str, kept: str):
         self.name, self.kept = name, kept
+        self.pid, self.stopped = 0, False
         self.program = BUILD / "bin" / name
         self.corpus = CORPORA / name
         self.corpus.mkdir(parents=True, exist_ok=True)
@@ -58,24 +60,32 @@ class Target:
     def run(self, seconds: float) -> bool:
         """One process; whether it ended as it should."""
         log = STATES / f"{self.name}.log"
-        with log.open("w") as out:
+        with log.open("w") as out:  # in a session of its own: what is typed to end this program would look like a find
             process = subprocess.Popen(
                 ["env", "ASAN_OPTIONS=detect_leaks=1", "nice", str(self.program),
                  f"-max_total_time={max(1, int(seconds))}", f"-timeout={INPUT_SECONDS_MAX}",
                  f"-rss_limit_mb={MEMORY_MIB_MAX}", "-print_final_stats=1", f"-artifact_prefix={STATES}/{self.name}-",
-                 *self.folders()], stdout=out, stderr=out, cwd=ROOT)
+                 *self.folders()], stdout=out, stderr=out, cwd=ROOT, start_new_session=True)
+            self.pid = process.pid
             _, status, usage = os.wait4(process.pid, 0)
+            self.pid = 0
         runs = re.search(r"number_of_executed_units: *(\d+)", log.read_text(errors="replace"))
         self.state["cpu_s"] += usage.ru_utime + usage.ru_stime
         self.state["runs"] += int(runs[1]) if runs else 0
-        self.state["found"] += status != 0
+        found = status != 0 and not self.stopped
+        self.state["found"] += found
         self.state_file.write_text(json.dumps(self.state))
-        if status != 0:
+        if found:
             log.rename(STATES / f"{self.name}.found.{int(time.time())}.log")
         return status == 0
 
+    def stop(self) -> None:
+        self.stopped = True
+        if self.pid:
+            os.killpg(self.pid, signal.SIGINT)
+
     def run_until(self, cpu_s: float) -> str:
-        while self.state["cpu_s"] < cpu_s:
+        while self.state["cpu_s"] < cpu_s and not self.stopped:
             if not self.run(min(RUN_SECONDS, cpu_s - self.state["cpu_s"] + 1)):
                 break
             print(self, flush=True)
@@ -102,6 +112,7 @@ def main() -> int:
     parser.add_argument("--minimize", type=pathlib.Path, metavar="FOLDER",
                         help="run nothing; keep what reaches all edges that are reached")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     STATES.mkdir(parents=True, exist_ok=True)
     chosen = [Target(name, kept) for name, kept in targets().items() if any(text in name for text in options.only)]
     if not chosen:
@@ -111,8 +122,12 @@ def main() -> int:
             work = pool.map(lambda target: target.minimize(options.minimize / target.name), chosen)
         else:
             work = pool.map(lambda target: target.run_until(options.seconds), chosen)
-        for line in work:
-            print(line, flush=True)
+        try:
+            for line in work:
+                print(line, flush=True)
+        except KeyboardInterrupt:
+            for target in chosen:
+                target.stop()
     return 1 if any(target.state["found"] for target in chosen) else 0
 
 
