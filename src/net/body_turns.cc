@@ -71,7 +71,7 @@ void BodyTurns::serve() {
   turn_left_ = kTurnBytes;
   turn_end_ = after(loop_.now(), kTurnTime);
   look_behind();
-  ++turns_behind_;
+  turns_behind_ = behind_.empty() ? 0 : turns_behind_ + 1;
   while (turn_left_ > 0) {
     User* const user = next();
     if (user == nullptr) break;

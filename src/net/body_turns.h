@@ -80,7 +80,7 @@ class BodyTurns {
   std::list<User*> line_;
   std::list<User*> behind_;                           // whose peers have much to take
   std::list<User*>::iterator asked_ = behind_.end();  // the next of these that is asked again
-  int turns_behind_ = 0;                              // since one of these was served
+  int turns_behind_ = 0;                              // in which one of these waited, since one was served
   const User* last_ = nullptr;                        // who was active last; maybe gone
   Time alone_from_ = Time::min();                     // unless another one becomes active
   const User* serving_ = nullptr;

@@ -41,7 +41,8 @@ class SliceLine {
     bool waits_ = false;
   };
 
-  // `turn`: slices follow each other for so long in a turn of the loop; zero = one.
+  // `turn`: slices follow each other for so long in a turn of the loop; zero = one. By a virtual clock a slice that has
+  // more must have taken time.
   SliceLine(io::Loop& loop, Duration turn) : loop_(loop), turn_(turn), timer_(loop, [this] { serve(); }) {}
   explicit SliceLine(io::Loop& loop) : SliceLine(loop, Duration::zero()) {}
   SliceLine(const SliceLine&) = delete;

@@ -25,6 +25,7 @@ from tests.e2e.hostile_neighbour import FINGERPRINT, GROUP, KEY_BYTES, RECORDS, 
 
 KEYS = b"".join(key_of(number) for number in range(RECORDS))
 MANY_KEYS = (KEYS * (4096 // RECORDS))[:4096 * KEY_BYTES]
+CROWD_ASKS = b"".join(wire.get(KEYS[:KEY_BYTES], KEY_BYTES, 9 + n) for n in range(8))
 BAD_CRC = 0xDEADBEEF
 
 
@@ -167,13 +168,12 @@ def deaf(attack):
 
 def deaf_crowd(attack):
     """Many who each ask for little and never read, so that together they pin all there is; who is cut comes again."""
-    asks = b"".join(wire.get(KEYS[:KEY_BYTES], KEY_BYTES, 9 + n) for n in range(8))
     peers, opened = [], 0
     while attack.goes_on or opened == 0:
         peers = [raw for raw in peers if raw.offer(wire.frame(wire.PING)) >= 0]
         while len(peers) < 100:
             peers.append(attack.opened())
-            peers[-1].send(asks)
+            peers[-1].send(CROWD_ASKS)
             opened += 1
         time.sleep(0.02)
     return {"opened": opened}
@@ -181,10 +181,9 @@ def deaf_crowd(attack):
 
 def crowd(attack):
     """No attack: the crowd of deaf_crowd, whose members read what they ask for. What fair shares alone cost."""
-    asks = b"".join(wire.get(KEYS[:KEY_BYTES], KEY_BYTES, 9 + n) for n in range(8))
     peers = [attack.opened() for _ in range(100)]
     for peer in peers:
-        peer.send(asks)
+        peer.send(CROWD_ASKS)
     while attack.goes_on:
         for peer in peers:
             assert peer.skip(), "the depot ended a connection that reads"

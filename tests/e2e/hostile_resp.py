@@ -66,6 +66,10 @@ def ask(peer, *words, expect):
     assert said == expect, said
 
 
+def set_large(attack):
+    ask(connect(attack), "SET", "large", b"v" * VALUE, expect=b"+OK\r\n")
+
+
 def resp_loris(attack):
     """Commands and values one byte at a time, on connections that say nothing else."""
     begun = (b"", b"*3\r\n$3\r\nSET\r\n", b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % LARGEST)
@@ -103,8 +107,7 @@ def resp_bombs(attack):
 
 def resp_deaf(attack):
     """Asks for large values and for statistics, pipelined, and never reads."""
-    first = connect(attack)
-    ask(first, "SET", "large", b"v" * VALUE, expect=b"+OK\r\n")
+    set_large(attack)
     burst = (command("GET", "large") + command("INFO") + command("MGET", *["large"] * 50)) * 50
     flows = [[connect(attack), b""] for _ in range(24)]
     sent = 0
@@ -120,8 +123,7 @@ def resp_deaf(attack):
 
 def resp_crowd(attack):
     """No attack: 24 who ask for as many large values as fit resp_deaf's sockets, and read them. As crowd()."""
-    first = connect(attack)
-    ask(first, "SET", "large", b"v" * VALUE, expect=b"+OK\r\n")
+    set_large(attack)
     peers = [connect(attack) for _ in range(24)]
     for peer in peers:
         offer(peer, command("GET", "large") * 32)     # a receive buffer may be 32 MiB

@@ -60,7 +60,8 @@ class Target:
     def run(self, seconds: float) -> bool:
         """One process; whether it ended as it should."""
         log = STATES / f"{self.name}.log"
-        with log.open("w") as out:  # in a session of its own: what is typed to end this program would look like a find
+        # In a session of its own: what is typed to end this program would look like a find there.
+        with log.open("w") as out:
             process = subprocess.Popen(
                 ["env", "ASAN_OPTIONS=detect_leaks=1", "nice", str(self.program),
                  f"-max_total_time={max(1, int(seconds))}", f"-timeout={INPUT_SECONDS_MAX}",
