@@ -145,21 +145,28 @@ class Faults(unittest.TestCase):
         return self.depot.metrics()["kvdepot_net_bytes_out_total"]
 
     def in_mid_load(self, engine, name, act):
-        """Asks for a prompt, acts when some of its bytes have come and most have not. Returns the answer and what the
-        engine had waited for in vain before it was asked."""
+        """Asks a slowed depot for a prompt, acts when some of its bytes have come and most have not. Returns the answer
+        and what the engine had waited for in vain before it was asked."""
         for _ in range(3):
+            self.restart(self.slow)
             other = self.rig.prompt(f"beside {time.monotonic()}", 2 * BLOCK)
             waited, before = self.timeouts(engine), self.bytes_sent()
             asking = Asking(InOnePass(engine, other) if engine is self.inside else engine, self.prompts[name], ANSWER)
             wait_until(lambda b=before, a=asking: not a.is_alive() or self.bytes_sent() - b > 1_000_000,
                        "the load has begun", 30)
-            if asking.is_alive():
+            acted = asking.is_alive()
+            if acted:
                 act()
-                return asking.result()[0], waited
-            asking.result()                     # its lookup was not answered in time, which counts: it has computed
-            engine.reset_prefix_cache()
-            time.sleep(1)
-        return self.fail("no request has begun to load")
+            answer = asking.result()[0]
+            self.assert_right(name, answer)
+            if not acted:
+                print("not in mid-load: its lookup was not answered in time, it has computed", flush=True)
+            elif answer.cached == BLOCKS * BLOCK:
+                # The machine stood still between the look and the act, for longer than a slowed load takes.
+                print(f"not in mid-load: all had come before ({answer.lost_s:.2f} s lost by the machine)", flush=True)
+            else:
+                return answer, waited
+        return self.fail("no request was in the middle of its load")
 
     def count(self, engine, *names):
         return sum(engine.counter(f"vllm:kvdepot_{name}") for name in names)
@@ -206,9 +213,7 @@ class Faults(unittest.TestCase):
 
     def test_1_killed_in_mid_load(self):
         def drill(engine):
-            self.restart(self.slow)
             answer, _ = self.in_mid_load(engine, "kill", self.depot.kill)
-            self.assert_right("kill", answer)
             self.assert_in_time("depot killed in mid-load", engine, answer, cold_s=self.cold_in_mid_load(engine))
             self.assertEqual(answer.cached, 0)
             self.assert_own_cache_right(engine, "kill")
@@ -224,9 +229,7 @@ class Faults(unittest.TestCase):
 
     def test_2_stopped_in_mid_load_and_for_five_requests(self):
         def drill(engine):
-            self.restart(self.slow)
             answer, (lookups, loads) = self.in_mid_load(engine, "stop 0", self.depot.stop)
-            self.assert_right("stop 0", answer)
             cold_s = self.cold_in_mid_load(engine)
             self.assert_in_time("depot stopped in mid-load", engine, answer, cold_s=cold_s)
             five = [answer]
