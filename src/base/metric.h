@@ -1,5 +1,7 @@
-// Counters and histograms that any thread may read while their owner writes. No registry here: each room publishes a
-// plain struct of these, and the server maps them to Prometheus names (src/node/metrics.cc).
+// Counters and histograms that any thread may read while their owner, one thread at a time, writes. So to add is no
+// locked instruction, which takes 5 ns and waits for all that was stored before; a GET adds some thirty times. No
+// registry here: each room publishes a plain struct of these, and the server maps them to Prometheus names
+// (src/node/metrics.cc).
 #pragma once
 
 #include <array>
@@ -13,7 +15,9 @@ namespace kvd {
 // A number that only grows. Relaxed: readers see a recent value, never a torn one.
 class Counter {
  public:
-  void add(std::uint64_t n = 1) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
+  void add(std::uint64_t n = 1) noexcept { value_.store(value() + n, std::memory_order_relaxed); }
+  // By threads that may do so at the same time; nobody calls add(), then.
+  void add_shared(std::uint64_t n = 1) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
 
  private:
@@ -24,8 +28,8 @@ class Counter {
 class Gauge {
  public:
   void set(std::uint64_t n) noexcept { value_.store(n, std::memory_order_relaxed); }
-  void add(std::uint64_t n) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
-  void sub(std::uint64_t n) noexcept { value_.fetch_sub(n, std::memory_order_relaxed); }
+  void add(std::uint64_t n) noexcept { set(value() + n); }
+  void sub(std::uint64_t n) noexcept { set(value() - n); }
   [[nodiscard]] std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
 
  private:

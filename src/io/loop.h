@@ -108,6 +108,8 @@ class Loop : public Clock {
   // No later than this turn's readiness came: when the loop had looked the last time before, or, after it slept, now.
   // How long the scheduler took to wake it is not in it. In virtual time nothing waits for its turn.
   [[nodiscard]] virtual Time ready_since() const { return now(); }
+  // When this turn began, behind its sleep: a stamp that costs no look at the clock, for who does not mind a turn.
+  [[nodiscard]] virtual Time turn_begun() const { return now(); }
 
   // Loop thread only. Added ones are removed before they are destroyed.
   void add(Polled& polled);

@@ -202,6 +202,38 @@ TEST(RealLoop, SaysSinceWhenReadinessMayHaveWaited) {
   EXPECT_GE(loop->ready_since(), due) << "it slept: nothing waited";
 }
 
+TEST(RealLoop, SaysWhenItsTurnBegan) {
+  const auto loop = new_loop();
+  Time begun{}, end{};
+  const auto take_long = [&] {
+    begun = loop->turn_begun();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_EQ(loop->turn_begun(), begun);
+    end = loop->now();
+  };
+  for (int i = 0; i < 2; ++i) {
+    const Time before = loop->now();
+    ASSERT_GE(before, end);
+    loop->post(take_long);
+    ASSERT_TRUE(loop->run_once(hours(1)));
+    EXPECT_GE(begun, before);
+    EXPECT_LT(begun, end);
+  }
+}
+
+TEST(RealLoop, ATimerThatIsFarWhenALongTurnBeginsHasTheNextOne) {
+  const auto loop = new_loop();
+  Timer timer(*loop, [] {});
+  loop->post([&] {
+    timer.arm_in(std::chrono::milliseconds(3));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  });
+  ASSERT_TRUE(loop->run_once(hours(1)));
+  ASSERT_TRUE(timer.armed()) << "the clock was not looked at";
+  ASSERT_TRUE(loop->run_once(hours(1)));
+  EXPECT_FALSE(timer.armed());
+}
+
 TEST(RealLoop, HangUpSetsBothBitsAndIsSilentWithoutInterest) {
   const auto loop = new_loop();
   Pair pair;

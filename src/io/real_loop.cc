@@ -39,6 +39,10 @@ constexpr Duration kSpinRest = std::chrono::milliseconds(5);
 constexpr Duration kNap = std::chrono::milliseconds(20);
 constexpr Duration kNapsFor = std::chrono::seconds(1);
 
+// A timer that far away when a turn begins is not due in it, and the clock need not be looked at: a look takes 25 to 50
+// ns. In a turn that takes longer it has the next one.
+constexpr Duration kFar = std::chrono::milliseconds(1);
+
 constexpr Duration kSlept = std::chrono::microseconds(20);  // a wait that long had nothing to tell at first
 
 std::uint32_t to_epoll(std::uint32_t interest) noexcept {
@@ -93,6 +97,7 @@ class RealLoop final : public Loop {
 
   bool run_once(Duration max_wait) override;
   [[nodiscard]] Time ready_since() const override { return ready_since_; }
+  [[nodiscard]] Time turn_begun() const override { return turn_begun_; }
   void expect() override { expects_ = true; }
   bool help(Duration limit, const std::function<void()>& work, const std::function<bool()>& done,
             bool in_memory) override;
@@ -159,6 +164,7 @@ class RealLoop final : public Loop {
   std::size_t events_at_ = 0;  // the first event not yet delivered
   Time looked_at_ = now();     // when the last wait ended: what came before that it has told of
   Time ready_since_ = looked_at_;
+  Time turn_begun_ = looked_at_;
   const bool can_spin_ = has_other_cores();
   Duration spin_ = Duration::zero();
   bool expects_ = false;           // something, from the next look at the clock on
@@ -185,6 +191,7 @@ bool RealLoop::run_once(Duration max_wait) {
   // Descriptors were looked at a moment ago.
   if (spins && spun_until_ - looked_at_ < kSpinStep && polled_ready()) {
     ready_since_ = looked_at_;
+    turn_begun_ = spun_until_;
     const std::size_t ran = run_memory();
     running_ = false;
     return ran > 0;
@@ -204,7 +211,7 @@ bool RealLoop::run_once(Duration max_wait) {
 std::size_t RealLoop::run_memory() {
   std::size_t ran = run_polled();
   ran += run_posted();
-  return ran + timers_.fire_due(now());
+  return timers_.next() > turn_begun_ + kFar ? ran : ran + timers_.fire_due(now());
 }
 
 // The same for a helper, who has not looked at descriptors: what they tell of is seen before a timer that is due, or
@@ -212,6 +219,7 @@ std::size_t RealLoop::run_memory() {
 std::size_t RealLoop::run_here() {
   std::size_t ran = run_polled();
   ran += run_posted();
+  if (timers_.next() > turn_begun_ + kFar) return ran;
   const Time current = now();
   if (timers_.next() > current) return ran;
   ran += run_descriptors();
@@ -225,10 +233,9 @@ bool RealLoop::help(Duration limit, const std::function<void()>& work, const std
   running_ = true;
   was_helped_ = true;
   after_sleep();
+  turn_begun_ = helped_at_ = now();
   if (work) work();
-  Time current = now();
-  helped_at_ = current;
-  if (!may_spin(current)) limit = Duration::zero();
+  if (!may_spin(helped_at_)) limit = Duration::zero();
   if ((has_polled() && in_memory) || !done) {
     help_in_memory(limit, done);
   } else {
@@ -246,6 +253,7 @@ void RealLoop::help_in_memory(Duration limit, const std::function<bool()>& done)
       pause_core();
       current = now();
     }
+    turn_begun_ = current;
     if (polled_ready()) {
       note_spin(false, current);
     } else if (current >= end) {
@@ -261,6 +269,7 @@ void RealLoop::help_with_descriptors(Duration limit, const std::function<bool()>
   if (limit == Duration::zero() || done() || !take_descriptors()) return;
   Time current = now();
   for (Time end = after(current, limit); current < end && !done(); current = now()) {
+    turn_begun_ = current;
     std::size_t ran = run_descriptors();
     ran += run_memory();
     if (ran > 0) end = after(now(), limit);
@@ -409,7 +418,7 @@ void RealLoop::wait(Duration duration, std::unique_lock<std::mutex>& turn) {
   KVD_CHECK(count >= 0 || error == EINTR);
   const Time ended = now();
   ready_since_ = ended - begun > kSlept ? ended : looked_at_;
-  looked_at_ = ended;
+  turn_begun_ = looked_at_ = ended;
   events_at_ = 0;
   events_end_ = count > 0 ? static_cast<std::size_t>(count) : 0;
   const std::lock_guard lock(mutex_);

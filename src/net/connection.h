@@ -232,7 +232,7 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
   void read_some();
   void go_on_later();
   void wait_for_step(bool flows);
-  std::size_t receive();
+  std::size_t receive(Time now);
   [[nodiscard]] bool awaits_turn();
   std::size_t gather_places(std::span<iovec> out, std::size_t& wanted);
   void landed(std::size_t bytes);

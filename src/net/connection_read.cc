@@ -15,6 +15,11 @@ constexpr std::size_t kAheadBytes = std::size_t{16} << 10;
 constexpr std::size_t kDiscardBytes = std::size_t{64} << 10;
 constexpr std::size_t kMetaStepBytes = std::size_t{64} << 10;
 constexpr std::size_t kMetaKeepBytes = 512;
+
+// A read-ahead that nobody needs now, for the thread's next connection that reads: messages mostly come whole, and the
+// allocator takes long over so much.
+thread_local std::unique_ptr<std::byte[]> spare_ahead;
+
 constexpr std::size_t kReceivePiecesMax = 1024;                 // IOV_MAX on Linux
 constexpr std::size_t kReceiveBytesMax = std::size_t{4} << 20;  // per call; loopback saturates from 1 MiB on
 constexpr std::size_t kEventBytesMax = std::size_t{16} << 20;   // per turn of the loop, so that others get theirs
@@ -42,6 +47,7 @@ std::size_t clip(std::span<iovec> pieces, std::size_t bytes_max, std::size_t& by
 
 void Connection::read_some() {
   if (more_ && more_->waits()) return;
+  if (ahead_ == nullptr) ahead_ = std::move(spare_ahead);
   if (ahead_ == nullptr) ahead_ = std::make_unique_for_overwrite<std::byte[]>(kAheadBytes);
   std::size_t budget = kEventBytesMax;
   const std::uint64_t before = counters_.bytes_in.value();
@@ -52,16 +58,17 @@ void Connection::read_some() {
   Time now = loop_.now();
   turn_end_ = after(now, kReadTurnMax);
   messages_end_ = after(now, kMessagesTurnMax);
-  for (bool more = true; more && state_ == State::kOpen; now = last_received_) {
+  for (bool more = true; more && state_ == State::kOpen;) {
     if (const Status consumed = consume(now); !consumed) {
       violate(consumed.error());
       break;
     }
     if (state_ != State::kOpen || paused_ || yielded_ || held_ || budget == 0 || awaits_turn()) break;
-    const std::size_t got = receive();
+    const std::size_t got = receive(now);
     more = got > 0;
     budget -= std::min(budget, got);
-    if (more && loop_.now() >= (part_ == Part::kPayload ? turn_end_ : messages_end_)) yielded_ = true;
+    if (more) now = loop_.now();
+    if (more && now >= (part_ == Part::kPayload ? turn_end_ : messages_end_)) yielded_ = true;
     if (yielded_) break;
   }
   if (state_ == State::kOpen) {
@@ -99,8 +106,9 @@ void Connection::wait_for_step(bool flows) {
   if (stream_->set_read_mark(bytes) && bytes > 1) resume_timer_.arm_in(kStepTime);
 }
 
-// One call of the stream. Returns the bytes received when there may be more to receive or to consume, else 0.
-std::size_t Connection::receive() {
+// One call of the stream; `now` was a moment ago. Returns the bytes received when there may be more to receive or to
+// consume, else 0.
+std::size_t Connection::receive(Time now) {
   std::array<iovec, kReceivePiecesMax> pieces;
   std::size_t count = 0;
   std::size_t direct = 0;  // bytes that do not go to the read-ahead
@@ -130,7 +138,7 @@ std::size_t Connection::receive() {
   const std::size_t got = *received;
   counters_.bytes_in.add(got);
   received_bytes_ += got;
-  last_received_ = loop_.now();
+  last_received_ = now;
   const std::size_t in_place = std::min(got, direct);
   ahead_end_ += got - in_place;
   if (part_ == Part::kMeta) note_meta(in_place);
@@ -246,10 +254,10 @@ Status Connection::take_meta(bool& more) {
 }
 
 // Gives the memory of messages back when nothing more is there: a connection may be idle for ever, and there may be ten
-// thousand of them. The allocator has it at hand when the next message comes.
+// thousand of them. It is at hand when the next message comes.
 void Connection::rest() {
   if (part_ != Part::kHeader || ahead_at_ != ahead_end_) return;
-  ahead_.reset();
+  if (ahead_ != nullptr) spare_ahead = std::move(ahead_);
   discard_.reset();
   if (meta_.capacity() > kMetaKeepBytes) std::vector<std::byte>().swap(meta_);  // assigning {} would keep the memory
 }

@@ -59,10 +59,12 @@ std::byte* RingMemory::data(int direction) const noexcept {
 RingWriter::RingWriter(const RingMemory& memory, int direction)
     : control_(memory.control(direction)), data_(memory.data(direction)), capacity_(memory.ring_bytes()) {}
 
-Result<std::size_t> RingWriter::room() noexcept {
-  const std::uint64_t used = tail_ - control_.head.load(std::memory_order_seq_cst);
-  if (used > capacity_) return fail(kBadIndex);
-  return capacity_ - used;
+Result<std::size_t> RingWriter::room(std::size_t wanted) noexcept {
+  if (const std::size_t known = capacity_ - (tail_ - head_seen_); known >= wanted) return known;
+  const std::uint64_t head = control_.head.load(std::memory_order_seq_cst);
+  if (tail_ - head > capacity_) return fail(kBadIndex);
+  head_seen_ = head;
+  return capacity_ - (tail_ - head);
 }
 
 void RingWriter::put(Bytes bytes) noexcept {

@@ -2,9 +2,9 @@
 // two of them, one for each direction; RingWriter and RingReader are a process's ends.
 //
 // One writer, one reader, one thread each. Each end keeps its own index for itself and only tells it; the other's index
-// is read once a call and must lie where it can, or the call says kCorrupt: whatever the peer writes there, nothing
-// outside of the ring is read or written, and what is read is copied out before anybody looks at it. Bytes that the
-// peer changes while they are copied are its own.
+// is read once a call at most and must lie where it can, or the call says kCorrupt: whatever the peer writes there,
+// nothing outside of the ring is read or written, and what is read is copied out before anybody looks at it. Bytes that
+// the peer changes while they are copied are its own.
 //
 // Sleeping: an end that is about to sleep says so in memory (announce) and looks once more; the other, having moved its
 // index, looks whether somebody sleeps, takes the word back and wakes it by other means (net/ring_stream.h: a byte on
@@ -68,8 +68,9 @@ class RingWriter {
  public:
   RingWriter(const RingMemory& memory, int direction);
 
-  // Room for so many bytes. kCorrupt.
-  Result<std::size_t> room() noexcept;
+  // Room for so many bytes. Looks at the reader's index, which comes from another core's cache, only where there was
+  // less than `wanted` when it looked the last time: there may be more room than it says, then. kCorrupt.
+  Result<std::size_t> room(std::size_t wanted) noexcept;
   // Copies the bytes behind those written before; not seen by the reader until publish(). Requires room for them.
   void put(Bytes bytes) noexcept;
   // Shows what was put. True: the reader sleeps and must be woken, by the caller.
@@ -82,6 +83,7 @@ class RingWriter {
   std::byte* const data_;
   const std::size_t capacity_;  // a power of two
   std::uint64_t tail_ = 0;
+  std::uint64_t head_seen_ = 0;
 };
 
 class RingReader {

@@ -65,7 +65,7 @@ std::uint32_t RingStream::readiness() {
   if (ended_) return io::Watch::kRead | io::Watch::kWrite;
   std::uint32_t ready = io::Watch::kNone;
   if ((interest_ & io::Watch::kRead) != 0 && reader_->available().value_or(1) > 0) ready |= io::Watch::kRead;
-  if ((interest_ & io::Watch::kWrite) != 0 && writer_->room().value_or(1) > 0) ready |= io::Watch::kWrite;
+  if ((interest_ & io::Watch::kWrite) != 0 && writer_->room(1).value_or(1) > 0) ready |= io::Watch::kWrite;
   return ready;
 }
 
@@ -108,7 +108,9 @@ Result<std::size_t> RingStream::send(std::span<const iovec> pieces, int descript
   if (memory_ == nullptr) return socket_->send(pieces, descriptor);
   KVD_CHECK(descriptor < 0);
   if (ended_) return fail(ended_->code == Code::kOk ? Error{Code::kUnavailable, 0, "send to the peer"} : *ended_);
-  const Result<std::size_t> room = writer_->room();
+  std::size_t wanted = 0;
+  for (const iovec& piece : pieces) wanted += piece.iov_len;
+  const Result<std::size_t> room = writer_->room(wanted);
   if (!room) return room;
   if (*room == 0) return fail(Code::kBusy, "send to the peer");
   std::size_t left = *room;

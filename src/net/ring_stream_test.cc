@@ -133,8 +133,11 @@ TEST_F(RingStreamTest, WhoBreaksTheIndicesIsCut) {
   for (const int what : {0, 1}) {
     open();
     if (what == 0) control->control(0).tail += RingMemory::kRingBytesMin + 1;
-    if (what == 1) control->control(1).head += 1;
-    depot->send(wire::frame({.request_id = 1}, wire::PingReply{}));
+    if (what == 1) control->control(1).head += 2 * RingMemory::kRingBytesMin;
+    // The peer's index is looked at where the room that is known of does not do.
+    for (std::size_t bytes = 0; bytes <= RingMemory::kRingBytesMin; bytes += wire::kHeaderBytes) {
+      depot->send(wire::frame({.request_id = 1}, wire::PingReply{}));
+    }
     depot->connection->flush();
     ASSERT_TRUE(until([&] { return depot->closed.has_value(); })) << what;
     EXPECT_EQ(depot->closed->code, Code::kCorrupt);

@@ -33,7 +33,7 @@ class RingTest : public testing::Test {
 TEST_F(RingTest, BytesComeOutInOrderAcrossTheEnd) {
   const auto bytes = make_bytes(3000, 7);
   for (int i = 0; i < 5; ++i) {
-    ASSERT_GE(writer.room().value(), bytes.size());
+    ASSERT_GE(writer.room(bytes.size()).value(), bytes.size());
     writer.put(bytes);
     EXPECT_EQ(reader.available().value(), 0U) << "not shown yet";
     EXPECT_FALSE(writer.publish());
@@ -48,12 +48,17 @@ TEST_F(RingTest, BytesComeOutInOrderAcrossTheEnd) {
 TEST_F(RingTest, IsFullWhenItsBytesAreWritten) {
   writer.put(make_bytes(RingMemory::kRingBytesMin, 1));
   static_cast<void>(writer.publish());
-  EXPECT_EQ(writer.room().value(), 0U);
+  EXPECT_EQ(writer.room(1).value(), 0U);
   std::vector<std::byte> some(5);
   ASSERT_EQ(reader.available().value(), RingMemory::kRingBytesMin);
   reader.take(some);
   static_cast<void>(reader.publish());
-  EXPECT_EQ(writer.room().value(), 5U);
+  EXPECT_EQ(writer.room(1).value(), 5U);
+  ASSERT_EQ(reader.available().value(), RingMemory::kRingBytesMin - 5);
+  reader.take(some);
+  static_cast<void>(reader.publish());
+  EXPECT_EQ(writer.room(5).value(), 5U) << "enough: the reader's index is left alone";
+  EXPECT_EQ(writer.room(6).value(), 10U);
 }
 
 TEST_F(RingTest, WhoSleepsIsWokenOnceAndWhoDoesNotIsNot) {
@@ -76,7 +81,7 @@ TEST_F(RingTest, IndicesThatCannotBeAreFound) {
     memory->control(0).tail = wild;
     EXPECT_EQ(reader.available().error().code, Code::kCorrupt);
     memory->control(0).head = 0 - wild;  // so far behind the tail, which is 0
-    EXPECT_EQ(writer.room().error().code, Code::kCorrupt);
+    EXPECT_EQ(writer.room(RingMemory::kRingBytesMin + 1).error().code, Code::kCorrupt);
   }
 }
 
@@ -119,7 +124,7 @@ TEST_F(RingTest, CarriesBytesBetweenThreads) {
   const auto bytes = make_bytes(kBytes, 3);
   std::thread other([&] {
     for (std::size_t at = 0; at < kBytes;) {
-      const std::size_t n = std::min({*writer.room(), kBytes - at, std::size_t{1} + at % 777});
+      const std::size_t n = std::min({*writer.room(1 + at % 777), kBytes - at, std::size_t{1} + at % 777});
       writer.put(Bytes(bytes).subspan(at, n));
       static_cast<void>(writer.publish());
       at += n;

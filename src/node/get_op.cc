@@ -23,6 +23,10 @@ std::uint16_t layers_for(std::uint64_t bytes, std::uint64_t layer_bytes) noexcep
   return static_cast<std::uint16_t>(std::clamp<std::uint64_t>((bytes + layer_bytes - 1) / layer_bytes, 1, kLayersMax));
 }
 
+wire::U64View view_of(const auto& numbers) {
+  return wire::U64View(std::span<const std::uint64_t>(numbers.data(), numbers.size()));
+}
+
 }  // namespace
 
 GetOp::GetOp(NodeContext& context, Pins& connection_pins, const Request& request, std::unique_ptr<OpKeys> keys,
@@ -68,19 +72,19 @@ void GetOp::advance() {
 bool GetOp::ask_pool() {
   if (refused_bytes_ > 0 && !connection_pins_.may_take(refused_bytes_)) return false;
   const std::size_t count = keys_->count();
-  std::vector<Tier> tiers(count, Tier::kNone);
+  Few<Tier, kKeysTogether> tiers(count, Tier::kNone);
   std::array<block::RecordId, kKeysTogether> ids;
   for (std::size_t first = 0; first < count; first += ids.size()) {
     const std::size_t some = std::min(ids.size(), count - first);
     for (std::size_t i = 0; i < some; ++i) ids[i] = keys_->id(first + i);
-    const auto found = std::span(tiers).subspan(first, some);
+    const auto found = std::span(tiers.data() + first, some);
     context_.store.lookup_all(request_.ns, std::span(ids).first(some), found);
     const auto absent = std::ranges::find(found, Tier::kNone);
     if (absent == found.end() || !request_.stop_at_first_failure) continue;
     std::fill(absent, found.end(), Tier::kNone);
     break;
   }
-  if (!take_share(tiers)) return false;
+  if (!take_share({tiers.data(), tiers.size()})) return false;
   started_ = true;
   records_.resize(count);
   contents_.resize(count);
@@ -101,7 +105,7 @@ bool GetOp::ask_pool() {
 
 // Takes what the records need of the budgets, all of it or nothing. It is not taken and given back: that would wake
 // those who wait for the first of the two budgets, and they this one.
-bool GetOp::take_share(const std::vector<Tier>& tiers) {
+bool GetOp::take_share(std::span<const Tier> tiers) {
   const auto absent = static_cast<std::size_t>(std::ranges::count(tiers, Tier::kNone));
   if (absent == tiers.size()) return true;
   std::uint64_t bytes = (tiers.size() - absent) * request_.record_bytes;
@@ -261,7 +265,7 @@ wire::Header GetOp::take_layers(std::shared_ptr<Group>& carried, std::uint16_t e
   if (carried != nullptr) {
     ++carried->messages;
     carried->taken = next_layer_ == carried->end;
-    if (carried->taken) groups_.pop_front();
+    if (carried->taken) groups_.erase(groups_.begin());
   }
   return header;
 }
@@ -274,8 +278,8 @@ io::Callback GetOp::done_with(std::shared_ptr<Group> carried) {
 }
 
 // The slabs of a message, layer by layer, and their checksums.
-void GetOp::gather(const wire::Header& header, const std::vector<Stretch>& records, std::vector<Bytes>& slabs,
-                   std::vector<std::uint64_t>& checksums) const {
+void GetOp::gather(const wire::Header& header, const Stretches& records, std::vector<Bytes>& slabs,
+                   Numbers& checksums) const {
   slabs.reserve(header.layer_count * records.size());
   checksums.reserve(header.layer_count * records.size());
   for (std::uint16_t layer = header.layer_first; layer < next_layer_; ++layer) {
@@ -289,35 +293,34 @@ void GetOp::gather(const wire::Header& header, const std::vector<Stretch>& recor
 
 net::Outgoing GetOp::next() {
   KVD_CHECK(ready());
-  std::vector<Stretch> records;
+  Stretches records;
   if (failed_.left() > 0) records = living();
   std::shared_ptr<Group> carried;
   const wire::Header header = take_layers(carried, failed_.left() > 0 ? message_end(kAnyBytes) : 0);
-  std::vector<std::uint64_t> checksums;
+  Numbers checksums;
   net::Outgoing message;
   gather(header, records, message.body, checksums);
-  message.head =
-      wire::frame(header, wire::GetData{failed_.bitmap(), wire::U64View(std::span<const std::uint64_t>(checksums))},
-                  message.body.size() * request_.slab_bytes);
+  message.head = wire::frame(header, wire::GetData{failed_.bitmap(), view_of(checksums)},
+                             message.body.size() * request_.slab_bytes);
   message.on_done = done_with(std::move(carried));
   return message;
 }
 
 net::Outgoing GetOp::next_copied(std::uint64_t view, std::uint64_t offset, std::uint64_t bytes_max) {
   KVD_CHECK(ready() && failed_.left() > 0);
-  const std::vector<Stretch> records = living();
+  const Stretches records = living();
   std::shared_ptr<Group> carried;
   const wire::Header header = take_layers(carried, message_end(bytes_max));
   net::Outgoing message;
-  std::vector<std::uint64_t> offsets;
-  std::vector<std::uint64_t> checksums;
+  Numbers offsets;
+  Numbers checksums;
   gather(header, records, message.body, checksums);
   for (std::size_t i = 0; i < records.size(); ++i) offsets.push_back(offset + i * request_.slab_bytes);
   const wire::GetView copied{.view = view,
                              .slab_stride = static_cast<std::uint32_t>(records.size() * request_.slab_bytes),
                              .failed = failed_.bitmap(),
-                             .offsets = wire::U64View(std::span<const std::uint64_t>(offsets)),
-                             .checksums = wire::U64View(std::span<const std::uint64_t>(checksums))};
+                             .offsets = view_of(offsets),
+                             .checksums = view_of(checksums)};
   message.head = wire::frame(header, copied);
   message.on_done = done_with(std::move(carried));
   return message;
@@ -325,13 +328,13 @@ net::Outgoing GetOp::next_copied(std::uint64_t view, std::uint64_t offset, std::
 
 net::Outgoing GetOp::next_view(std::uint64_t view) {
   KVD_CHECK(ready() && failed_.left() > 0);
-  const std::vector<Stretch> records = living();
+  const Stretches records = living();
   std::shared_ptr<Group> carried;
   const wire::Header header = take_layers(carried, request_.keep ? kept_end() : message_end(kAnyBytes));
   // The window is of what is on its way; what is kept may stay for as long as the client likes, and is bounded as that.
   if (request_.keep && carried != nullptr) window_bytes_ -= std::exchange(carried->bytes, 0);
-  std::vector<std::uint64_t> offsets;
-  std::vector<std::uint64_t> checksums;
+  Numbers offsets;
+  Numbers checksums;
   offsets.reserve(records.size());
   checksums.reserve(header.layer_count * records.size());
   for (const Stretch& record : records) {
@@ -347,14 +350,14 @@ net::Outgoing GetOp::next_view(std::uint64_t view) {
   const wire::GetView lent{.view = view,
                            .slab_stride = request_.slab_stride,
                            .failed = failed_.bitmap(),
-                           .offsets = wire::U64View(std::span<const std::uint64_t>(offsets)),
-                           .checksums = wire::U64View(std::span<const std::uint64_t>(checksums))};
+                           .offsets = view_of(offsets),
+                           .checksums = view_of(checksums)};
   return {.head = wire::frame(header, lent), .body = {}, .on_done = done_with(std::move(carried))};
 }
 
 // In key order.
-std::vector<GetOp::Stretch> GetOp::living() const {
-  std::vector<Stretch> records;
+GetOp::Stretches GetOp::living() const {
+  Stretches records;
   records.reserve(failed_.left());
   std::size_t in_group = 0;
   for (std::size_t key = 0; key < keys_->count(); ++key) {

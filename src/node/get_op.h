@@ -17,13 +17,13 @@
 // Belongs to the node's loop.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <vector>
 
 #include "io/loop.h"
 #include "net/connection.h"
 #include "node/context.h"
+#include "node/few.h"
 #include "node/keys.h"
 #include "node/pins.h"
 #include "wire/message.h"
@@ -116,7 +116,7 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   };
 
   bool ask_pool();
-  bool take_share(const std::vector<Tier>& tiers);
+  bool take_share(std::span<const Tier> tiers);
   [[nodiscard]] std::uint16_t group_layers() const;
   bool ask_group();
   void start(Fetch& fetch, std::size_t key, std::uint16_t first, std::uint16_t end, std::size_t& pending);
@@ -133,10 +133,12 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
     const store::RecordView* view = nullptr;
     std::uint16_t first = 0;
   };
-  [[nodiscard]] std::vector<Stretch> living() const;
+  using Stretches = Few<Stretch, 8>;
+  using Numbers = Few<std::uint64_t, 16>;
+  [[nodiscard]] Stretches living() const;
   wire::Header take_layers(std::shared_ptr<Group>& carried, std::uint16_t end);
-  void gather(const wire::Header& header, const std::vector<Stretch>& records, std::vector<Bytes>& slabs,
-              std::vector<std::uint64_t>& checksums) const;
+  void gather(const wire::Header& header, const Stretches& records, std::vector<Bytes>& slabs,
+              Numbers& checksums) const;
   [[nodiscard]] io::Callback done_with(std::shared_ptr<Group> carried);
   void message_done(Group& group);
 
@@ -149,19 +151,19 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   bool started_ = false;
   bool aborted_ = false;
 
-  std::vector<Fetch> records_;  // by key; of records that were in the pool
+  Few<Fetch, 1> records_;  // by key; of records that were in the pool
   Budget::Share connection_share_, share_;
   std::uint64_t share_bytes_ = 0;
   std::uint64_t refused_bytes_ = 0;  // of the budgets; asked for again before the keys are looked up again
   std::size_t records_pending_ = 0;
-  bool streams_ = false;                       // groups keep nothing in the pool
-  std::uint64_t window_max_;                   // bytes of groups that may be read ahead
-  std::vector<std::size_t> flash_keys_;        // keys that are read in groups
-  std::vector<std::uint64_t> contents_;        // by key; RecordView::content of its first group, 0: not read yet
-  std::deque<std::shared_ptr<Group>> groups_;  // read or being read, not yet wholly in messages
-  std::uint64_t window_bytes_ = 0;             // of groups that are not yet sent
-  std::uint16_t next_read_;                    // first layer of the next group
-  std::uint16_t next_layer_;                   // first layer of the next message
+  bool streams_ = false;                        // groups keep nothing in the pool
+  std::uint64_t window_max_;                    // bytes of groups that may be read ahead
+  std::vector<std::size_t> flash_keys_;         // keys that are read in groups
+  Few<std::uint64_t, 4> contents_;              // by key; RecordView::content of its first group, 0: not read yet
+  std::vector<std::shared_ptr<Group>> groups_;  // a few: read or being read, not yet wholly in messages
+  std::uint64_t window_bytes_ = 0;              // of groups that are not yet sent
+  std::uint16_t next_read_;                     // first layer of the next group
+  std::uint16_t next_layer_;                    // first layer of the next message
 };
 
 }  // namespace kvd::node

@@ -1,10 +1,9 @@
 // The keys of one operation: their bytes, kept for as long as the operation lives, and the records they name.
 #pragma once
 
-#include <vector>
-
 #include "block/key.h"
 #include "kvdepot/types.h"
+#include "node/few.h"
 
 namespace kvd::node {
 
@@ -22,15 +21,15 @@ class OpKeys {
   [[nodiscard]] const block::RecordId& id(std::size_t i) const noexcept { return ids_[i]; }
   // The bytes that tell two foreign keys with one hash apart. Valid as long as this; empty for native keys.
   [[nodiscard]] Bytes foreign(std::size_t i) const noexcept {
-    return native_ ? Bytes{} : Bytes(bytes_).subspan(i * key_bytes_, key_bytes_);
+    return native_ ? Bytes{} : Bytes(bytes_.data() + i * key_bytes_, key_bytes_);
   }
   [[nodiscard]] bool native() const noexcept { return native_; }
 
  private:
-  std::vector<std::byte> bytes_;
+  Few<std::byte, 4 * sizeof(Key)> bytes_;
   std::uint16_t key_bytes_;
   bool native_;
-  std::vector<block::RecordId> ids_;
+  Few<block::RecordId, 4> ids_;
 };
 
 // Which keys of an operation have failed: a bitmap that only grows.
@@ -50,10 +49,10 @@ class FailedKeys {
   // How many have failed, how many are alive.
   [[nodiscard]] std::size_t failed() const noexcept { return failed_; }
   [[nodiscard]] std::size_t left() const noexcept { return count_ - failed_; }
-  [[nodiscard]] Bytes bitmap() const noexcept { return bits_; }
+  [[nodiscard]] Bytes bitmap() const noexcept { return {bits_.data(), bits_.size()}; }
 
  private:
-  std::vector<std::byte> bits_;
+  Few<std::byte, 16> bits_;
   std::size_t count_;
   std::size_t failed_ = 0;
 };

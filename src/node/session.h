@@ -22,6 +22,7 @@
 #include "net/ring_stream.h"
 #include "net/window.h"
 #include "node/context.h"
+#include "node/few.h"
 #include "node/gate.h"
 #include "node/get_op.h"
 #include "node/holdings.h"
@@ -93,7 +94,7 @@ class Session final : private net::MessageHandler {
     std::shared_ptr<GetOp> op;  // also held by the messages it has queued
     KeyShare keys;              // moves to `lent`
     std::unique_ptr<io::Timer> deadline;
-    std::vector<Queued> queued;
+    Few<Queued, 2> queued;
     Time arrived{};
     std::uint64_t refused = 0;  // as in refused(); 0 = not yet
     bool lend_decided = false;

@@ -54,7 +54,7 @@ Result<Session::KeyShare> Session::take_keys(std::uint64_t keys) {
 }
 
 Status Session::on_get(const wire::Header& header, Bytes meta) {
-  const Time now = context_.loop.now();
+  const Time arrived = connection_->last_received();
   if (Status checked = check_op(header); !checked) return checked;
   const Result<wire::Get> get = wire::decode<wire::Get>(header, meta);
   if (!get) return undecodable(header, get.error());
@@ -83,7 +83,7 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
                                .layer_end = static_cast<std::uint16_t>(header.layer_first + layers),
                                .stop_at_first_failure = get->stop_at_first_failure,
                                .keep = get->keep,
-                               .deadline = deadline_of(header, now, context_.limits.op_limit)};
+                               .deadline = deadline_of(header, arrived, context_.limits.op_limit)};
   auto keys = std::make_unique<OpKeys>(context_.store.namespace_hash(ns), get->keys, get->shard, get->group);
   const std::size_t bytes = keys->count() * static_cast<std::size_t>(layers) * shape.slab_bytes;
   // Who waits for little, and for nothing else, asks soon again.
@@ -95,7 +95,7 @@ Status Session::on_get(const wire::Header& header, Bytes meta) {
       .keys = std::move(admitted->keys),
       .deadline = nullptr,
       .queued = {},
-      .arrived = now,
+      .arrived = arrived,
       .refused = 0};
   running.deadline = std::make_unique<io::Timer>(context_.loop, [this, id = request.id] {
     end_get(id, {Code::kTimeout, 0, "the request's deadline has passed"});
@@ -199,7 +199,7 @@ void Session::finish_get(const GetOp& op) {
     tenant->records_missed.add(get.op->failed());
     tenant->bytes_sent.add(got * layers * request.slab_bytes);
   }
-  counters.get_us.record_us(micros(context_.loop.now() - get.arrived));
+  counters.get_us.record_us(micros(connection_->last_sent() - get.arrived));
 }
 
 // Ends a GET before its time. Messages that have not started are taken back; one that has goes out whole, and when it

@@ -52,7 +52,7 @@ bool Session::may_keep_keys(std::uint64_t keys) {
 // When the depot stops waiting for a view that the client copies from.
 Time Session::lasts_until(const GetOp& get) const {
   return std::min(after(get.request().deadline, context_.limits.view_grace),
-                  after(context_.loop.now(), context_.limits.stall_limit));
+                  after(context_.loop.turn_begun(), context_.limits.stall_limit));
 }
 
 // The next message of a GET, as bytes or as a view, which is added then. A message without slabs has nothing to lend.

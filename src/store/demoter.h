@@ -69,7 +69,7 @@ class Demoter {
   void await_removals(std::move_only_function<void(Status)> on_ack);
 
   // A request came: the store is not idle.
-  void activity() noexcept { last_activity_ = flash_.loop.now(); }
+  void activity() noexcept { last_activity_ = flash_.loop.turn_begun(); }
   // There was no room in the pool: write until a good part of it is clean.
   void pressure();
   // The same of what this tenant may have.

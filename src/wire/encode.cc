@@ -220,7 +220,9 @@ std::size_t count_bits(Bytes bitmap) noexcept {
 template <class M>
 Buffer frame(Header header, const M& message, std::uint64_t payload_bytes) {
   KVD_CHECK(payload_bytes == 0 || has_payload(M::kOpcode));
-  Buffer out(kHeaderBytes);
+  Buffer out;
+  out.reserve(2 * kHeaderBytes);  // all of most messages
+  out.resize(kHeaderBytes);
   Writer writer(out);
   put_meta(writer, message);
   header.opcode = M::kOpcode;
