@@ -276,7 +276,7 @@ MUTATIONS = [
     ("a turn has begun when the loop was made", "src/io/real_loop.cc",
      "  turn_begun_ = looked_at_ = ended;", "  looked_at_ = ended;", "kvd_io_test", "RealLoop.SaysWhenItsTurnBegan"),
     ("a ring's writer does not look whether there is room again", "src/net/ring.cc",
-     "known >= wanted) return known;", "known <= capacity_) return known;", "kvd_net_test", "RingTest.IsFull*"),
+     "known >= wanted) return known;", "known + 1 > 0 || known >= wanted) return known;", "kvd_net_test", "RingTest.IsFull*"),
     ("a ring's writer believes any index", "src/net/ring.cc",
      "  if (tail_ - head > capacity_) return fail(kBadIndex);\n", "", "kvd_net_test", "RingTest.Indices*"),
     ("new records go with the first old one beside them", "src/store/pool.cc",
