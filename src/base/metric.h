@@ -16,8 +16,16 @@ namespace kvd {
 class Counter {
  public:
   void add(std::uint64_t n = 1) noexcept { value_.store(value() + n, std::memory_order_relaxed); }
-  // By threads that may do so at the same time; nobody calls add(), then.
-  void add_shared(std::uint64_t n = 1) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+// The same of which several threads are the owners.
+class SharedCounter {
+ public:
+  void add(std::uint64_t n = 1) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
 
  private:

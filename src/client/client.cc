@@ -239,7 +239,7 @@ Result<OpId> ThreadedClient::submit(Result<OpRequest> request) {
     parts_->state.busy.add();
     return fail(op.error());
   }
-  parts_->state.requests.add_shared();
+  parts_->state.requests.add();
   const OpId id = (*op)->id.load(std::memory_order_relaxed);
   if ((*op)->request.soon) {
     parts_->core.submit_here(**op, Op::kStart);

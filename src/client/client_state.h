@@ -1,5 +1,5 @@
 // ClientState: what callers learn about the I/O thread's work without asking it: whether requests are taken at all,
-// counters, and why there is no connection. Written by the I/O thread (and `requests`, `busy` by callers).
+// counters, and why there is no connection. Written by the I/O thread (those that are shared by callers, too).
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,8 @@ namespace kvd::client {
 
 class ClientState {
  public:
-  Counter requests, completed, failed, timeouts, cancelled, busy, bytes_stored, reconnects, breaker_opened;
+  SharedCounter requests, busy;
+  Counter completed, failed, timeouts, cancelled, bytes_stored, reconnects, breaker_opened;
   GetCounters get;
   net::NetCounters net;
 

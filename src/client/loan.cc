@@ -22,7 +22,7 @@ void LoanDesk::give_back(Returned returned, Time lent_at) {
 }
 
 void LoanDesk::report(Damaged damaged) {
-  damaged_slabs_.add_shared();
+  damaged_slabs_.add();
   const std::lock_guard lock(mutex_);
   if (loop_ == nullptr || damaged_.size() >= kDamagedMax) return;
   damaged_.push_back(std::move(damaged));

@@ -75,7 +75,7 @@ class LoanDesk : public std::enable_shared_from_this<LoanDesk> {
 
   const pid_t pid_;
   const std::function<void()> on_returned_;
-  Counter damaged_slabs_;
+  SharedCounter damaged_slabs_;
   std::atomic<bool> has_returned_{false};
   std::mutex mutex_;  // guards the rest
   io::Loop* loop_;    // null: closed

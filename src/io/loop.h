@@ -98,7 +98,8 @@ class Loop : public Clock {
   // Queues `work` for the loop thread. Thread-safe, wakes the loop. The queue is unbounded by itself: callers bound
   // what they post (operations are limited by their owners).
   virtual void post(Callback work) = 0;
-  // One turn: descriptors, then posted work, then timers; what a callback posts or arms runs in a later phase or in the
+  // One turn: descriptors, then posted work, then timers (those that were a millisecond away or more when it began may
+  // wait for the next one); what a callback posts or arms runs in a later phase or in the
   // next turn, so nobody starves. Waits at most `max_wait` (Duration::max() = for ever) for the first callback,
   // less when interrupted. Returns whether anything ran. Not to be called from a callback.
   virtual bool run_once(Duration max_wait) = 0;
@@ -108,7 +109,8 @@ class Loop : public Clock {
   // No later than this turn's readiness came: when the loop had looked the last time before, or, after it slept, now.
   // How long the scheduler took to wake it is not in it. In virtual time nothing waits for its turn.
   [[nodiscard]] virtual Time ready_since() const { return now(); }
-  // When this turn began, behind its sleep: a stamp that costs no look at the clock, for who does not mind a turn.
+  // When this turn began, behind its sleep: a stamp that costs no look at the clock, for who does not mind a turn. Loop
+  // thread only.
   [[nodiscard]] virtual Time turn_begun() const { return now(); }
 
   // Loop thread only. Added ones are removed before they are destroyed.

@@ -249,7 +249,9 @@ void RealLoop::help_in_memory(Duration limit, const std::function<bool()>& done)
   for (Time current = now(), end = after(current, limit);;) {
     if (run_here() > 0) end = after(now(), limit);
     if (!done || done() || !has_polled()) break;
-    for (current = now(); current < end && !polled_ready() && !has_posted_.load(std::memory_order_acquire);) {
+    // A timer that is due, or far a turn ago and due by now, ends it too.
+    const Time look_until = std::min(end, timers_.next());
+    for (current = now(); current < look_until && !polled_ready() && !has_posted_.load(std::memory_order_acquire);) {
       pause_core();
       current = now();
     }

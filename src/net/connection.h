@@ -196,7 +196,7 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
   void close_after_flush(const Error& why);
   [[nodiscard]] bool closed() const noexcept { return state_ == State::kClosed; }
 
-  // When the last byte came in; for deadlines on progress.
+  // When the last bytes came in, or were about to; when it was resumed.
   [[nodiscard]] Time last_received() const noexcept { return last_received_; }
   // When the last byte went to the kernel.
   [[nodiscard]] Time last_sent() const noexcept { return last_sent_; }

@@ -59,12 +59,13 @@ void Connection::read_some() {
   turn_end_ = after(now, kReadTurnMax);
   messages_end_ = after(now, kMessagesTurnMax);
   for (bool more = true; more && state_ == State::kOpen;) {
+    const bool is_fresh = part_ == Part::kHeader && ahead_end_ == 0;  // `now`: there is nothing to do before receive()
     if (const Status consumed = consume(now); !consumed) {
       violate(consumed.error());
       break;
     }
     if (state_ != State::kOpen || paused_ || yielded_ || held_ || budget == 0 || awaits_turn()) break;
-    const std::size_t got = receive(now);
+    const std::size_t got = receive(is_fresh ? now : kNever);
     more = got > 0;
     budget -= std::min(budget, got);
     if (more) now = loop_.now();
@@ -106,8 +107,8 @@ void Connection::wait_for_step(bool flows) {
   if (stream_->set_read_mark(bytes) && bytes > 1) resume_timer_.arm_in(kStepTime);
 }
 
-// One call of the stream; `now` was a moment ago. Returns the bytes received when there may be more to receive or to
-// consume, else 0.
+// One call of the stream. `now`: kNever, or the time, where a look at the clock can be saved. Returns the bytes
+// received when there may be more to receive or to consume, else 0.
 std::size_t Connection::receive(Time now) {
   std::array<iovec, kReceivePiecesMax> pieces;
   std::size_t count = 0;
@@ -138,7 +139,7 @@ std::size_t Connection::receive(Time now) {
   const std::size_t got = *received;
   counters_.bytes_in.add(got);
   received_bytes_ += got;
-  last_received_ = now;
+  last_received_ = now == kNever ? loop_.now() : now;
   const std::size_t in_place = std::min(got, direct);
   ahead_end_ += got - in_place;
   if (part_ == Part::kMeta) note_meta(in_place);

@@ -225,7 +225,7 @@ void Session::end_get(std::uint64_t id, const Error& why) {
 }
 
 Status Session::on_put(const wire::Header& header, Bytes meta) {
-  const Time now = context_.loop.now();
+  const Time arrived = connection_->last_received();
   if (Status checked = check_op(header); !checked) return checked;
   const Result<wire::Put> put = wire::decode<wire::Put>(header, meta);
   if (!put) return undecodable(header, put.error());
@@ -256,10 +256,10 @@ Status Session::on_put(const wire::Header& header, Bytes meta) {
                                                                connection_->flush();
                                                              }),
                      .idle_limited = header.deadline_ms == 0,
-                     .arrived = now};
+                     .arrived = arrived};
   context_.counters.requests_put.add();
   context_.counters.ops.add(1);
-  if (header.deadline_ms != 0) running.deadline->arm(deadline_of(header, now, context_.limits.op_limit));
+  if (header.deadline_ms != 0) running.deadline->arm(deadline_of(header, arrived, context_.limits.op_limit));
   touch_put(running);
   const std::shared_ptr<PutOp> op = running.op;  // outlives its own end
   puts_.emplace(id, std::move(running));
