@@ -1,6 +1,8 @@
 // Tests of the base room: readers stop at the end, quantiles bound, seeds replay, rate limits count, errors have words.
 #include <array>
+#include <barrier>
 #include <cerrno>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -47,6 +49,20 @@ TEST(Random, SameSeedSameNumbers) {
   const auto first = a.next();
   EXPECT_EQ(first, b.next());
   EXPECT_NE(first, c.next());
+}
+
+TEST(SharedCounter, LosesNothingOfSeveralThreads) {
+  constexpr int kTimes = 1'000'000;
+  SharedCounter counter;
+  std::barrier together(2);
+  const auto add = [&] {
+    together.arrive_and_wait();
+    for (int i = 0; i < kTimes; ++i) counter.add(2);
+  };
+  std::thread other(add);
+  add();
+  other.join();
+  EXPECT_EQ(counter.value(), 4U * kTimes);
 }
 
 TEST(LatencyHistogram, QuantileIsAnUpperBoundWithinAFactorOfTwo) {
