@@ -66,10 +66,6 @@ class Depot:
     def command(self) -> str:
         return " ".join(["kvdepot", *self._service.command[1:]])
 
-    @property
-    def pid(self) -> int:
-        return self._service.pid
-
     def metrics(self) -> str:
         """All of them, in Prometheus' text format."""
         text = http_text(self._http_port)

@@ -119,6 +119,7 @@ class RealLoop final : public Loop {
  private:
   [[nodiscard]] bool spin(Duration max_wait);
   bool look_on(Time current) noexcept;
+  [[nodiscard]] bool no_timer_near() const noexcept { return timers_.next() > turn_begun_ + kFar; }
   std::size_t run_memory();
   std::size_t run_here();
   void help_in_memory(Duration limit, const std::function<bool()>& done);
@@ -211,7 +212,7 @@ bool RealLoop::run_once(Duration max_wait) {
 std::size_t RealLoop::run_memory() {
   std::size_t ran = run_polled();
   ran += run_posted();
-  return timers_.next() > turn_begun_ + kFar ? ran : ran + timers_.fire_due(now());
+  return no_timer_near() ? ran : ran + timers_.fire_due(now());
 }
 
 // The same for a helper, who has not looked at descriptors: what they tell of is seen before a timer that is due, or
@@ -219,7 +220,7 @@ std::size_t RealLoop::run_memory() {
 std::size_t RealLoop::run_here() {
   std::size_t ran = run_polled();
   ran += run_posted();
-  if (timers_.next() > turn_begun_ + kFar) return ran;
+  if (no_timer_near()) return ran;
   const Time current = now();
   if (timers_.next() > current) return ran;
   ran += run_descriptors();
