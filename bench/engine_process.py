@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG = 1
 CACHE_GIB = 1               # 23,300 tokens in float32, 46,600 in bfloat16
 # glibc gives large freed memory back to the kernel or keeps it, by what the process has asked for before: of two equal
 # engines one had 30,000 page faults in a cold request and the other 150,000, which is a tenth of its time.
-KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_ARENA_MAX": "1"}
 
 
 class EngineError(harness.BenchError):

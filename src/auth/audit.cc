@@ -14,7 +14,7 @@ Audit::Peer& Audit::peer_of(std::string& name, Time now) {
   return others_;
 }
 
-std::optional<std::string> Audit::refused(std::string_view peer, std::string_view why, Time now) {
+std::optional<std::string> Audit::line(std::string_view peer, std::string_view why, Time now) {
   std::string name(peer);
   Peer& known = peer_of(name, now);
   if (now < known.next) {
@@ -22,11 +22,15 @@ std::optional<std::string> Audit::refused(std::string_view peer, std::string_vie
     return std::nullopt;
   }
   known.next = after(now, period_);
-  std::string line = "refused " + name + ": " + std::string(why);
+  std::string line = std::string(what_) + " " + name + ": " + std::string(why);
   if (const std::uint64_t untold = std::exchange(known.untold, 0); untold > 0) {
-    line += " (and " + std::to_string(untold) + " attempts since its last line)";
+    line += " (and " + std::to_string(untold) + " more since its last line)";
   }
   return line;
+}
+
+void Audit::warn(Log& log, Time now, std::string_view peer, std::string_view why) {
+  if (const auto told = line(peer, why, now)) log.warn(*told);
 }
 
 }  // namespace kvd::auth

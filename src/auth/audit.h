@@ -1,6 +1,6 @@
-// Audit: which refused attempts are told of in the log: of each peer one line a period, with the number of those that
-// were not told since its last line. Peers beyond a bound share lines, so that neither the log nor this grows with
-// them. One owner, one thread.
+// Audit: which attempts of peers that are refused, or cut off, are told of in the log: of each peer one line a period,
+// with the number of those that were not told since its last line. Peers beyond a bound share lines, so that neither
+// the log nor this grows with them. One owner, one thread.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,23 @@
 #include <string>
 #include <string_view>
 
+#include "base/log.h"
 #include "base/time.h"
 
 namespace kvd::auth {
 
 class Audit {
  public:
-  explicit Audit(Duration period = std::chrono::seconds(10), std::size_t peers_max = 256) noexcept
-      : period_(period), peers_max_(peers_max) {}
+  // `what` begins each line and stays there, as a literal does.
+  explicit Audit(Duration period = std::chrono::seconds(10), std::size_t peers_max = 256,
+                 std::string_view what = "refused") noexcept
+      : what_(what), period_(period), peers_max_(peers_max) {}
+  explicit Audit(std::string_view what) noexcept : Audit(std::chrono::seconds(10), 256, what) {}
 
   // The line for this attempt; nullopt: it is counted for the peer's next one.
-  std::optional<std::string> refused(std::string_view peer, std::string_view why, Time now);
+  std::optional<std::string> line(std::string_view peer, std::string_view why, Time now);
+  // Writes it.
+  void warn(Log& log, Time now, std::string_view peer, std::string_view why);
 
  private:
   struct Peer {
@@ -29,6 +35,7 @@ class Audit {
   };
   Peer& peer_of(std::string& name, Time now);
 
+  std::string_view what_;
   Duration period_;
   std::size_t peers_max_;
   std::map<std::string, Peer, std::less<>> peers_;

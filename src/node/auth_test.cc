@@ -230,7 +230,7 @@ TEST_F(NodeAuth, AnExpiredTokenEndsItsConnections) {
   wall = 946684800;
   client->send(wire::frame({.request_id = client->new_id()}, wire::Ping{}));
   EXPECT_TRUE(client->ended());
-  EXPECT_EQ(rig->log.count("expired credential"), 1U);
+  EXPECT_EQ(rig->log.count("refused this host: credential 'n5': expired"), 1U);
   const auto again = stranger();
   again->next();
   expect_refused(*again, show(*again, token_number(5)));
@@ -281,6 +281,7 @@ TEST_F(NodeAuth, RightsAreCheckedForEachRequest) {
   Received m = writer->call(Records::get(writer->new_id(), ns, 1, 1));
   EXPECT_EQ(m.header.status, Code::kInvalid);
   EXPECT_EQ(wire::error_text(m.meta), "the credential does not allow this");
+  EXPECT_EQ(rig->log.count("refused this host: credential 'n4': a request without the right to it"), 1U);
   const auto reader = enter(3);
   const std::uint32_t same = reader->open(of("a"));
   EXPECT_EQ(missing(*reader, same, 1, 1), 0U);
@@ -652,6 +653,15 @@ TEST_F(RespByCredential, AValueBeyondTheQuotaOfFlashIsRefusedForThat) {
   EXPECT_EQ(said(again, {"SET", "k", "v"}), kTooLarge);
   again.send("SET k v\r\n");
   EXPECT_EQ(again.line(), kTooLarge);
+}
+
+TEST_F(RespByCredential, OfAStrangerLittleIsKept) {
+  start();
+  RespClient client(*rig);
+  EXPECT_EQ(said(client, {"AUTH", std::string(1025, 'x')}), "-ERR too long\r\n");
+  EXPECT_EQ(said(client, {"HELLO", "3", "SETNAME", "a", "SETNAME", "b", "SETNAME", "c", "d"}), "-ERR too long\r\n");
+  EXPECT_EQ(said(client, {"AUTH", token_number(1)}), "+OK\r\n");
+  EXPECT_EQ(said(client, {"GET", std::string(1025, 'x')}), "$-1\r\n");
 }
 
 TEST_F(RespByCredential, WhoHasShownAWrongTokenKeepsItsPlaceUntilItIsAnswered) {

@@ -1,7 +1,10 @@
 #include "node/gate.h"
 
 #include <chrono>
+#include <string>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace kvd::node {
 namespace {
@@ -41,7 +44,22 @@ Result<Gate::Admission> Gate::enter(const io::PeerCertificate& certificate) {
 
 void Gate::refuse(std::string_view peer, std::string_view why) {
   counters_.unauthorized.add();
-  if (const auto line = audit_.refused(peer, why, loop_.now())) log_.warn(*line);
+  tell(peer, nullptr, why);
+}
+
+void Gate::refuse(std::string_view peer, const auth::Identity& who, std::string_view why) {
+  counters_.unauthorized.add();
+  tell(peer, &who, why);
+}
+
+void Gate::forbid(std::string_view peer, const auth::Identity* who, std::string_view what) {
+  counters_.forbidden.add();
+  tell(peer, who, what);
+}
+
+void Gate::tell(std::string_view peer, const auth::Identity* who, std::string_view why) {
+  const std::string told = who == nullptr ? std::string(why) : fmt::format("credential '{}': {}", who->credential, why);
+  audit_.warn(log_, loop_.now(), peer, told);
 }
 
 Result<TenantSlot> Gate::take_connection(const SharedTenant& tenant) {

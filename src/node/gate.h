@@ -44,8 +44,11 @@ class Gate {
   std::optional<Admission> enter(Bytes token, std::string_view peer);
   // Whose certificate this is; see expired(). kNotFound and kStale: nobody's, which is not in the log.
   Result<Admission> enter(const io::PeerCertificate& certificate);
-  // Counts and logs an attempt that was refused.
+  // Counts and logs an attempt that was refused; the second of somebody who is in, or was.
   void refuse(std::string_view peer, std::string_view why);
+  void refuse(std::string_view peer, const auth::Identity& who, std::string_view why);
+  // The same for a request that a credential does not allow (`who` may be null), of a connection that goes on.
+  void forbid(std::string_view peer, const auth::Identity* who, std::string_view what);
 
   // Other credentials from now on; not null. Clients that are in have to be asked for with renew().
   void replace(std::shared_ptr<const auth::Authority> authority);
@@ -62,6 +65,7 @@ class Gate {
 
  private:
   Admission admission_of(auth::SharedIdentity identity);
+  void tell(std::string_view peer, const auth::Identity* who, std::string_view why);
 
   io::Loop& loop_;
   Log& log_;

@@ -98,7 +98,7 @@ class NodeImpl final : public Node {
   void refused(const Status& adopted);
   [[nodiscard]] std::size_t connections() const { return sessions_.size() + resp_->sessions(); }
   void on_closed(Session& session, const Error& why);
-  void ended(const std::string& peer, const Error& why);
+  void ended(const std::string& peer, const std::string& name, const Error& why);
   void tell_room();
   void note_refusal();
   void on_contention();
@@ -115,7 +115,7 @@ class NodeImpl final : public Node {
   std::atomic<State> state_{State::kRecovering};
   std::atomic<const store::Store*> served_{nullptr};
 
-  RateLimited bad_peers_{kLogPeriod};
+  auth::Audit bad_peers_{"closed the connection of"};
   RateLimited crowded_{kLogPeriod};
   std::vector<std::unique_ptr<net::Listener>> listeners_;
   std::vector<std::unique_ptr<net::Listener>> resp_listeners_;
@@ -360,18 +360,17 @@ RespServer::Doors NodeImpl::resp_doors() {
     return admission ? std::optional(resp_access(std::move(*admission))) : std::nullopt;
   };
   return {
-      .by_token = [this, access_of](
-                      std::string_view token,
-                      std::string_view peer) { return access_of(gate_.enter(std::as_bytes(std::span(token)), peer)); },
+      .by_token = [this, access_of](auto token, auto peer) { return access_of(gate_.enter(as_bytes(token), peer)); },
       .by_certificate =
           [this, access_of](const io::PeerCertificate& certificate) { return access_of(gate_.enter(certificate)); }};
 }
 
 Status NodeImpl::listen(std::string& why) {
-  resp_ = std::make_unique<RespServer>(*context_, options_.resp_ack, resp_doors(), [this](const Error& error) {
+  const auto gone = [this](const std::string& peer, const Error& error) {
     counters_.resp_connections.set(resp_->sessions());
-    ended("a RESP client", error);
-  });
+    ended(peer, "a RESP client", error);
+  };
+  resp_ = std::make_unique<RespServer>(*context_, options_.resp_ack, resp_doors(), gone);
   if (Status started = listen_on(resp_listeners_, &NodeImpl::adopt_resp, why); !started) return started;
   return listen_on(listeners_, &NodeImpl::adopt, why);
 }
@@ -502,17 +501,17 @@ Status NodeImpl::adopt_resp(std::unique_ptr<io::Stream> stream) {
 }
 
 // Of its session nothing is left.
-void NodeImpl::ended(const std::string& peer, const Error& why) {
+void NodeImpl::ended(const std::string& peer, const std::string& name, const Error& why) {
   const bool bad = why.code == Code::kInvalid || why.code == Code::kStale || why.code == Code::kCorrupt ||
                    why.code == Code::kTimeout || why.code == Code::kNoSpace;
-  if (bad) bad_peers_.warn(log_, loop_.now(), "closed the connection of " + peer + ": " + why.what);
+  if (bad) bad_peers_.warn(log_, loop_.now(), peer, name + ": " + why.what);
   if (context_->draining) check_drain();
 }
 
 void NodeImpl::on_closed(Session& session, const Error& why) {
   const auto gone = sessions_.extract(session.number());  // until the end: it owns `why`
   counters_.connections.set(sessions_.size());
-  ended(session.peer_name(), why);
+  ended(session.peer_host(), fmt::format("'{}'", session.peer_name()), why);
 }
 
 void NodeImpl::note_refusal() {

@@ -105,14 +105,15 @@ void RespCommands::run(RespSession& session, const std::vector<std::string_view>
   const bool expired =
       (identity && gate.expired(*identity)) || gate.expired(session.connection_->stream().peer_certificate());
   if (!entry->before_auth && expired) {
-    gate.refuse(session.peer_host_, "expired credential");
+    identity ? gate.refuse(session.peer_host_, *identity, "expired")
+             : gate.refuse(session.peer_host_, "expired certificate");
     session.quits_ = true;
     return session.answer_error("NOAUTH the credential has expired.");
   }
   const bool may =
       entry->right == Right::kNone || (entry->right == Right::kRead ? session.access_.reads : session.access_.writes);
   if (!may) {
-    session.context_.node.counters.forbidden.add();
+    gate.forbid(session.peer_host_, identity.get(), "a command without the right to it");
     if (session.access_.use != nullptr) session.access_.use->refused.add();
     return session.answer_error(
         fmt::format("NOPERM this user has no permissions to run the '{}' command", entry->name));
@@ -123,7 +124,9 @@ void RespCommands::run(RespSession& session, const std::vector<std::string_view>
   }
   for (std::size_t i = 0; i < words.size(); ++i) {
     const bool dropped = session.parser_.arguments()[i].taken == wire::RespParser::Taken::kDropped;
-    if (dropped && !is_value(words[0], i)) return session.answer_error("ERR an argument is longer than 65536 bytes");
+    if (!dropped || is_value(words[0], i)) continue;
+    const bool stranger = session.keyspace_ == nullptr;
+    return session.answer_error(stranger ? "ERR too long" : "ERR an argument is longer than 65536 bytes");
   }
   if (entry->right != Right::kNone) {
     // Of a value that was not taken it is known why.

@@ -9,7 +9,7 @@
 
 namespace kvd::node {
 
-RespServer::RespServer(NodeContext& context, AckLevel ack, Doors doors, std::function<void(const Error&)> on_closed)
+RespServer::RespServer(NodeContext& context, AckLevel ack, Doors doors, OnClosed on_closed)
     : context_(context),
       on_closed_(std::move(on_closed)),
       shared_{context,
@@ -27,7 +27,7 @@ Status RespServer::adopt(std::unique_ptr<io::Stream> stream) {
         RespServer& server = *this;
         {
           const auto gone = server.sessions_.extract(session_ended.number());  // it owns `why`, and this function
-          server.on_closed_(why);
+          server.on_closed_(session_ended.peer_host(), why);
         }
         server.drop_unused();
       });

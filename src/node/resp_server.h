@@ -15,10 +15,11 @@ namespace kvd::node {
 class RespServer {
  public:
   using Doors = RespDoors;
+  using OnClosed = std::function<void(const std::string& peer_host, const Error& why)>;
 
   // `ack` as in NodeOptions, `doors` as in RespContext. `on_closed` comes from the loop when a session has ended and
-  // is gone: with why, for the log.
-  RespServer(NodeContext& context, AckLevel ack, Doors doors, std::function<void(const Error&)> on_closed);
+  // is gone: with its host and why, for the log.
+  RespServer(NodeContext& context, AckLevel ack, Doors doors, OnClosed on_closed);
 
   // Serves the client at the other end. kNoSpace: the store has too many namespaces open; kBusy: too many strangers.
   Status adopt(std::unique_ptr<io::Stream> stream);
@@ -40,7 +41,7 @@ class RespServer {
   [[nodiscard]] std::string info(bool all) const;
 
   NodeContext& context_;
-  std::function<void(const Error&)> on_closed_;
+  OnClosed on_closed_;
   RespContext shared_;
   std::uint64_t next_part_ = 0;  // of all keyspaces
   // By tenant, those that somebody uses. One whose last client became another tenant's stays until a session ends.

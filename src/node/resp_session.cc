@@ -15,6 +15,10 @@ using wire::RespParser;
 
 constexpr std::size_t kReadAheadBytes = std::size_t{16} << 10;
 constexpr std::size_t kArgumentBytesMax = std::size_t{64} << 10;
+// The same of somebody who has not shown who he is, and how many of them are kept: HELLO 3 AUTH user token SETNAME
+// name.
+constexpr std::size_t kStrangersArgumentBytesMax = std::size_t{1} << 10;
+constexpr std::size_t kStrangersArgumentsMax = 8;
 constexpr std::size_t kWindow = 16;  // keys of one MGET that are looked for at a time
 constexpr std::string_view kEndOfLine = "\r\n";
 
@@ -206,7 +210,8 @@ void RespSession::on_argument() {
   const std::size_t i = parser_.arguments().size() - 1;
   const bool is_value = i >= 2 && RespCommands::is_value(parser_.text(0), i);
   if (is_value) return begin_value(i);
-  if (parser_.body_left() > kArgumentBytesMax) parser_.drop();
+  if (keyspace_ == nullptr && i >= kStrangersArgumentsMax) return parser_.drop();
+  if (parser_.body_left() > (keyspace_ == nullptr ? kStrangersArgumentBytesMax : kArgumentBytesMax)) parser_.drop();
 }
 
 void RespSession::begin_value(std::size_t i) {

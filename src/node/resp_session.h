@@ -72,6 +72,7 @@ class RespSession final : private net::ByteHandler {
   // Has done nothing yet that somebody does who may: his place may go to another.
   [[nodiscard]] bool is_newcomer() const noexcept { return !greeted_; }
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+  [[nodiscard]] const std::string& peer_host() const noexcept { return peer_host_; }
   // Nothing is under way and nothing waits to be sent.
   [[nodiscard]] bool idle() const noexcept {
     return replies_.empty() && !late_ && !writing_ && puts_.empty() && connection_->queued_bytes() == 0;

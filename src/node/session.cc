@@ -137,14 +137,14 @@ Status Session::on_request(const wire::Header& header, Bytes meta) {
   }
   if (identity_ == nullptr) return dispatch(header, meta);
   if (context_.gate.expired(*identity_)) {
-    context_.gate.refuse(peer_host_, "expired credential");
+    context_.gate.refuse(peer_host_, *identity_, "expired");
     return fail(Code::kUnavailable, "the client's credential has expired");
   }
   if (may(header.opcode)) {
     if (is_new_request(header.opcode)) tenant_->accepted.add();
     return dispatch(header, meta);
   }
-  context_.counters.forbidden.add();
+  context_.gate.forbid(peer_host_, identity_.get(), "a request without the right to it");
   tenant_->refused.add();
   if (wire::reply_of(header.opcode) == header.opcode) return {};  // CHECK has no answer
   return refuse(header, {Code::kInvalid, 0, "the credential does not allow this"});
@@ -212,7 +212,7 @@ Status Session::on_open(const wire::Header& header, Bytes meta) {
   if (!open) return undecodable(header, open.error());
   // Not put right here: the client seeds checksums with keys that its tenant is part of.
   if (identity_ != nullptr && open->ns.tenant != identity_->tenant) {
-    context_.counters.forbidden.add();
+    context_.gate.forbid(peer_host_, identity_.get(), "a namespace of another tenant");
     return refuse(header, {Code::kInvalid, 0, "the credential is of another tenant"});
   }
   if (open->ns.fingerprint.starts_with(RespKeyspace::kReserved)) {

@@ -64,6 +64,7 @@ class Session final : private net::MessageHandler {
   // Ends the connection; on_closed follows.
   void close(const Error& why) { connection_->close(why); }
   [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
+  [[nodiscard]] const std::string& peer_host() const noexcept { return peer_host_; }
   // Other credentials or certificates count from now on: ends the connection when its client's are not among them.
   void renew_identity();
 
@@ -118,7 +119,8 @@ class Session final : private net::MessageHandler {
     std::shared_ptr<PutOp> op;  // also held by acknowledgements that the store owes
     KeyShare keys;
     std::unique_ptr<io::Timer> deadline;
-    bool idle_limited = false;  // the timer is the limit between two messages
+    Time until{};               // nobody holds parts of the pool for longer
+    bool idle_limited = false;  // the timer is the limit between two messages, up to then
     Time arrived{};
   };
   // A REMOVE on its way. Its records go a slice at a time (net::SliceLine).

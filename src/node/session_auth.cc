@@ -100,13 +100,13 @@ void Session::renew_identity() {
   if (identity_ == nullptr) return;  // has not shown anything yet
   std::optional<Gate::Admission> admission = context_.gate.renew(*identity_, connection_->stream().peer_certificate());
   if (!admission) {
-    context_.gate.refuse(peer_host_, "its credential was revoked");
+    context_.gate.refuse(peer_host_, *identity_, "revoked");
     return close({Code::kUnavailable, 0, "the client's credential was revoked"});
   }
   identity_ = std::move(admission->identity);
   tenant_ = std::move(admission->tenant);
   if (!shares_memory_ || may_see_pool()) return;
-  context_.gate.refuse(peer_host_, "its credential does not allow the pool any more");
+  context_.gate.refuse(peer_host_, *identity_, "does not allow the pool any more");
   close({Code::kUnavailable, 0, "the client's credential does not allow the pool's memory any more"});
 }
 

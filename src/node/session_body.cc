@@ -255,11 +255,12 @@ Status Session::on_put(const wire::Header& header, Bytes meta) {
                                                                        {Code::kTimeout, 0, "the PUT took too long"});
                                                                connection_->flush();
                                                              }),
+                     .until = deadline_of(header, arrived, context_.limits.op_limit),
                      .idle_limited = header.deadline_ms == 0,
                      .arrived = arrived};
   context_.counters.requests_put.add();
   context_.counters.ops.add(1);
-  if (header.deadline_ms != 0) running.deadline->arm(deadline_of(header, arrived, context_.limits.op_limit));
+  if (!running.idle_limited) running.deadline->arm(running.until);
   touch_put(running);
   const std::shared_ptr<PutOp> op = running.op;  // outlives its own end
   puts_.emplace(id, std::move(running));
@@ -270,7 +271,8 @@ Status Session::on_put(const wire::Header& header, Bytes meta) {
 
 // A PUT without a deadline must go on coming.
 void Session::touch_put(RunningPut& put) {
-  if (put.idle_limited) put.deadline->arm_in(context_.limits.put_idle_limit);
+  if (put.idle_limited)
+    put.deadline->arm(std::min(put.until, after(context_.loop.now(), context_.limits.put_idle_limit)));
 }
 
 Status Session::on_put_data(const wire::Header& header, Bytes meta) {

@@ -438,7 +438,7 @@ TEST_F(SessionMemoryTest, ARevokedTokenEndsItWithinUse) {
   EXPECT_FALSE(finds(stays, 1));
   EXPECT_EQ(rig->stat("node", "requests_match"), lookups + 1);
   EXPECT_EQ(rig->stat("node", "put_arena_bytes"), 0U);
-  EXPECT_EQ(rig->log.count("its credential was revoked"), 1U);
+  EXPECT_EQ(rig->log.count("': revoked"), 1U);
 }
 
 TEST_F(SessionMemoryTest, AnExpiredTokenEndsItWithTheNextRequest) {

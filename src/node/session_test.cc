@@ -296,6 +296,14 @@ TEST(Session, TheOldestSilentConnectionMakesRoom) {
   EXPECT_EQ(rig.connect()->call(wire::frame({.request_id = 1}, wire::Ping{})).header.status, Code::kOk);
 }
 
+TEST(Session, WhoBreaksTheProtocolIsToldOfByHostAndName) {
+  Rig rig;
+  auto client = rig.connect();
+  client->send(wire::frame({}, wire::Hello{.name = "somebody else"}));
+  EXPECT_TRUE(client->ended());
+  EXPECT_TRUE(rig.until([&] { return rig.log.count("closed the connection of this host: 'test': ") == 1; }));
+}
+
 // Deadlines of weeks, and none, end by the node's own limit.
 TEST(Session, NoRequestHoldsThePoolForEver) {
   NodeOptions options = test_options();
@@ -308,6 +316,8 @@ TEST(Session, NoRequestHoldsThePoolForEver) {
   const std::uint32_t ns = client->open(records.ns());
   client->send(records.put(client->new_id(), ns, 100, 1, AckLevel::kPooled, 4'000'000'000U));
   EXPECT_EQ(client->next().header.status, Code::kTimeout);
+  client->send(records.put(client->new_id(), ns, 101, 1, AckLevel::kPooled, 0));
+  EXPECT_EQ(client->next().header.status, Code::kTimeout) << "however little it waits between two messages";
   client->send(Records::get(client->new_id(), ns, 0, 2));  // 2 MiB: two seconds
   Received last = client->next();
   while (!last.header.last()) last = client->next();

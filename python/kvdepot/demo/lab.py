@@ -26,7 +26,8 @@ ENGINE_BYTES = 7 << 29
 ANSWER_TOKENS = 12
 SWEEPER = "C"
 # Deadline of the sweeper's loads over the time that computing takes. A shaped load of one block takes longer than that
-# where the engine computes the first 128 tokens faster than those at the end of the document, which set the shape.
+# where the engine computes the first 128 tokens faster than those at the end of the document, which set the shape. Its
+# loads behind a kill have that time as well (docs/demo.md).
 PATIENCE = 4.0
 CONNECT_DEADLINE_S = 30.0   # clients try again once a second; the machine may be busy
 CONNECT_POLL_S = 0.2
