@@ -282,6 +282,10 @@ TEST_F(NodeAuth, RightsAreCheckedForEachRequest) {
   EXPECT_EQ(m.header.status, Code::kInvalid);
   EXPECT_EQ(wire::error_text(m.meta), "the credential does not allow this");
   EXPECT_EQ(rig->log.count("refused this host: credential 'n4': a request without the right to it"), 1U);
+  const auto guesses = stranger();
+  guesses->next();
+  expect_refused(*guesses, show(*guesses, token_number(9)));
+  EXPECT_EQ(rig->log.count("refused this host: unknown or revoked token"), 1U) << "not hidden by the line before";
   const auto reader = enter(3);
   const std::uint32_t same = reader->open(of("a"));
   EXPECT_EQ(missing(*reader, same, 1, 1), 0U);

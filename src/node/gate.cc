@@ -44,22 +44,22 @@ Result<Gate::Admission> Gate::enter(const io::PeerCertificate& certificate) {
 
 void Gate::refuse(std::string_view peer, std::string_view why) {
   counters_.unauthorized.add();
-  tell(peer, nullptr, why);
+  tell(audit_, peer, nullptr, why);
 }
 
 void Gate::refuse(std::string_view peer, const auth::Identity& who, std::string_view why) {
   counters_.unauthorized.add();
-  tell(peer, &who, why);
+  tell(audit_, peer, &who, why);
 }
 
 void Gate::forbid(std::string_view peer, const auth::Identity* who, std::string_view what) {
   counters_.forbidden.add();
-  tell(peer, who, what);
+  tell(forbidden_, peer, who, what);
 }
 
-void Gate::tell(std::string_view peer, const auth::Identity* who, std::string_view why) {
+void Gate::tell(auth::Audit& audit, std::string_view peer, const auth::Identity* who, std::string_view why) {
   const std::string told = who == nullptr ? std::string(why) : fmt::format("credential '{}': {}", who->credential, why);
-  audit_.warn(log_, loop_.now(), peer, told);
+  audit.warn(log_, loop_.now(), peer, told);
 }
 
 Result<TenantSlot> Gate::take_connection(const SharedTenant& tenant) {

@@ -65,7 +65,7 @@ class Gate {
 
  private:
   Admission admission_of(auth::SharedIdentity identity);
-  void tell(std::string_view peer, const auth::Identity* who, std::string_view why);
+  void tell(auth::Audit& audit, std::string_view peer, const auth::Identity* who, std::string_view why);
 
   io::Loop& loop_;
   Log& log_;
@@ -73,6 +73,8 @@ class Gate {
   std::function<auth::WallSeconds()> wall_clock_;
   std::shared_ptr<const auth::Authority> authority_;  // with whoever made it
   auth::Audit audit_;
+  // Lines of its own: an engine without a right must not hide who guesses tokens on its host.
+  auth::Audit forbidden_;
   Strangers strangers_;
   Tenants tenants_;
 };
