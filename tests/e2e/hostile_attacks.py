@@ -1,12 +1,13 @@
 """What hostile clients do to a depot: one function an attack, each for as long as it is told.
 
-    python -m tests.e2e.hostile_attacks NAME SECONDS SEED ADDRESS HTTP RESP-PORT
+    python -m tests.e2e.hostile_attacks NAME SECONDS SEED ADDRESS HTTP RESP-PORT TOKEN
 
 runs one in a process of its own and prints what came of it as JSON; tests/e2e/hostile_test.py runs all of them. An
 attack keeps what it holds until its time is over, so that the depot is looked at under load, and then goes away without
 a word.
 """
 
+import base64
 import collections
 import hashlib
 import itertools
@@ -27,15 +28,17 @@ KEYS = b"".join(key_of(number) for number in range(RECORDS))
 MANY_KEYS = (KEYS * (4096 // RECORDS))[:4096 * KEY_BYTES]
 CROWD_ASKS = b"".join(wire.get(KEYS[:KEY_BYTES], KEY_BYTES, 9 + n) for n in range(8))
 BAD_CRC = 0xDEADBEEF
+INVALID = 1     # a status
 
 
 class Attack:
     """Where the depot is, how long to go on, and what is held meanwhile."""
 
-    def __init__(self, seconds, seed, address, http, resp_port):
+    def __init__(self, seconds, seed, address, http, resp_port, token):
         self.address, self.http, self.resp = address, http, ("127.0.0.1", resp_port)
         self.end = time.monotonic() + seconds
         self.random = random.Random(seed)
+        self.token = token  # of tenant "other", where the depot has credentials
         self.held = []
         self.then = None    # done over and over until the process is killed
 
@@ -348,6 +351,65 @@ ATTACKS = {attack.__name__: attack for attack in (
     leases, unfinished_puts, views, arenas, flood, http)} | hostile_resp.ATTACKS
 
 
+# On a depot with credentials, of which the attacker has a token of another tenant than the neighbour's.
+
+def known(attack, token):
+    """A connection that has shown this token, and the status of what the depot said."""
+    raw = attack.connect(greet=False)
+    raw.send(wire.hello(wire.TOKEN))
+    raw.message()
+    raw.send(wire.frame(wire.AUTH, wire.string(token)))
+    return raw, raw.message()[1]
+
+
+def guess(attack):
+    return b"kvd_" + base64.urlsafe_b64encode(attack.random.randbytes(32)).rstrip(b"=")
+
+
+def guesses(attack):
+    """Tokens of the right form that nobody has, as many at a time as the depot lets strangers in; RESP's, too."""
+    refused = 0
+    while attack.goes_on or not refused:
+        peers = [attack.connect(greet=False) for _ in range(40)]
+        for raw in peers:
+            raw.send(wire.hello(wire.TOKEN))
+            raw.message()
+            raw.send(wire.frame(wire.AUTH, wire.string(guess(attack))))
+        with socket.create_connection(attack.resp, 10) as resp:
+            resp.sendall(b"*2\r\n$4\r\nAUTH\r\n$47\r\n" + guess(attack) + b"\r\n")
+            assert resp.recv(100).startswith(b"-"), "a guess was let in"
+        for raw in peers:
+            assert raw.message()[1] == INVALID, "a guess was not refused"
+            assert raw.ended(), "a connection has one guess"
+            raw.close()
+            refused += 1
+        attack.held.clear()
+    return {"refused": refused}
+
+
+def others_keys(attack):
+    """Asks for the neighbour's keys, and for its namespace, as another tenant: all misses, and `invalid`."""
+    raw, status = known(attack, attack.token)
+    assert status == 0, "the attacker's own token is not good"
+    raw.send(wire.open_namespace(FINGERPRINT, GROUP))
+    assert raw.message()[1] == INVALID, "a namespace of another tenant was opened"
+    raw.send(wire.open_namespace(FINGERPRINT, GROUP, b"other"))
+    raw.message()
+    asked = 0
+    while attack.goes_on or not asked:
+        raw.send(wire.match(KEYS, KEY_BYTES, 5) + wire.get(KEYS, KEY_BYTES, 6))
+        for _ in range(2):
+            fields, meta, payload = raw.whole()
+            if fields[2] == wire.MATCH_REPLY:
+                assert struct.unpack_from("<I", meta)[0] == 0, "keys of another tenant were found"
+            else:
+                assert not payload, "bytes of another tenant"
+        asked += 1
+    return {"asked": asked}
+
+
+KNOWN_ATTACKS = {attack.__name__: attack for attack in (guesses, others_keys)}
+
 # Clients of the depot's memory, to be killed at one step of its protocol: each says that it is there, then goes on.
 
 def shm_attached(attack):
@@ -406,17 +468,17 @@ STEPS = {step.__name__: step for step in (shm_attached, shm_asked, shm_lent, shm
 
 
 def main():
-    name, seconds, seed, address, http_address, resp_port = sys.argv[1:]
+    name, seconds, seed, address, http_address, resp_port, token = sys.argv[1:]
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(files_max, 8192), files_max))
-    attack = Attack(float(seconds), int(seed), address, http_address, int(resp_port))
+    attack = Attack(float(seconds), int(seed), address, http_address, int(resp_port), token.encode())
     if name in STEPS:
         STEPS[name](attack)
         print("{}", flush=True)
         while attack.then:
             attack.then()
     else:
-        print(json.dumps(ATTACKS[name](attack)), flush=True)
+        print(json.dumps((ATTACKS | KNOWN_ATTACKS)[name](attack)), flush=True)
     sys.stdin.read()    # what is held stays held until the depot has been looked at
     attack.close()
 

@@ -1,6 +1,6 @@
 """A well-behaved client in a process of its own: looks up and gets 1 MiB at a steady pace, verifies every byte.
 
-    python -m tests.e2e.hostile_neighbour tcp://127.0.0.1:7070
+    python -m tests.e2e.hostile_neighbour tcp://127.0.0.1:7070 [TOKEN-FILE]
 
 Reads commands from its input, a line each, and answers each with one of JSON: `begin`, then `end`, for what happened
 between the two. Ends with its input.
@@ -37,10 +37,11 @@ def quantile(values, q):
 
 
 class Neighbour:
-    def __init__(self, address):
+    def __init__(self, address, token_file=""):
         self.buffer = bytearray(LAYERS * SLAB_BYTES)
         self.contents = [content_of(number) for number in range(RECORDS)]
-        self.client = kvdepot.Client(address, require_connection=True, connect_timeout_ms=10_000, shared_memory=False)
+        self.client = kvdepot.Client(address, require_connection=True, connect_timeout_ms=10_000, shared_memory=False,
+                                     token_file=token_file)
         self.region = self.client.register(self.buffer)
         self.ns = self.client.open_namespace("default", FINGERPRINT, [GROUP])
         self.layers = [layer * SLAB_BYTES for layer in range(LAYERS)]
@@ -90,7 +91,7 @@ class Neighbour:
 
 
 def main():
-    neighbour = Neighbour(sys.argv[1])
+    neighbour = Neighbour(*sys.argv[1:])
     commands = queue.SimpleQueue()
 
     def listen():

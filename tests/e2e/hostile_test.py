@@ -12,14 +12,16 @@ what two busy processes more cost on this machine, and no depot can do better th
 
 import argparse
 import json
+import pathlib
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 from bench.service import free_port
 from tests.e2e.depot_process import DepotProcess
-from tests.e2e.hostile_attacks import ATTACKS, STEPS
+from tests.e2e.hostile_attacks import ATTACKS, KNOWN_ATTACKS, STEPS
 
 SEED = 14
 SECONDS = 1.0
@@ -79,31 +81,44 @@ class Program:
 
 
 class Target:
-    """A depot with a paced neighbour on it."""
+    """A depot with a paced neighbour on it. With credentials the neighbour and attackers have a token each."""
 
-    def __init__(self):
+    def __init__(self, credentials=False):
         self.resp_port = free_port()
+        self.folder = tempfile.TemporaryDirectory(prefix="kvd-hostile-")
+        folder = pathlib.Path(self.folder.name)
+        known = []
+        self.token = "-"
+        if credentials:
+            (folder / "credentials").write_text("".join(
+                subprocess.run(["kvdepot", "token", "--tenant", tenant, "--out", folder / tenant], capture_output=True,
+                               text=True, check=True).stdout for tenant in ("default", "other")))
+            known = ["--credentials", str(folder / "credentials")]
+            self.token = (folder / "other").read_text().strip()
         self.depot = DepotProcess(pool="256MiB", flash="512MiB", extra=[
             "--segment", "16MiB", "--log-level", "warn", "--resp", f"tcp://127.0.0.1:{self.resp_port}",
-            "--connections-max", "400"])
+            "--connections-max", "400", *known])
         self.depot.start()
-        self.neighbour = Program("hostile_neighbour", self.depot.address)
+        self.neighbour = Program("hostile_neighbour", self.depot.address,
+                                 *([folder / "default"] if credentials else []))
         self.neighbour.answer()
 
     def attacker(self, name, seconds):
-        return Program("hostile_attacks", name, seconds, SEED, self.depot.address, self.depot.http, self.resp_port)
+        return Program("hostile_attacks", name, seconds, SEED, self.depot.address, self.depot.http, self.resp_port,
+                       self.token)
 
     def close(self):
         self.neighbour.kill()
         self.depot.__exit__()
+        self.folder.cleanup()
 
 
 class Stage(Target):
     """The attacks that a depot is put through, and what its neighbour sees of each."""
 
-    def __init__(self, elsewhere=False):
-        super().__init__()
-        self.other = Target() if elsewhere else None
+    def __init__(self, elsewhere=False, credentials=False):
+        super().__init__(credentials)
+        self.other = Target(credentials) if elsewhere else None
         if self.other is not None:
             self.other.neighbour.kill()     # its records stay
         self.rows = []
@@ -188,10 +203,18 @@ class Hostile(unittest.TestCase):
         cls.addClassCleanup(cls.stage.close)
 
     def test_every_attack_is_refused_or_bounded(self):
-        self.stage.run(None, SECONDS)
-        for name in ATTACKS:
+        self.expect_bounded(self.stage, ATTACKS)
+
+    def test_who_has_no_token_or_anothers_gets_nothing(self):
+        stage = Stage(credentials=True)
+        self.addCleanup(stage.close)
+        self.expect_bounded(stage, KNOWN_ATTACKS)
+
+    def expect_bounded(self, stage, attacks):
+        stage.run(None, SECONDS)
+        for name in attacks:
             with self.subTest(attack=name):
-                row = self.stage.run(name, SECONDS)
+                row = stage.run(name, SECONDS)
                 self.assertEqual((row["errors"], row["wrong"]), (0, 0), row)
                 self.assertGreater(row["gets"], 0)
                 self.assertEqual(row["left"], {})
@@ -199,9 +222,9 @@ class Hostile(unittest.TestCase):
                 self.assertLess(row["after"], MEMORY_AFTER_MAX)
                 self.assertLess(max(row["lookups_p99_ms"], row["gets_p99_ms"]), P99_MS_MAX)
                 self.assertEqual(row["status"], 0)
-                self.assertIsNone(self.stage.depot.status, "the depot has ended")
-        print("\n" + self.stage.table(), flush=True)
-        self.assertLess(len(self.stage.depot.output.splitlines()), 60, "attackers fill the log")
+                self.assertIsNone(stage.depot.status, "the depot has ended")
+        print("\n" + stage.table(), flush=True)
+        self.assertLess(len(stage.depot.output.splitlines()), 60, "attackers fill the log")
 
     def test_a_client_of_the_memory_that_is_killed_leaves_nothing(self):
         for name in STEPS:
@@ -219,14 +242,20 @@ class Hostile(unittest.TestCase):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=5.0, help="of each attack")
-    parser.add_argument("--only", nargs="*", choices=ATTACKS, default=list(ATTACKS))
+    parser.add_argument("--only", nargs="*", choices=ATTACKS | KNOWN_ATTACKS, default=[*ATTACKS, *KNOWN_ATTACKS])
     parser.add_argument("--elsewhere", action=argparse.BooleanOptionalAction, default=True,
                         help="run each attack on another depot, too")
     options = parser.parse_args()
-    stage = Stage(options.elsewhere)
+    for credentials, attacks in ((False, ATTACKS), (True, KNOWN_ATTACKS)):
+        chosen = [name for name in options.only if name in attacks]
+        if chosen:
+            run(Stage(options.elsewhere, credentials), chosen, options)
+
+
+def run(stage, attacks, options):
     try:
         time.sleep(POOL_SECONDS)
-        for name in (None, *options.only):
+        for name in (None, *attacks):
             stage.run(name, options.seconds)
             if name is not None and options.elsewhere:
                 stage.run_elsewhere(name, options.seconds)
