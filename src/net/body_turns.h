@@ -1,11 +1,12 @@
 // BodyTurns: whose bodies move now, of all connections of one loop, so that what is small waits for none of them for
 // long. Owned by the node, which outlives its connections; belongs to its loop.
 //
-// A body moves in slices. Connections that have more than 64 KiB of bodies to send or to receive stand in one line, and
-// once in a turn of the loop, behind everything that has come and its small answers, those in front get a slice each
-// until the turn's time or bytes are used up; then the loop looks for what has come. Who has more goes to the end of
-// the line. Each slice is 128 KiB at most, a turn 50 us or 256 KiB of them and the end
-// of the last slice: what comes meanwhile waits for that.
+// A body moves in slices. Connections that have more than 64 KiB of bodies to send or to receive stand in line, those
+// of each share (a tenant's) in one of its own, and once in a turn of the loop, behind everything that has come and its
+// small answers, shares get a slice by turns until the turn's time or bytes are used up; then the loop looks for what
+// has come. So a tenant has no more of them for having more connections. Who has more goes to the end of its share's
+// line, and a share that was served behind the others. Each slice is 128 KiB at most, a turn 50 us or 256 KiB of them
+// and the end of the last slice: what comes meanwhile waits for that.
 //
 // Whose peer has still to take kUntakenBytes of what it was sent stands behind all others: it has what to read, and
 // many who do not read at all would otherwise move a socket's buffer each, megabytes, before those who do. One of
@@ -20,6 +21,7 @@
 #include <cstdint>
 #include <limits>
 #include <list>
+#include <map>
 
 #include "io/loop.h"
 
@@ -36,10 +38,24 @@ class BodyTurns {
   static constexpr Duration kQuiet = std::chrono::seconds(1);
   static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
+  class User;
+
+ private:
+  struct Line {
+    std::list<User*> users;
+    std::list<Line*>::iterator place{};  // in order_, of a share's that is not empty
+    const void* share = nullptr;
+  };
+
+ public:
   // A connection. Leaves the line when it closes.
   class User {
    public:
     virtual ~User() = default;
+
+   protected:
+    // Whose connection it is, from the next time on that it stands in line: equal ones share their turns.
+    void set_share(const void* share) noexcept { share_ = share; }
 
    private:
     friend class BodyTurns;
@@ -48,7 +64,8 @@ class BodyTurns {
     // Bytes that its peer was sent and has not taken, as near as that is known; 0 when it waits to receive, as its peer
     // may read when that has been taken.
     [[nodiscard]] virtual std::size_t untaken_bytes() const = 0;
-    std::list<User*>* line_ = nullptr;  // where it stands
+    const void* share_ = nullptr;
+    Line* line_ = nullptr;  // where it stands
     std::list<User*>::iterator place_;
     Time moves_until_ = Time::min();  // a second behind the last time that it had a body to move
   };
@@ -70,19 +87,21 @@ class BodyTurns {
 
  private:
   void enter(User& user);
-  void move(User& user, std::list<User*>& to) noexcept;
+  [[nodiscard]] Line& line_of(const void* share);
+  void drop_if_empty(Line& line) noexcept;
   [[nodiscard]] User* next();
   void look_behind();
   void serve();
 
   io::Loop& loop_;
   io::Timer timer_;
-  std::list<User*> line_;
-  std::list<User*> behind_;                           // whose peers have much to take
-  std::list<User*>::iterator asked_ = behind_.end();  // the next of these that is asked again
-  int turns_behind_ = 0;                              // in which one of these waited, since one was served
-  const User* last_ = nullptr;                        // who was active last; maybe gone
-  Time alone_from_ = Time::min();                     // unless another one becomes active
+  std::map<const void*, Line> lines_;                       // of each share that has somebody in it
+  std::list<Line*> order_;                                  // the same, the next one first
+  Line behind_;                                             // whose peers have much to take, of all shares
+  std::list<User*>::iterator asked_ = behind_.users.end();  // the next of these that is asked again
+  int turns_behind_ = 0;                                    // in which one of these waited, since one was served
+  const User* last_ = nullptr;                              // who was active last; maybe gone
+  Time alone_from_ = Time::min();                           // unless another one becomes active
   const User* serving_ = nullptr;
   std::size_t slice_left_ = 0;  // of who is served
   std::size_t turn_left_ = 0;

@@ -1,7 +1,9 @@
 #include "net/body_turns.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -328,6 +330,28 @@ TEST_F(BodyTurnsTest, ConnectionsThatFrameThemselvesStandInTheSameLine) {
   connection.send({.head = {}, .body = {Bytes(body)}, .on_done = {}});
   connection.close({Code::kCancelled, 0, "a test"});
   loop_.settle();
+}
+
+TEST_F(BodyTurnsTest, SharesGetTheSameHoweverManyConnectionsTheyHave) {
+  const int one = 1, other = 2;
+  std::vector<End> ends;
+  for (char who = 'a'; who < 'i'; ++who) {
+    ends.push_back(open(who));
+    ends.back().peer->connection->set_share(who < 'g' ? &one : &other);
+    ends.back().stream->feed(turn_ping());
+  }
+  loop_.settle();
+  record_.moves.clear();
+  for (const End& end : ends) end.peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+  for (int turns = 0; turns < 24; ++turns) turn();
+  std::array<std::size_t, 2> all{};
+  for (char who = 'a'; who < 'i'; ++who) all[who < 'g' ? 0 : 1] += moved(who);
+  EXPECT_GE(all[1], 23 * kTurnSlice);
+  EXPECT_LE(std::max(all[0], all[1]) - std::min(all[0], all[1]), 2 * (kTurnSlice + kTurnHead));
+  const auto [least, most] = std::minmax({moved('a'), moved('b'), moved('c'), moved('d'), moved('e'), moved('f')});
+  EXPECT_LE(most - least, kTurnSlice + kTurnHead) << "and within a share each gets the same";
+  loop_.settle();
+  for (char who = 'a'; who < 'i'; ++who) EXPECT_GT(moved(who), kTurnBody) << "who is left goes on";
 }
 
 }  // namespace

@@ -186,6 +186,7 @@ Status RespSession::enter(const RespAccess& access) {
   }
   keyspace_ = std::move(*keyspace);
   access_ = access;
+  connection_->set_share(access_.use.get());
   auth_timer_.disarm();
   stranger_.release();
   return {};

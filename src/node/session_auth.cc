@@ -72,6 +72,7 @@ Status Session::admit(Gate::Admission admission) {
   seat_ = std::move(*seat);
   identity_ = std::move(admission.identity);
   tenant_ = std::move(admission.tenant);
+  connection_->set_share(tenant_.get());
   stranger_.release();
   greeted_ = true;
   connection_->set_meta_bytes_max(wire::kMetaBytesMax);
@@ -105,6 +106,7 @@ void Session::renew_identity() {
   }
   identity_ = std::move(admission->identity);
   tenant_ = std::move(admission->tenant);
+  connection_->set_share(tenant_.get());
   if (!shares_memory_ || may_see_pool()) return;
   context_.gate.refuse(peer_host_, *identity_, "does not allow the pool any more");
   close({Code::kUnavailable, 0, "the client's credential does not allow the pool's memory any more"});
