@@ -367,7 +367,7 @@ def guess(attack):
 
 
 def guesses(attack):
-    """Tokens of the right form that nobody has, as many at a time as the depot lets strangers in; RESP's, too."""
+    """Tokens of the right form that nobody has, 40 at a time, which is below what strangers may have; RESP's, too."""
     refused = 0
     while attack.goes_on or not refused:
         peers = [attack.connect(greet=False) for _ in range(40)]
