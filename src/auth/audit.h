@@ -18,10 +18,9 @@ namespace kvd::auth {
 class Audit {
  public:
   // `what` begins each line and stays there, as a literal does.
-  explicit Audit(Duration period = std::chrono::seconds(10), std::size_t peers_max = 256,
-                 std::string_view what = "refused") noexcept
+  explicit Audit(std::string_view what = "refused", Duration period = std::chrono::seconds(10),
+                 std::size_t peers_max = 256) noexcept
       : what_(what), period_(period), peers_max_(peers_max) {}
-  explicit Audit(std::string_view what) noexcept : Audit(std::chrono::seconds(10), 256, what) {}
 
   // The line for this attempt; nullopt: it is counted for the peer's next one.
   std::optional<std::string> line(std::string_view peer, std::string_view why, Time now);

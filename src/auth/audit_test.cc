@@ -8,7 +8,7 @@ namespace {
 using std::chrono::seconds;
 
 TEST(Audit, TellsOncePerPeerAndPeriodAndCountsTheRest) {
-  Audit audit(seconds(10));
+  Audit audit("refused", seconds(10));
   const Time start{};
   EXPECT_EQ(audit.line("10.0.0.1", "unknown token", start), "refused 10.0.0.1: unknown token");
   EXPECT_EQ(audit.line("10.0.0.1", "unknown token", start + seconds(9)), std::nullopt);
@@ -25,7 +25,7 @@ TEST(Audit, LinesBeginWithWhatItIsAbout) {
 }
 
 TEST(Audit, PeersBeyondTheBoundShareALine) {
-  Audit audit(seconds(10), 2);
+  Audit audit("refused", seconds(10), 2);
   const Time start{};
   EXPECT_TRUE(audit.line("a", "x", start));
   EXPECT_TRUE(audit.line("b", "x", start));
