@@ -1,7 +1,6 @@
 #include "net/body_turns.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace kvd::net {
 
@@ -31,72 +30,52 @@ void BodyTurns::spend(const User& user, std::size_t bytes) noexcept {
 }
 
 void BodyTurns::enter(User& user) {
-  if (user.line_ != nullptr) return;
-  user.line_ = &line_of(user.share_);
-  user.place_ = user.line_->users.insert(user.line_->users.end(), &user);
+  if (user.place_.waits()) return;
+  line_.enter(user.place_);
   if (!timer_.armed()) timer_.arm(loop_.now());
 }
 
-BodyTurns::Line& BodyTurns::line_of(const void* share) {
-  const auto [at, is_new] = lines_.try_emplace(share);
-  Line& line = at->second;
-  if (is_new) {
-    line.share = share;
-    line.place = order_.insert(order_.end(), &line);
-  }
-  return line;
-}
-
-void BodyTurns::drop_if_empty(Line& line) noexcept {
-  if (&line == &behind_ || !line.users.empty()) return;
-  order_.erase(line.place);
-  lines_.erase(lines_.find(line.share));
-}
-
 void BodyTurns::leave(User& user) noexcept {
-  if (user.line_ == nullptr) return;
-  if (asked_ == user.place_) ++asked_;
-  Line& line = *std::exchange(user.line_, nullptr);
-  line.users.erase(user.place_);
-  drop_if_empty(line);
+  user.place_.leave();
+  user.asked_.leave();
 }
 
 void BodyTurns::look_behind() {
-  if (behind_.users.empty()) return;
-  if (asked_ == behind_.users.end()) asked_ = behind_.users.begin();
-  User& user = **asked_++;
-  if (user.untaken_bytes() >= kUntakenBytes) return;
-  user.line_ = &line_of(user.share_);
-  user.line_->users.splice(user.line_->users.end(), behind_.users, user.place_);
+  if (to_ask_.empty()) return;
+  User& user = to_ask_.front();
+  to_ask_.take(user.asked_);
+  if (user.untaken_bytes() >= kUntakenBytes) return to_ask_.enter(user.asked_);
+  user.place_.leave();
+  line_.enter(user.place_);
 }
 
 // Who is served next; null: nobody waits. Who is alone in line is not asked.
 BodyTurns::User* BodyTurns::next() {
-  if (turns_behind_ >= kBehindTurns && !behind_.users.empty()) return behind_.users.front();
-  while (!order_.empty()) {
-    Line& line = *order_.front();
-    User* const user = line.users.front();
-    const bool alone = behind_.users.empty() && order_.size() == 1 && line.users.size() == 1;
-    if (alone || user->untaken_bytes() < kUntakenBytes) return user;
-    user->line_ = &behind_;
-    behind_.users.splice(behind_.users.end(), line.users, user->place_);
-    drop_if_empty(line);
+  if (turns_behind_ >= kBehindTurns && !behind_.empty()) return &behind_.front();
+  while (!line_.empty()) {
+    User& user = line_.front();
+    const bool alone = behind_.empty() && line_.size() == 1;
+    if (alone || user.untaken_bytes() < kUntakenBytes) return &user;
+    user.place_.leave();
+    behind_.enter(user.place_);
+    to_ask_.enter(user.asked_);
   }
-  return behind_.users.empty() ? nullptr : behind_.users.front();
+  return behind_.empty() ? nullptr : &behind_.front();
 }
 
 void BodyTurns::serve() {
   turn_left_ = kTurnBytes;
   turn_end_ = after(loop_.now(), kTurnTime);
   look_behind();
-  turns_behind_ = behind_.users.empty() ? 0 : turns_behind_ + 1;
+  turns_behind_ = behind_.empty() ? 0 : turns_behind_ + 1;
   while (turn_left_ > 0) {
     User* const user = next();
     if (user == nullptr) break;
-    if (user->line_ == &behind_) {
+    if (user->place_.waits_in(behind_)) {
       turns_behind_ = 0;
+      behind_.take(user->place_);
     } else {
-      order_.splice(order_.end(), order_, user->line_->place);
+      line_.take(user->place_);
     }
     leave(*user);
     serving_ = user;
@@ -105,7 +84,7 @@ void BodyTurns::serve() {
     serving_ = nullptr;
     if (loop_.now() >= turn_end_) break;
   }
-  if (!order_.empty() || !behind_.users.empty()) timer_.arm(loop_.now());
+  if (!line_.empty() || !behind_.empty()) timer_.arm(loop_.now());
 }
 
 }  // namespace kvd::net

@@ -8,10 +8,11 @@
 // line, and a share that was served behind the others. Each slice is 128 KiB at most, a turn 50 us or 256 KiB of them
 // and the end of the last slice: what comes meanwhile waits for that.
 //
-// Whose peer has still to take kUntakenBytes of what it was sent stands behind all others: it has what to read, and
-// many who do not read at all would otherwise move a socket's buffer each, megabytes, before those who do. One of
-// them is asked again in each turn of the loop, and one has a slice in kBehindTurns all the same: so that who reads
-// slowly goes on, and that the socket of who does not is full in the end, which is what limits on its time go by.
+// Whose peer has still to take kUntakenBytes of what it was sent stands behind all others, where shares have their
+// turns, too: it has what to read, and many who do not read at all would otherwise move a socket's buffer each,
+// megabytes, before those who do. One of them is asked again in each turn of the loop, and one has a slice in
+// kBehindTurns all the same: so that who reads slowly goes on, and that the socket of who does not is full in the end,
+// which is what limits on its time go by.
 //
 // Where for a second nobody has said anything but those who move bodies themselves, there is nobody who could wait:
 // there is no line, and they move as much in a turn as they like (connection.h, Turns).
@@ -20,10 +21,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <list>
-#include <map>
 
 #include "io/loop.h"
+#include "net/share_lines.h"
 
 namespace kvd::net {
 
@@ -38,24 +38,16 @@ class BodyTurns {
   static constexpr Duration kQuiet = std::chrono::seconds(1);
   static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
-  class User;
-
- private:
-  struct Line {
-    std::list<User*> users;
-    std::list<Line*>::iterator place{};  // in order_, of a share's that is not empty
-    const void* share = nullptr;
-  };
-
- public:
   // A connection. Leaves the line when it closes.
   class User {
    public:
     virtual ~User() = default;
 
    protected:
-    // Whose connection it is, from the next time on that it stands in line: equal ones share their turns.
-    void set_share(const void* share) noexcept { share_ = share; }
+    void set_share(const void* share) noexcept {
+      place_.set_share(share);
+      asked_.set_share(share);
+    }
 
    private:
     friend class BodyTurns;
@@ -64,10 +56,9 @@ class BodyTurns {
     // Bytes that its peer was sent and has not taken, as near as that is known; 0 when it waits to receive, as its peer
     // may read when that has been taken.
     [[nodiscard]] virtual std::size_t untaken_bytes() const = 0;
-    const void* share_ = nullptr;
-    Line* line_ = nullptr;  // where it stands
-    std::list<User*>::iterator place_;
-    Time moves_until_ = Time::min();  // a second behind the last time that it had a body to move
+    ShareLines<User>::Place place_{*this};
+    ShareLines<User>::Place asked_{*this};  // to be asked again; while it stands behind
+    Time moves_until_ = Time::min();        // a second behind the last time that it had a body to move
   };
 
   explicit BodyTurns(io::Loop& loop) : loop_(loop), timer_(loop, [this] { serve(); }) {}
@@ -87,21 +78,18 @@ class BodyTurns {
 
  private:
   void enter(User& user);
-  [[nodiscard]] Line& line_of(const void* share);
-  void drop_if_empty(Line& line) noexcept;
   [[nodiscard]] User* next();
   void look_behind();
   void serve();
 
   io::Loop& loop_;
   io::Timer timer_;
-  std::map<const void*, Line> lines_;                       // of each share that has somebody in it
-  std::list<Line*> order_;                                  // the same, the next one first
-  Line behind_;                                             // whose peers have much to take, of all shares
-  std::list<User*>::iterator asked_ = behind_.users.end();  // the next of these that is asked again
-  int turns_behind_ = 0;                                    // in which one of these waited, since one was served
-  const User* last_ = nullptr;                              // who was active last; maybe gone
-  Time alone_from_ = Time::min();                           // unless another one becomes active
+  ShareLines<User> line_;
+  ShareLines<User> behind_;        // whose peers have much to take
+  ShareLines<User> to_ask_;        // the same, the next one to be asked first
+  int turns_behind_ = 0;           // in which one of these waited, since one was served
+  const User* last_ = nullptr;     // who was active last; maybe gone
+  Time alone_from_ = Time::min();  // unless another one becomes active
   const User* serving_ = nullptr;
   std::size_t slice_left_ = 0;  // of who is served
   std::size_t turn_left_ = 0;

@@ -354,5 +354,49 @@ TEST_F(BodyTurnsTest, SharesGetTheSameHoweverManyConnectionsTheyHave) {
   for (char who = 'a'; who < 'i'; ++who) EXPECT_GT(moved(who), kTurnBody) << "who is left goes on";
 }
 
+class SharesBehindTest : public BodyTurnsTest {
+ protected:
+  // Six of one share, `x` of another; the hosts of all have much to take.
+  SharesBehindTest() {
+    for (const char who : {'a', 'b', 'c', 'd', 'e', 'f', 'x'}) {
+      ends_.push_back(open(who));
+      ends_.back().peer->connection->set_share(who == 'x' ? &other_ : &one_);
+      ends_.back().stream->feed(turn_ping());
+    }
+    loop_.settle();
+    record_.moves.clear();
+    for (const End& end : ends_) {
+      end.stream->waiting = BodyTurns::kUntakenBytes;
+      for (int i = 0; i < 4; ++i) end.peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+    }
+  }
+
+  const int one_ = 1, other_ = 2;
+  std::vector<End> ends_;
+};
+
+TEST_F(SharesBehindTest, SharesTakeTurnsThereToo) {
+  for (int turns = 0; turns < 20; ++turns) turn();
+  std::size_t one = 0;
+  for (char who = 'a'; who < 'g'; ++who) one += moved(who);
+  EXPECT_GE(moved('x'), 19 * kTurnSlice);
+  EXPECT_LE(std::max(one, moved('x')) - std::min(one, moved('x')), 2 * (kTurnSlice + kTurnHead));
+}
+
+TEST_F(SharesBehindTest, WhoReadsAgainIsFoundHoweverManyAnotherShareHas) {
+  End talker = open('t');
+  talker.peer->connection->set_share(&one_);
+  for (int i = 0; i < 8; ++i) talker.peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+  for (int turns = 0; turns < 8; ++turns) turn();
+  record_.moves.clear();
+  ends_.back().stream->waiting = 0;
+  for (int turns = 0; turns < 3; ++turns) turn();
+  EXPECT_GE(moved('x'), kTurnSlice) << "asked in every other turn";
+  ends_.front().stream->waiting = 0;
+  record_.moves.clear();
+  for (int turns = 0; turns < 40; ++turns) turn();
+  EXPECT_GE(moved('a'), 2 * kTurnSlice) << "and those of the other share one by one";
+}
+
 }  // namespace
 }  // namespace kvd::net

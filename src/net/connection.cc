@@ -53,6 +53,12 @@ void Connection::on_ready(std::uint32_t ready) {
   flush();
 }
 
+void Connection::set_share(const void* share) noexcept {
+  BodyTurns::User::set_share(share);
+  Movers::User::set_share(share);
+  ShaperUser::set_share(share);
+}
+
 void Connection::on_body_turn() {
   if (std::exchange(reads_wait_, false) && state_ == State::kOpen) read_some();
   flush();

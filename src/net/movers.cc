@@ -90,12 +90,13 @@ bool Movers::has_list(std::size_t others) const noexcept {
 
 std::span<iovec> Movers::ask(User& user) {
   KVD_CHECK(user.move_ == nullptr);
-  const bool first = line_.empty() || serving_ == &user || line_.front() == &user;
-  if (!first || !has_list(line_.size() - (user.waits_ ? 1 : 0))) {
+  const bool waits = user.place_.waits();
+  const bool first = line_.empty() || serving_ == &user || &line_.front() == &user;
+  if (!first || !has_list(line_.size() - (waits ? 1 : 0))) {
     enter(user);
     return {};
   }
-  leave(user);
+  if (waits) line_.take(user.place_);
   if (!line_.empty() && serving_ == nullptr) timer_.arm(loop_.now());  // it may leave the list to others
   return free_.back()->pieces;
 }
@@ -140,19 +141,17 @@ Movers::Moved Movers::give_back(User& user) {
 }
 
 void Movers::enter(User& user) {
-  if (std::exchange(user.waits_, true)) return;
-  user.place_ = line_.insert(line_.end(), &user);
+  if (user.place_.waits()) return;
+  line_.enter(user.place_);
   if (!free_.empty() && !timer_.armed()) timer_.arm(loop_.now());
 }
 
-void Movers::leave(User& user) noexcept {
-  if (std::exchange(user.waits_, false)) line_.erase(user.place_);
-}
+void Movers::leave(User& user) noexcept { user.place_.leave(); }
 
 void Movers::serve() {
   while (!line_.empty() && has_list(line_.size() - 1)) {
-    User& user = *line_.front();
-    leave(user);
+    User& user = line_.front();
+    line_.take(user.place_);
     serving_ = &user;
     user.on_mover();
     serving_ = nullptr;

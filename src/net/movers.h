@@ -12,8 +12,8 @@
 // same socket waits as long, as the kernel locks it.
 //
 // There are two lists for each thread, so that one waits for it while the loop is busy; the second is given only while
-// somebody is left for the loop's own thread to move. Who finds none stands in a line, and gets one when it is free,
-// first come, first served; who has more goes to the end. Nothing is allocated behind the start but the line's places.
+// somebody is left for the loop's own thread to move. Who finds none stands in line, and gets one when it is free:
+// shares (tenants) by turns, within one first come, first served; who has more goes to the end.
 #pragma once
 
 #include <sys/uio.h>
@@ -22,7 +22,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,6 +31,7 @@
 
 #include "base/result.h"
 #include "io/loop.h"
+#include "net/share_lines.h"
 
 namespace kvd::net {
 
@@ -60,6 +60,9 @@ class Movers {
    public:
     virtual ~User() = default;
 
+   protected:
+    void set_share(const void* share) noexcept { place_.set_share(share); }
+
    private:
     friend class Movers;
     Move* move_ = nullptr;
@@ -67,8 +70,7 @@ class Movers {
     virtual void on_mover() = 0;
     // No thread reads its pieces any more. Must not destroy the user.
     virtual void on_moved(const Moved& moved) = 0;
-    std::list<User*>::iterator place_;
-    bool waits_ = false;
+    ShareLines<User>::Place place_{*this};
   };
 
   // kIo when not one of `threads` can be had: fewer are slower, not wrong.
@@ -114,7 +116,7 @@ class Movers {
   io::Timer timer_;  // serves the line
   std::vector<std::unique_ptr<Move>> moves_;
   std::vector<Move*> free_;
-  std::list<User*> line_;
+  ShareLines<User> line_;
   const User* serving_ = nullptr;
   const User* last_ = nullptr;  // who had bodies last; maybe gone
   Time alone_from_ = Time::min();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -445,6 +446,7 @@ class Lister final : public Movers::User {
     --left;
     movers_.move(*this, name_, 1);
   }
+  using Movers::User::set_share;
   int left = 3;
   int moved = 0;
 
@@ -472,6 +474,62 @@ TEST_F(MoversTest, WhoHasMoreGoesToTheEndOfTheLine) {
   for (Lister& user : users) user.go_on();
   ASSERT_TRUE(until([&] { return std::ranges::all_of(users, [](const Lister& u) { return u.moved == 3; }); }));
   EXPECT_EQ(order, "abcdabcdabcd");
+}
+
+// Ten connections whose peers read; the last one is of another share.
+TEST_F(MoversTest, AConnectionsBodiesAreOfItsShare) {
+  constexpr std::size_t kConnections = 10;
+  constexpr std::uint64_t kEach = 12;
+  const int one = 1, other = 2;
+  std::mutex mutex;
+  std::map<int, std::size_t> moved;  // by socket
+  auto movers = Movers::start(*loop_, 1, [&](int socket, std::span<const iovec> pieces) {
+    auto sent = send_to_socket(socket, pieces);
+    const std::lock_guard lock(mutex);
+    moved[socket] += sent.value_or(0);
+    return sent;
+  });
+  movers_ = std::move(*movers);
+  BodyTurns turns(*loop_);
+  std::vector<End> ends;
+  for (std::size_t i = 0; i < kConnections; ++i) {
+    ends.push_back(open(true, {.turns = &turns}));
+    ends[i].near->connection->set_share(i + 1 < kConnections ? &one : &other);
+  }
+  const int last = ends.back().near->connection->stream().fd();
+  for (std::uint64_t id = 1; id <= kEach; ++id)
+    for (End& end : ends) send(end, id, std::size_t{1} << 20);
+  for (End& end : ends) end.near->connection->flush();
+  ASSERT_TRUE(until([&] { return ends.back().far->received.size() == kEach; }));
+  {
+    const std::lock_guard lock(mutex);
+    std::size_t all = 0;
+    for (const auto& [socket, bytes] : moved) all += bytes;
+    EXPECT_GE(4 * moved[last], all) << "half of it, nearly";
+  }
+  ends.clear();
+}
+
+TEST_F(MoversTest, SharesHaveListsByTurns) {
+  constexpr int kLists = 12;
+  const int one = 1, other = 2;
+  std::string order;
+  auto movers = Movers::start(*loop_, 1, [&order](int name, std::span<const iovec>) -> Result<std::size_t> {
+    order += static_cast<char>(name);
+    return 1;
+  });
+  movers_ = std::move(*movers);
+  std::deque<Lister> users;
+  for (const char name : {'a', 'b', 'c', 'x'}) {
+    Lister& user = users.emplace_back(*movers_, name);
+    user.set_share(name == 'x' ? &other : &one);
+    user.left = kLists;
+  }
+  for (Lister& user : users) user.go_on();
+  ASSERT_TRUE(until([&] { return std::ranges::all_of(users, [](const Lister& u) { return u.moved == kLists; }); }));
+  const std::string_view together(order.data(), order.rfind('x') + 1);
+  EXPECT_NEAR(static_cast<double>(together.size()), 2 * kLists, 3) << order;
+  EXPECT_EQ(order.find("xx"), std::string::npos) << order;
 }
 
 }  // namespace

@@ -49,10 +49,10 @@ void Shaper::refill() {
 }
 
 std::size_t Shaper::ask(ShaperUser& user) {
-  if (std::ranges::find(line_, &user) != line_.end()) return 0;
+  if (user.place_.waits()) return 0;
   refill();
   if (line_.empty() && !serving_ && tokens_ >= slice_bytes_) return static_cast<std::size_t>(tokens_);
-  line_.push_back(&user);
+  line_.enter(user.place_);
   arm();
   return 0;
 }
@@ -62,7 +62,7 @@ void Shaper::spend(std::size_t bytes) {
   tokens_ -= bytes;
 }
 
-void Shaper::leave(ShaperUser& user) { std::erase(line_, &user); }
+void Shaper::leave(ShaperUser& user) { user.place_.leave(); }
 
 // The next moment at which a whole slice is there.
 void Shaper::arm() {
@@ -76,11 +76,9 @@ void Shaper::serve() {
   refill();
   serving_ = true;
   while (!line_.empty() && tokens_ >= slice_bytes_) {
-    ShaperUser* user = line_.front();
-    line_.pop_front();
-    user->on_tokens(slice_bytes_);  // asks again, at the end of the line, when it has more to send
-    const bool idle = tokens_ >= slice_bytes_ && line_.empty();
-    if (idle) break;
+    ShaperUser& user = line_.front();
+    line_.take(user.place_);
+    user.on_tokens(slice_bytes_);  // asks again, at the end of the line, when it has more to send
   }
   serving_ = false;
   arm();

@@ -1,7 +1,8 @@
 // Shaper: a token bucket that several connections share, to slow a depot down to a known bandwidth on purpose (the
 // benchmark's sweep over load speeds). Bodies only; headers and metas pass. Belongs to one loop.
 //
-// Smooth: tokens come in slices, and connections that wait get one slice each in turn. A slice is one millisecond's
+// Smooth: tokens come in slices, and shares (tenants) that wait get one slice each in turn, as do the connections of a
+// share. A slice is one millisecond's
 // worth; at low rates, where a wake-up of both sides costs more than the bytes, it is up to four, as far as 256 KiB
 // (which is also what a client receives at a time): 250 wake-ups a second at 50 MB/s instead of 1,000. At most five
 // milliseconds' worth pile up, or two slices where those are more, so that a timer that is a slice late loses nothing:
@@ -10,10 +11,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <functional>
 
 #include "io/loop.h"
+#include "net/share_lines.h"
 
 namespace kvd::net {
 
@@ -23,6 +23,13 @@ class ShaperUser {
   virtual ~ShaperUser() = default;
   // `bytes` tokens are there for this user now (taken by Shaper::spend()).
   virtual void on_tokens(std::size_t bytes) = 0;
+
+ protected:
+  void set_share(const void* share) noexcept { place_.set_share(share); }
+
+ private:
+  friend class Shaper;
+  ShareLines<ShaperUser>::Place place_{*this};
 };
 
 class Shaper {
@@ -47,7 +54,7 @@ class Shaper {
   std::uint64_t bucket_bytes_;
   std::uint64_t tokens_ = 0;
   Time filled_{};
-  std::deque<ShaperUser*> line_;
+  ShareLines<ShaperUser> line_;
   bool serving_ = false;  // tokens are being handed out: who asks goes to the end of the line
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 // Takes all it gets, for ever.
 struct Greedy final : ShaperUser {
-  explicit Greedy(Shaper& s) : shaper(s) {}
+  explicit Greedy(Shaper& s, const void* share = nullptr) : shaper(s) { set_share(share); }
   void start() {
     if (const std::size_t bytes = shaper.ask(*this); bytes > 0) {
       shaper.spend(bytes);
@@ -97,6 +97,16 @@ TEST_F(ShaperTest, SharesFairly) {
   EXPECT_GE(a.got + b.got + c.got, 3'900'000U);
   const auto [least, most] = std::minmax({a.got, b.got, c.got});
   EXPECT_LE(most - least, 80'000U);  // one slice
+}
+
+TEST_F(ShaperTest, SharesGetTheSameHoweverManyTheyAre) {
+  Shaper shaper(loop_, 20'000'000);
+  const int one = 1, other = 2;
+  Greedy a(shaper, &one), b(shaper, &one), c(shaper, &one), x(shaper, &other);
+  for (Greedy* user : {&a, &b, &c, &x}) user->start();
+  loop_.run_for(Millis(200));
+  EXPECT_GE(x.got, 1'800'000U);
+  EXPECT_LE(x.got, a.got + b.got + c.got + 80'000U);  // one slice
 }
 
 TEST(Shaper, SlowsAConnectionDown) {

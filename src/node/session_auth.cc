@@ -106,7 +106,6 @@ void Session::renew_identity() {
   }
   identity_ = std::move(admission->identity);
   tenant_ = std::move(admission->tenant);
-  connection_->set_share(tenant_.get());
   if (!shares_memory_ || may_see_pool()) return;
   context_.gate.refuse(peer_host_, *identity_, "does not allow the pool any more");
   close({Code::kUnavailable, 0, "the client's credential does not allow the pool's memory any more"});

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "auth/authority.h"
+#include "auth/testing/tokens.h"
 #include "io/sim/sim_loop.h"
 #include "net/testing/roomy_stream.h"
 #include "node/testing/rig.h"
@@ -16,8 +18,11 @@ constexpr std::size_t kReadAhead = std::size_t{32} << 10;
 
 class TurnsTest : public testing::Test {
  protected:
-  TurnsTest() {
+  explicit TurnsTest(const std::string& credentials = {}, std::uint64_t shape_read_bytes_per_s = 0) {
     NodeOptions options = test_options();
+    options.shape_read_bytes_per_s = shape_read_bytes_per_s;
+    if (!credentials.empty())
+      options.authority = std::make_shared<const auth::Authority>(auth::parse_credentials(credentials, "c").value());
     options.store.flash_bytes = 0;
     std::string why;
     auto started = Node::start(loop_, log_, options, &why);
@@ -105,6 +110,90 @@ TEST_F(TurnsTest, ALookupIsAnsweredBeforeValuesOfRedisClientsGoOn) {
   expect_answers(*looker, 'r', true);
   loop_.settle();
   EXPECT_GT(redis->taken().size(), kRecord);
+}
+
+// Token 1 is of tenant a, 2 of tenant b.
+class SharesTest : public TurnsTest {
+ protected:
+  explicit SharesTest(std::uint64_t shape_read_bytes_per_s = 0)
+      : TurnsTest(auth::token_line(1, "n1", "a", "read,write") + auth::token_line(2, "n2", "b", "read,write"),
+                  shape_read_bytes_per_s) {}
+  net::RoomyStream* enter(char who, int token) {
+    auto stream = std::make_unique<net::RoomyStream>(who, record_);
+    net::RoomyStream* const roomy = stream.get();
+    EXPECT_TRUE(node_->adopt(std::move(stream)).has_value());
+    Namespace ns = records_.ns();
+    ns.tenant = token == 1 ? "a" : "b";
+    roomy->feed(wire::frame({}, wire::Hello{.features = wire::kFeatureToken, .name = "test"}));
+    roomy->feed(wire::frame({}, wire::Auth{auth::token_number(token)}));
+    roomy->feed(wire::frame({.request_id = 1}, wire::Open{ns}));
+    loop_.run_for(Millis(1));
+    return roomy;
+  }
+  net::RoomyStream* enter_resp(char who, int token) {
+    net::RoomyStream* const redis = connect_resp(who);
+    redis->feed(bytes_of("AUTH " + auth::token_number(token) + "\r\n"));
+    loop_.run_for(Millis(1));
+    return redis;
+  }
+  void put(net::RoomyStream& client) {
+    client.feed(records_.put(5, 0, 1, 1));
+    client.feed(records_.put_head(5, 1, 1, 0, 8));
+    client.feed(records_.put_body(1, 1, 0, 8));
+    loop_.run_for(Millis(1));
+  }
+  void set(net::RoomyStream& redis) {
+    redis.feed(bytes_of("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$" + std::to_string(kRecord) + "\r\n"));
+    redis.feed(net::make_bytes(kRecord, 1));
+    redis.feed(bytes_of("\r\n"));
+    loop_.run_for(Millis(1));
+  }
+  // Each of four asks for its tenant's record: a, c and e are of one tenant, b is of the other.
+  void ask() {
+    std::vector<net::RoomyStream*> clients;
+    for (const char who : {'a', 'b', 'c', 'e'}) clients.push_back(enter(who, who == 'b' ? 2 : 1));
+    put(*clients[0]);
+    put(*clients[1]);
+    record_.moves.clear();
+    for (net::RoomyStream* const client : clients) client->feed(Records::get(6, 0, 1, 1));
+  }
+  // Behind some turns in which all of them had more to move.
+  void expect_shared() const {
+    constexpr std::size_t kAbout = 5 * net::BodyTurns::kSliceBytes;
+    const std::size_t three = moved('a', true) + moved('c', true) + moved('e', true);
+    EXPECT_GE(moved('b', true), 4 * kAbout);
+    EXPECT_LT(moved('b', true), kRecord);
+    EXPECT_LE(three, moved('b', true) + kAbout);
+    EXPECT_GE(three + kAbout, moved('b', true));
+  }
+};
+
+class ShapedSharesTest : public SharesTest {
+ protected:
+  ShapedSharesTest() : SharesTest(100'000'000) {}
+};
+
+TEST_F(SharesTest, ATenantHasNoMoreOfTheTurnsForHavingMoreConnections) {
+  ask();
+  for (int i = 0; i < 24; ++i) turn();
+  expect_shared();
+}
+
+TEST_F(SharesTest, ATenantsRedisClientsAreOfItsShare) {
+  std::vector<net::RoomyStream*> clients;
+  for (const char who : {'a', 'b', 'c', 'e'}) clients.push_back(enter_resp(who, who == 'b' ? 2 : 1));
+  set(*clients[0]);
+  set(*clients[1]);
+  record_.moves.clear();
+  for (net::RoomyStream* const client : clients) client->feed(bytes_of("*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"));
+  for (int i = 0; i < 24; ++i) turn();
+  expect_shared();
+}
+
+TEST_F(ShapedSharesTest, TenantsHaveTheSameOfABandwidth) {
+  ask();
+  loop_.run_for(Millis(60));
+  expect_shared();
 }
 
 }  // namespace
