@@ -14,7 +14,7 @@ import sys
 
 from bench import harness
 from bench.net_lab import NetLab
-from bench.net_rows import connections, encrypted, limits, lookups, mooncake, peers, shm
+from bench.net_rows import connections, encrypted, limits, lookups, mooncake, peers, shm, tenants
 
 QUICK_LIMIT_S = 115.0
 
@@ -29,6 +29,7 @@ def run(bench: harness.Bench) -> None:
         mooncake.run(lab, bench)
         peers.run(lab, bench)
         connections.run(bench)
+        tenants.run(bench)
     finally:
         lab.close()
 

@@ -13,10 +13,15 @@ void BodyTurns::note(const User& user) {
 
 std::size_t BodyTurns::ask(User& user, bool alone) {
   note(user);
-  user.moves_until_ = after(loop_.now(), kQuiet);
+  const Time now = loop_.now();
+  user.moves_until_ = after(now, kQuiet);
+  may_be_alone_ = alone;
+  if (last_share_ != user.place_.share() && now < other_share_until_) one_share_from_ = after(now, kQuiet);
+  last_share_ = user.place_.share();
+  other_share_until_ = after(now, kQuiet);
   if (serving_ == &user) {
-    if (slice_left_ > 0 && loop_.now() < turn_end_) return slice_left_;
-  } else if (serving_ == nullptr && alone && is_alone()) {
+    if (slice_left_ > 0 && now < turn_end_) return slice_left_;
+  } else if (serving_ == nullptr && alone && is_alone() && now >= one_share_from_) {
     return kNoLimit;
   }
   enter(user);
@@ -64,8 +69,9 @@ BodyTurns::User* BodyTurns::next() {
 }
 
 void BodyTurns::serve() {
-  turn_left_ = kTurnBytes;
-  turn_end_ = after(loop_.now(), kTurnTime);
+  const bool takes_long = may_be_alone_ && is_alone();
+  turn_left_ = takes_long ? kNoLimit : kTurnBytes;
+  turn_end_ = after(loop_.now(), takes_long ? kLongTurnTime : kTurnTime);
   look_behind();
   turns_behind_ = behind_.empty() ? 0 : turns_behind_ + 1;
   while (turn_left_ > 0) {
@@ -79,7 +85,7 @@ void BodyTurns::serve() {
     }
     leave(*user);
     serving_ = user;
-    slice_left_ = std::min(kSliceBytes, turn_left_);
+    slice_left_ = std::min(takes_long ? kLongSliceBytes : kSliceBytes, turn_left_);
     user->on_body_turn();
     serving_ = nullptr;
     if (loop_.now() >= turn_end_) break;

@@ -15,7 +15,8 @@
 // which is what limits on its time go by.
 //
 // Where for a second nobody has said anything but those who move bodies themselves, there is nobody who could wait:
-// there is no line, and they move as much in a turn as they like (connection.h, Turns).
+// those of one share have no line, and move as much in a turn as they like (connection.h, Turns). Those of several
+// have longer slices, of 1 MiB, and turns of 1 ms.
 #pragma once
 
 #include <cstddef>
@@ -35,6 +36,8 @@ class BodyTurns {
   static constexpr std::size_t kUntakenBytes = std::size_t{512} << 10;
   static constexpr int kBehindTurns = 16;
   static constexpr Duration kTurnTime = std::chrono::microseconds(50);
+  static constexpr std::size_t kLongSliceBytes = std::size_t{1} << 20;
+  static constexpr Duration kLongTurnTime = Millis(1);
   static constexpr Duration kQuiet = std::chrono::seconds(1);
   static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
@@ -69,8 +72,9 @@ class BodyTurns {
   void note(const User& user);
   // Whether for a second nobody has said anything but those who move bodies here.
   [[nodiscard]] bool is_alone() const { return loop_.now() >= alone_from_; }
-  // How many bytes of bodies it may move now. 0: it stands in line, and on_body_turn() will come. kNoLimit: it is
-  // alone, and may be so: not while other threads move bodies, too, which the loop has to look after. Never calls back.
+  // How many bytes of bodies it may move now. 0: it stands in line, and on_body_turn() will come. kNoLimit: its share
+  // is alone, and may be so: not while other threads move bodies, too, which the loop has to look after. Never calls
+  // back.
   std::size_t ask(User& user, bool alone = true);
   // It has moved so many.
   void spend(const User& user, std::size_t bytes) noexcept;
@@ -85,11 +89,15 @@ class BodyTurns {
   io::Loop& loop_;
   io::Timer timer_;
   ShareLines<User> line_;
-  ShareLines<User> behind_;        // whose peers have much to take
-  ShareLines<User> to_ask_;        // the same, the next one to be asked first
-  int turns_behind_ = 0;           // in which one of these waited, since one was served
-  const User* last_ = nullptr;     // who was active last; maybe gone
-  Time alone_from_ = Time::min();  // unless another one becomes active
+  ShareLines<User> behind_;               // whose peers have much to take
+  ShareLines<User> to_ask_;               // the same, the next one to be asked first
+  int turns_behind_ = 0;                  // in which one of these waited, since one was served
+  const User* last_ = nullptr;            // who was active last; maybe gone
+  Time alone_from_ = Time::min();         // unless another one becomes active
+  const void* last_share_ = nullptr;      // whose bodies moved last
+  Time other_share_until_ = Time::min();  // it counts as another share beside one that moves some until then
+  Time one_share_from_ = Time::min();
+  bool may_be_alone_ = true;
   const User* serving_ = nullptr;
   std::size_t slice_left_ = 0;  // of who is served
   std::size_t turn_left_ = 0;

@@ -398,5 +398,64 @@ TEST_F(SharesBehindTest, WhoReadsAgainIsFoundHoweverManyAnotherShareHas) {
   EXPECT_GE(moved('a'), 2 * kTurnSlice) << "and those of the other share one by one";
 }
 
+// Has always more to move.
+class Mover final : public BodyTurns::User {
+ public:
+  explicit Mover(BodyTurns& turns) : turns_(turns) {}
+  std::size_t slice = 0;  // of its last turn
+
+ private:
+  void on_body_turn() override { slice = turns_.ask(*this, false); }
+  [[nodiscard]] std::size_t untaken_bytes() const override { return 0; }
+  BodyTurns& turns_;
+};
+
+TEST_F(BodyTurnsTest, TurnsAreShortWhereOtherThreadsMoveBodies) {
+  Mover mover(turns_);
+  EXPECT_EQ(turns_.ask(mover), BodyTurns::kNoLimit);
+  EXPECT_EQ(turns_.ask(mover, false), 0U) << "alone, but for those";
+  turn();
+  EXPECT_EQ(mover.slice, BodyTurns::kSliceBytes);
+  turns_.leave(mover);
+}
+
+TEST_F(BodyTurnsTest, SharesHaveTurnsAlsoWhereNobodyElseSaysAnything) {
+  const int one = 1, other = 2;
+  std::vector<End> ends;
+  for (const char who : {'a', 'b', 'c', 'x'}) {
+    ends.push_back(open(who));
+    ends.back().peer->connection->set_share(who == 'x' ? &other : &one);
+  }
+  for (int i = 0; i < 3; ++i) {
+    for (const End& end : ends) {
+      end.stream->feed(turn_ping());
+      turn();
+      end.peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+    }
+    loop_.run_for(BodyTurns::kQuiet * 6 / 10);
+  }
+  record_.moves.clear();
+  record_.call = BodyTurns::kLongTurnTime / 10;
+  for (const End& end : ends) {
+    for (int i = 0; i < 8; ++i) end.peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+  }
+  EXPECT_TRUE(record_.moves.empty()) << "they stand in line";
+  turn();
+  EXPECT_EQ(record_.moves.size(), 10U) << "a long turn";
+  EXPECT_NEAR(static_cast<double>(moved('x')), 5 * BodyTurns::kLongSliceBytes, 4 * kTurnHead);
+  EXPECT_NEAR(static_cast<double>(moved('a') + moved('b') + moved('c')), 5 * BodyTurns::kLongSliceBytes, 4 * kTurnHead);
+
+  loop_.settle();
+  record_.call = {};
+  ends.back().peer.reset();
+  ends.pop_back();
+  for (int i = 0; i < 3; ++i) {
+    loop_.run_for(BodyTurns::kQuiet * 6 / 10);
+    record_.moves.clear();
+    for (const End& end : ends) end.peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+  }
+  EXPECT_GT(std::min({moved('a'), moved('b'), moved('c')}), kTurnBody) << "one share alone has no line";
+}
+
 }  // namespace
 }  // namespace kvd::net

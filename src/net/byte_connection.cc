@@ -57,6 +57,11 @@ void ByteConnection::on_ready(std::uint32_t ready) {
   flush();
 }
 
+void ByteConnection::set_share(const void* share) noexcept {
+  BodyTurns::User::set_share(share);
+  if (more_) more_->set_share(share);
+}
+
 void ByteConnection::on_body_turn() {
   if (std::exchange(reads_wait_, false) && state_ == State::kOpen && !held_) read_some();
   flush();

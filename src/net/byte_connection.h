@@ -82,7 +82,7 @@ class ByteConnection final : private BodyTurns::User {
   [[nodiscard]] Time stuck_since() const noexcept { return full_ && !queue_.empty() ? last_sent_ : kNever; }
   // Receives nothing from now on until resume(); also from inside landed().
   void hold() noexcept { held_ = true; }
-  void set_share(const void* share) noexcept { BodyTurns::User::set_share(share); }  // as of a Connection
+  void set_share(const void* share) noexcept;  // as of a Connection
   void resume();
   [[nodiscard]] bool held() const noexcept { return held_; }
 

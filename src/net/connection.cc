@@ -57,6 +57,7 @@ void Connection::set_share(const void* share) noexcept {
   BodyTurns::User::set_share(share);
   Movers::User::set_share(share);
   ShaperUser::set_share(share);
+  if (more_) more_->set_share(share);
 }
 
 void Connection::on_body_turn() {

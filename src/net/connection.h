@@ -175,7 +175,7 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
 
   // The longest meta taken from now on (a depot allows little before HELLO).
   void set_meta_bytes_max(std::size_t bytes) noexcept { options_.meta_bytes_max = bytes; }
-  // Whose bodies these are: equal ones share their turns (share_lines.h). Not followed.
+  // Whose connection it is: equal ones share their turns (share_lines.h). Not followed.
   void set_share(const void* share) noexcept;
 
   // Takes no message from now on, not even those that have arrived, until resume(). From inside on_message() or

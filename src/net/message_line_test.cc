@@ -103,6 +103,18 @@ TEST_F(MessageLineTest, OneOfThoseWhoAskWithoutAPauseGoesOnInATurn) {
   for (const End& end : ends) EXPECT_EQ(end.got(), kFlood);
 }
 
+TEST_F(MessageLineTest, SharesTakeTurns) {
+  const int one = 1, other = 2;
+  std::vector<End> ends;
+  for (std::size_t i = 0; i < 6; ++i) {
+    ends.push_back(open('f'));
+    ends.back().peer->connection->set_share(i < 5 ? &one : &other);
+    ends.back().stream->feed(many(kFlood));
+  }
+  for (std::size_t turns = 0; turns < 60; ++turns) turn();
+  EXPECT_NEAR(static_cast<double>(ends.back().got()), 30 * kAtOnce, 2 * kAtOnce);
+}
+
 TEST_F(MessageLineTest, WhoAsksNowAndThenIsAnsweredInTheSameTurn) {
   const std::vector<End> ends = flood(5);
   const End quiet = open('q');
@@ -177,6 +189,11 @@ TEST_F(MessageLineTest, ConnectionsThatFrameThemselvesStandInTheSameLine) {
     EXPECT_EQ(all(ends) + handler.calls - before, kAtOnce);
   }
   EXPECT_GT(handler.calls, 10 * kAtOnce);
+  const int other = 2;
+  connection.set_share(&other);
+  const std::size_t before = handler.calls;
+  for (std::size_t turns = 0; turns < 20; ++turns) turn();
+  EXPECT_NEAR(static_cast<double>(handler.calls - before), 10 * kAtOnce, kAtOnce) << "the other share's";
   loop_.settle();
   EXPECT_EQ(handler.calls, kFlood);
 }

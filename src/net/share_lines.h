@@ -24,6 +24,7 @@ class ShareLinesBase {
 
     // Whose it is, from the next time on that it stands in line: equal ones share their turns. Not followed.
     void set_share(const void* share) noexcept { share_ = share; }
+    [[nodiscard]] const void* share() const noexcept { return share_; }
     [[nodiscard]] bool waits() const noexcept { return here_.empty(); }
     [[nodiscard]] bool waits_in(const ShareLinesBase& lines) const noexcept { return waits() && lines_ == &lines; }
     void leave() noexcept;

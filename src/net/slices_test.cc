@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -41,6 +42,24 @@ TEST(SliceLine, UsersTakeTurnsASliceEach) {
   EXPECT_FALSE(b->waits());
   loop->run_once(Duration::zero());
   EXPECT_EQ(done, "abaab") << "who has left has no turn";
+}
+
+TEST(SliceLine, SharesTakeTurns) {
+  const auto loop = *io::make_real_loop();
+  SliceLine line(*loop);
+  std::string done;
+  const int one = 1, other = 2;
+  std::vector<std::unique_ptr<SliceLine::User>> users;
+  for (const char name : {'a', 'b', 'c', 'x'}) {
+    users.push_back(std::make_unique<SliceLine::User>(line, [&done, name] {
+      done += name;
+      return true;
+    }));
+    users.back()->set_share(name == 'x' ? &other : &one);
+    users.back()->enter();
+  }
+  for (int i = 0; i < 8; ++i) loop->run_once(Duration::zero());
+  EXPECT_EQ(done, "axbxcxax");
 }
 
 TEST(SliceLine, SlicesFollowEachOtherForItsTurn) {

@@ -186,7 +186,10 @@ Status RespSession::enter(const RespAccess& access) {
   }
   keyspace_ = std::move(*keyspace);
   access_ = access;
-  connection_->set_share(access_.use.get());
+  const void* const share = access_.use.get();
+  connection_->set_share(share);
+  line_.set_share(share);
+  checks_.set_share(share);
   auth_timer_.disarm();
   stranger_.release();
   return {};

@@ -30,6 +30,7 @@ class RespRead;
 class RespChecks final {
  public:
   explicit RespChecks(net::SliceLine& line) : user_(line, [this] { return check_next(); }) {}
+  void set_share(const void* share) noexcept { user_.set_share(share); }
   void enter(RespRead& read);
   void leave(const RespRead& read) noexcept;
 

@@ -1,5 +1,6 @@
 // Whose bodies a node moves while others ask for little (net/body_turns.h).
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@ namespace {
 
 constexpr std::size_t kRecord = std::size_t{4} << 20;
 constexpr std::size_t kReadAhead = std::size_t{32} << 10;
+constexpr int kTurnsMax = 10'000;
 
 class TurnsTest : public testing::Test {
  protected:
@@ -136,15 +138,23 @@ class SharesTest : public TurnsTest {
     loop_.run_for(Millis(1));
     return redis;
   }
+  // Each of the four is fed `work`. What the three had moved out when the one had moved `bytes`, or all that there was.
+  std::size_t others_when_b_has(std::size_t bytes, const std::array<net::RoomyStream*, 4>& clients, Bytes work) {
+    record_.moves.clear();
+    for (net::RoomyStream* const client : clients) client->feed(work);
+    for (int turns = 0; moved('b', true) < bytes && turns < kTurnsMax; ++turns) turn();
+    EXPECT_GE(moved('b', true), bytes);
+    return moved('a', true) + moved('c', true) + moved('e', true);
+  }
   void put(net::RoomyStream& client) {
     client.feed(records_.put(5, 0, 1, 1));
     client.feed(records_.put_head(5, 1, 1, 0, 8));
     client.feed(records_.put_body(1, 1, 0, 8));
     loop_.run_for(Millis(1));
   }
-  void set(net::RoomyStream& redis) {
-    redis.feed(bytes_of("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$" + std::to_string(kRecord) + "\r\n"));
-    redis.feed(net::make_bytes(kRecord, 1));
+  void set(net::RoomyStream& redis, std::size_t bytes = kRecord) {
+    redis.feed(bytes_of("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$" + std::to_string(bytes) + "\r\n"));
+    redis.feed(net::make_bytes(bytes, 1));
     redis.feed(bytes_of("\r\n"));
     loop_.run_for(Millis(1));
   }
@@ -194,6 +204,33 @@ TEST_F(ShapedSharesTest, TenantsHaveTheSameOfABandwidth) {
   ask();
   loop_.run_for(Millis(60));
   expect_shared();
+}
+
+TEST_F(SharesTest, RemovalsOfATenantAreOfItsShare) {
+  const std::array clients{enter('a', 1), enter('b', 2), enter('c', 1), enter('e', 1)};
+  const auto keys = Records::keys(1, 4096);  // eight slices
+  const auto work =
+      wire::frame({.request_id = 7}, wire::Remove{.ns = 0, .shards = {0}, .groups = {0}, .keys = {keys, 16, true}});
+  EXPECT_EQ(others_when_b_has(1, clients, work), 0U) << "they are at a third";
+}
+
+TEST_F(SharesTest, ValuesOfATenantAreVerifiedInItsShare) {
+  constexpr std::size_t kValue = std::size_t{256} << 10, kValues = 24;
+  const std::array clients{enter_resp('a', 1), enter_resp('b', 2), enter_resp('c', 1), enter_resp('e', 1)};
+  for (net::RoomyStream* const client : {clients[0], clients[1]}) set(*client, kValue);
+  std::string command = "*" + std::to_string(kValues + 1) + "\r\n$4\r\nMGET\r\n";
+  for (std::size_t i = 0; i < kValues; ++i) command += "$1\r\nk\r\n";
+  EXPECT_LE(others_when_b_has(kValues * kValue, clients, bytes_of(command)), kValues * kValue * 3 / 2);
+}
+
+// Of more commands than Redis clients have in a turn.
+TEST_F(SharesTest, CommandsOfATenantsRedisClientsAreOfItsShare) {
+  constexpr std::size_t kCommands = 40'000, kAnswer = 7;
+  const std::array clients{enter_resp('a', 1), enter_resp('b', 2), enter_resp('c', 1), enter_resp('e', 1)};
+  record_.call = std::chrono::microseconds(300);
+  std::string commands;
+  for (std::size_t i = 0; i < kCommands; ++i) commands += "PING\r\n";
+  EXPECT_LE(others_when_b_has(kCommands * kAnswer, clients, bytes_of(commands)), kCommands * kAnswer * 3 / 2);
 }
 
 }  // namespace
