@@ -25,7 +25,11 @@ Gate::Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& 
       tenants_({.connections = options.limits.known_connections_max(),
                 .rings = options.limits.rings_max,
                 .arenas = options.limits.arenas_max(),
-                .windows = options.limits.windows_max()}) {
+                .windows = options.limits.windows_max(),
+                .pinned_bytes = options.pinned_max(),
+                .unfinished_bytes = options.unfinished_max(),
+                .leases = options.limits.leases_max,
+                .lease_pins = options.limits.lease_pins_max}) {
   if (authority_ != nullptr) tenants_.list(authority_->tenants());
 }
 

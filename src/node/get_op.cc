@@ -120,8 +120,7 @@ bool GetOp::take_share(std::span<const Tier> tiers) {
     refused_bytes_ = std::min(bytes, bytes_max);  // a GET of more may stream when it is asked again
     return false;
   }
-  connection_share_ = connection_pins_.take(bytes);
-  share_ = context_.pinned.take(bytes);
+  share_ = connection_pins_.take_of_all(bytes);
   share_bytes_ = bytes;
   return true;
 }

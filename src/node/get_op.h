@@ -76,7 +76,7 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   // It asks for more of flash than it may have in the pool at a time: what it reads is given up when it is sent.
   [[nodiscard]] bool streams() const noexcept { return streams_; }
   // What it has pinned counts as its client's no more, who keeps it and may go on getting other records.
-  void leave_connection() { connection_share_.release(); }
+  void leave_connection() { share_.connection.release(); }
   // All messages have been made.
   [[nodiscard]] bool finished() const noexcept { return next_layer_ == request_.layer_end; }
   // Asks the store for nothing more and ignores what comes; on_progress does not come any more.
@@ -152,7 +152,7 @@ class GetOp : public std::enable_shared_from_this<GetOp> {
   bool aborted_ = false;
 
   Few<Fetch, 1> records_;  // by key; of records that were in the pool
-  Budget::Share connection_share_, share_;
+  Pins::Taken share_;
   std::uint64_t share_bytes_ = 0;
   std::uint64_t refused_bytes_ = 0;  // of the budgets; asked for again before the keys are looked up again
   std::size_t records_pending_ = 0;

@@ -39,11 +39,12 @@ bool Leases::has_room(Owner owner) const {
   return leases_.size() < max_.leases && held.leases < owner_max_.leases && has_room_for_pin(held);
 }
 
-std::uint64_t Leases::grant(Owner owner, store::Pin pin, Time expires) {
+std::uint64_t Leases::grant(Owner owner, store::Pin pin, Time expires, TenantShare share) {
   KVD_CHECK(has_room(owner));
   const std::uint64_t id = next_id_++;
   const auto expiry = expiries_.emplace(expires, id);
-  const auto at = leases_.emplace(id, Lease{.owner = owner, .pins = {}, .expiry = expiry}).first;
+  const auto at =
+      leases_.emplace(id, Lease{.owner = owner, .pins = {}, .share = std::move(share), .expiry = expiry}).first;
   at->second.pins.push_back(std::move(pin));
   Held& held = held_[owner];
   ++held.leases;
@@ -57,7 +58,7 @@ std::uint64_t Leases::grant(Owner owner, store::Pin pin, Time expires) {
 
 bool Leases::add(std::uint64_t id, store::Pin pin) {
   const auto at = leases_.find(id);
-  if (at == leases_.end() || !has_room_for_pin(held_[at->second.owner])) {
+  if (at == leases_.end() || !has_room_for_pin(held_[at->second.owner]) || !at->second.share.pins.grow(1)) {
     store_.unpin_lease(std::move(pin));
     return false;
   }

@@ -2,9 +2,9 @@
 // A lease ends by release(), at its expiry, or with its owner's connection. Belongs to the node's loop.
 //
 // Bounds, of the node and a share of them for one owner: the number of leases and the number of their pins (8 bytes
-// each, twice that while a lease grows). A record that is leased many times counts each time here, and once in the
-// store's bound of bytes. Pins of leases that have ended are given back some thousand in a turn of the loop and count
-// for the node until then.
+// each, twice that while a lease grows); and what tenants leave each other of both (TenantParts). A record that is
+// leased many times counts each time here, and once in the store's bound of bytes. Pins of leases that have ended are
+// given back some thousand in a turn of the loop and count for the node until then.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include "io/loop.h"
 #include "node/counters.h"
 #include "node/options.h"
+#include "node/tenant_parts.h"
 #include "store/store.h"
 
 namespace kvd::node {
@@ -23,6 +24,10 @@ namespace kvd::node {
 class Leases {
  public:
   using Owner = std::uint64_t;  // a session's number
+  // What a lease and its pins count as of the owner's tenant; empty: there are no tenants.
+  struct TenantShare {
+    TenantParts::Share lease, pins;
+  };
 
   // All are borrowed.
   Leases(io::Loop& loop, store::Store& store, NodeCounters& counters, const Limits& limits);
@@ -34,7 +39,7 @@ class Leases {
   [[nodiscard]] bool has_room(Owner owner) const;
   // Takes the pin, and those that add() brings, until `expires`. Returns the lease's id, never 0. Requires
   // has_room(owner).
-  std::uint64_t grant(Owner owner, store::Pin pin, Time expires);
+  std::uint64_t grant(Owner owner, store::Pin pin, Time expires, TenantShare share = {});
   // Takes one more pin. False when the lease has ended or has no room for more; the pin is gone then.
   bool add(std::uint64_t id, store::Pin pin);
   // False when this owner has no such lease (any more).
@@ -46,6 +51,7 @@ class Leases {
   struct Lease {
     Owner owner = 0;
     std::vector<store::Pin> pins;
+    TenantShare share;
     std::multimap<Time, std::uint64_t>::iterator expiry;
   };
   struct Held {

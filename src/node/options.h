@@ -121,6 +121,12 @@ struct NodeOptions {
   bool insecure = false;                             // without one: listen also where other machines come from
   std::function<auth::WallSeconds()> wall_clock;     // for the expiry of credentials; empty = the system's
   Limits limits;
+
+  // Of the pool, in bytes: what GETs may pin, and unfinished PUTs may have.
+  [[nodiscard]] std::uint64_t pinned_max() const noexcept { return store.pool_bytes / 100 * limits.pinned_percent_max; }
+  [[nodiscard]] std::uint64_t unfinished_max() const noexcept {
+    return store.pool_bytes / 100 * limits.unfinished_percent_max;
+  }
 };
 
 }  // namespace kvd::node

@@ -19,8 +19,8 @@ thread_local std::array<std::byte, kScratchBytes> scratch;
 
 }  // namespace
 
-PutOp::PutOp(NodeContext& context, Budget& connection_unfinished, const Request& request, std::unique_ptr<OpKeys> keys,
-             io::Callback on_done)
+PutOp::PutOp(NodeContext& context, ConnectionBudget& connection_unfinished, const Request& request,
+             std::unique_ptr<OpKeys> keys, io::Callback on_done)
     : context_(context),
       connection_unfinished_(connection_unfinished),
       request_(request),
@@ -62,11 +62,13 @@ void PutOp::begin() {
 }
 
 Status PutOp::reserve(Record& record) {
-  if (!context_.unfinished.is_fair(connection_unfinished_.used(), request_.shape.record_bytes()))
-    return fail(Code::kBusy, "PUTs under way hold their share of the pool");
-  record.connection_share = connection_unfinished_.take(request_.shape.record_bytes());
-  if (!record.connection_share) return fail(Code::kBusy, "PUTs under way hold this connection's share of the pool");
-  record.share = context_.unfinished.take(request_.shape.record_bytes());
+  const std::uint64_t bytes = request_.shape.record_bytes();
+  if (!connection_unfinished_.has_room(bytes))
+    return fail(Code::kBusy, "PUTs under way hold this connection's share of the pool");
+  if (!connection_unfinished_.leaves_others_theirs(bytes))
+    return fail(Code::kBusy, "the room for PUTs that is left is kept for other tenants");
+  if (context_.unfinished.is_fair(connection_unfinished_.used(), bytes))
+    record.share = connection_unfinished_.take_of_all(bytes);
   if (!record.share) return fail(Code::kBusy, "PUTs under way hold their share of the pool");
   return {};
 }
@@ -185,7 +187,6 @@ void PutOp::publish() {
     if (!record.handle) continue;
     --receiving_;
     ++unacknowledged_;
-    record.connection_share.release();
     record.share.release();
     context_.store.complete_put(std::exchange(record.handle, {}), std::span(&checksum(key, 0), request_.shape.layers),
                                 request_.ack,
@@ -212,7 +213,6 @@ void PutOp::drop(std::size_t key) {
   Record& record = records_[key];
   if (record.handle) --receiving_;
   record.handle = {};
-  record.connection_share.release();
   record.share.release();
 }
 

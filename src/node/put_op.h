@@ -32,8 +32,8 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
 
   // `on_done` comes once, possibly from inside begin() or end_message(), when an acknowledgement makes complete() true.
   // `connection_unfinished` is what its connection may hold of the node's budget.
-  PutOp(NodeContext& context, Budget& connection_unfinished, const Request& request, std::unique_ptr<OpKeys> keys,
-        io::Callback on_done);
+  PutOp(NodeContext& context, ConnectionBudget& connection_unfinished, const Request& request,
+        std::unique_ptr<OpKeys> keys, io::Callback on_done);
   ~PutOp();
   PutOp(const PutOp&) = delete;
   PutOp& operator=(const PutOp&) = delete;
@@ -69,7 +69,7 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   struct Record {
     store::PutHandle handle;  // empty: present already, failed, or published
     std::size_t row = 0;      // of checksums_, for one that had a handle
-    Budget::Share connection_share, share;
+    ConnectionBudget::Taken share;
   };
 
   void slab_landed();
@@ -86,7 +86,7 @@ class PutOp : public std::enable_shared_from_this<PutOp> {
   }
 
   NodeContext& context_;
-  Budget& connection_unfinished_;
+  ConnectionBudget& connection_unfinished_;
   const Request request_;
   const std::unique_ptr<OpKeys> keys_;
   io::Callback on_done_;

@@ -20,12 +20,11 @@ void RespPut::abort() {
   head_ = {};
   for (Part& part : parts_) part.handle = {};
   if (parts_stored_ && !published_) keyspace_->remove_parts({value_bytes_, body_});
-  connection_share_.release();
   share_.release();
   keyspace_.reset();
 }
 
-Status RespPut::begin(Budget& connection_unfinished, AckLevel level) {
+Status RespPut::begin(ConnectionBudget& connection_unfinished, AckLevel level) {
   const bool whole = resp_fits_head(key_.size(), value_bytes_);
   const std::uint32_t count = whole ? 0 : resp_parts(value_bytes_);
   if (count > 0) body_ = keyspace_->new_body(count);
@@ -34,11 +33,12 @@ Status RespPut::begin(Budget& connection_unfinished, AckLevel level) {
   const RespKeyspace::Place head = keyspace_->head(key_);
   if (level != AckLevel::kPooled && bytes > context_.store.flash_quota_bytes(head.ns))
     return fail(Code::kNoSpace, "the value is larger than the tenant's quota of flash");
-  if (!context_.unfinished.is_fair(connection_unfinished.used(), bytes))
-    return fail(Code::kBusy, "puts under way hold their share of the pool");
-  connection_share_ = connection_unfinished.take(bytes);
-  if (!connection_share_) return fail(Code::kBusy, "SETs under way hold this connection's share of the pool");
-  share_ = context_.unfinished.take(bytes);
+  if (!connection_unfinished.has_room(bytes))
+    return fail(Code::kBusy, "SETs under way hold this connection's share of the pool");
+  if (!connection_unfinished.leaves_others_theirs(bytes))
+    return fail(Code::kBusy, "the room for puts that is left is kept for other tenants");
+  if (context_.unfinished.is_fair(connection_unfinished.used(), bytes))
+    share_ = connection_unfinished.take_of_all(bytes);
   if (!share_) return fail(Code::kBusy, "puts under way hold their share of the pool");
   auto begun = context_.store.begin_replacement(head.ns, head.id, {});
   if (!begun) return fail(begun.error());
@@ -91,7 +91,6 @@ void RespPut::finish_part() {
 
 void RespPut::store_parts(AckLevel level, std::function<void(Status)> on_done) {
   KVD_CHECK(complete() && !aborted_);
-  connection_share_.release();
   share_.release();
   on_done_ = std::move(on_done);
   parts_stored_ = true;

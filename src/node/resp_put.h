@@ -30,7 +30,7 @@ class RespPut : public std::enable_shared_from_this<RespPut> {
 
   // kBusy: no room in the pool, or unfinished puts of the connection or the node have their share, or there is a record
   // under the key of a part already. kNoSpace: it is to reach `level`, and larger than the tenant's quota of flash.
-  Status begin(Budget& connection_unfinished, AckLevel level);
+  Status begin(ConnectionBudget& connection_unfinished, AckLevel level);
   // Where the next bytes go; empty when all are in.
   [[nodiscard]] MutableBytes place() const;
   void landed(std::size_t bytes);
@@ -73,7 +73,7 @@ class RespPut : public std::enable_shared_from_this<RespPut> {
   bool parts_stored_ = false;
   bool published_ = false;
   bool aborted_ = false;
-  Budget::Share connection_share_, share_;
+  ConnectionBudget::Taken share_;
 };
 
 }  // namespace kvd::node

@@ -55,7 +55,6 @@ void RespRead::abort() {
 void RespRead::give_up_pins() {
   head_.view = {};
   for (Part& part : parts_) part.view = {};
-  connection_share_.release();
   share_.release();
 }
 
@@ -81,12 +80,8 @@ void RespRead::start(Part& part, const RespKeyspace::Place& place,
 }
 
 bool RespRead::reserve(std::uint64_t bytes) {
-  connection_share_.release();
   share_.release();
-  if (connection_pins_.may_take(bytes)) {
-    connection_share_ = connection_pins_.take(bytes);
-    share_ = context_.pinned.take(bytes);
-  }
+  if (connection_pins_.may_take(bytes)) share_ = connection_pins_.take_of_all(bytes);
   if (!share_) context_.on_refused();
   return static_cast<bool>(share_);
 }

@@ -107,7 +107,7 @@ class RespRead final {
   std::size_t parts_failed_ = 0;
   Code part_code_ = Code::kOk;
   std::size_t verified_ = 0;
-  Budget::Share connection_share_, share_;
+  Pins::Taken share_;
 };
 
 }  // namespace kvd::node

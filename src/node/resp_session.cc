@@ -50,7 +50,8 @@ RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique
       refusal_timer_(context.node.loop, [this] { on_refusal_timer(); }),
       pins_(context.node.pinned.bytes_max() / 100 * context.node.limits.connection_percent_max, context.node.pinned),
       checks_(context.node.checks),
-      unfinished_(context.node.unfinished.bytes_max() / 100 * context.node.limits.connection_percent_max),
+      unfinished_(context.node.unfinished.bytes_max() / 100 * context.node.limits.connection_percent_max,
+                  context.node.unfinished),
       ahead_(std::make_unique<std::byte[]>(kReadAheadBytes)),
       line_(context.line,
             [this] {

@@ -198,7 +198,7 @@ class RespSession final : private net::ByteHandler {
 
   Pins pins_;  // of the node's `pinned`
   RespChecks checks_;
-  Budget unfinished_;  // of the node's `unfinished`
+  ConnectionBudget unfinished_;  // of the node's `unfinished`
   wire::RespParser parser_;
   std::unique_ptr<std::byte[]> ahead_;  // what came and is not parsed yet
   std::size_t ahead_at_ = 0, ahead_end_ = 0;

@@ -68,7 +68,7 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
       kept_keys_(holdings_->kept_keys),
       op_keys_(holdings_->op_keys),
       views_(holdings_->views),
-      unfinished_(context.unfinished.bytes_max() / 100 * context.limits.connection_percent_max),
+      unfinished_(context.unfinished.bytes_max() / 100 * context.limits.connection_percent_max, context.unfinished),
       handshake_timer_(context.loop, [this] { close(Error{Code::kTimeout, 0, "no HELLO came"}); }),
       refusal_timer_(context.loop, [this] { say_unauthorized(wire::Opcode::kAuthReply); }),
       pump_timer_(context.loop, [this] { pump(); }),

@@ -315,8 +315,8 @@ class Session final : private net::MessageHandler {
   Budget& kept_keys_;
   Budget& op_keys_;
   Views& views_;
-  io::UniqueFd keeper_;  // the client's end, until it is sent
-  Budget unfinished_;    // of the node's `unfinished`
+  io::UniqueFd keeper_;          // the client's end, until it is sent
+  ConnectionBudget unfinished_;  // of the node's `unfinished`
   io::Timer handshake_timer_;
   io::Timer refusal_timer_;
   io::Timer pump_timer_;

@@ -72,6 +72,7 @@ Status Session::admit(Gate::Admission admission) {
   seat_ = std::move(*seat);
   identity_ = std::move(admission.identity);
   tenant_ = std::move(admission.tenant);
+  context_.gate.count_for(tenant_, pins_, unfinished_);
   connection_->set_share(tenant_.get());
   for (net::SliceLine::User* const work : {&window_slices_, &match_slices_, &remove_slices_, &arena_slices_})
     work->set_share(tenant_.get());

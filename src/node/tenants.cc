@@ -22,9 +22,14 @@ SharedTenant& Tenants::find(const std::string& name, const auth::Quotas& quotas)
 void Tenants::list(const std::map<std::string, auth::Quotas>& tenants) {
   const std::scoped_lock lock(mutex_);
   for (const auto& [name, quotas] : tenants) find(name, quotas);
+  for (TenantParts* const parts : {&pinned_, &unfinished_, &leases_, &lease_pins_}) parts->set_count(tenants.size());
   for (const auto& [name, tenant] : tenants_) {
     tenant->listed = tenants.contains(name);
     tenant->gone = !tenant->listed;
+    pinned_.set_listed(tenant->pinned, tenant->listed);
+    unfinished_.set_listed(tenant->unfinished, tenant->listed);
+    leases_.set_listed(tenant->leases, tenant->listed);
+    lease_pins_.set_listed(tenant->lease_pins, tenant->listed);
   }
   listed_ = tenants.size();
   forget_gone();
@@ -72,6 +77,18 @@ TenantSlot Tenants::take_arena(const SharedTenant& tenant) { return take(tenant,
 
 TenantSlot Tenants::take_window(const SharedTenant& tenant) {
   return take(tenant, &TenantUse::windows, totals_.windows);
+}
+
+void Tenants::count_for(const SharedTenant& tenant, ConnectionBudget& pinned, ConnectionBudget& unfinished) {
+  pinned.set_tenant(pinned_, {tenant, &tenant->pinned});
+  unfinished.set_tenant(unfinished_, {tenant, &tenant->unfinished});
+}
+
+std::optional<Leases::TenantShare> Tenants::take_lease(const SharedTenant& tenant) {
+  if (tenant == nullptr) return Leases::TenantShare{};
+  if (!leases_.may_take(tenant->leases, 1) || !lease_pins_.may_take(tenant->lease_pins, 1)) return std::nullopt;
+  return Leases::TenantShare{.lease = leases_.take({tenant, &tenant->leases}, 1),
+                             .pins = lease_pins_.take({tenant, &tenant->lease_pins}, 1)};
 }
 
 std::vector<Tenants::Figure> Tenants::figures() const {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,9 @@
 #include "base/metric.h"
 #include "base/result.h"
 #include "node/budget.h"
+#include "node/connection_budget.h"
+#include "node/leases.h"
+#include "node/tenant_parts.h"
 
 namespace kvd::node {
 
@@ -29,9 +33,11 @@ struct TenantUse {
         windows(auth::Quotas::kUnlimited, &with_window) {}
   const std::string name;
   Gauge in_flight, connected, with_rings, with_arena, with_window;
-  Budget requests;                // in flight: GETs, PUTs, REMOVEs and MATCHes of many records
-  Budget connections;             // of clients that have said who they are
-  Budget rings, arenas, windows;  // of these connections those that have them
+  Budget requests;                      // in flight: GETs, PUTs, REMOVEs and MATCHes of many records
+  Budget connections;                   // of clients that have said who they are
+  Budget rings, arenas, windows;        // of these connections those that have them
+  TenantParts::Own pinned, unfinished;  // bytes of the pool, by GETs and by PUTs
+  TenantParts::Own leases, lease_pins;
   Counter accepted, refused;
   Counter connections_refused;
   Counter records_got, records_missed;  // that were asked for
@@ -55,6 +61,10 @@ struct TenantTotals {
   std::uint64_t rings = 0;
   std::uint64_t arenas = 0;
   std::uint64_t windows = 0;
+  std::uint64_t pinned_bytes = 0;
+  std::uint64_t unfinished_bytes = 0;
+  std::uint64_t leases = 0;
+  std::uint64_t lease_pins = 0;
 };
 
 class Tenants {
@@ -62,7 +72,12 @@ class Tenants {
   // Named in metrics by themselves; those beyond are summed.
   static constexpr std::size_t kShownMax = 64;
 
-  explicit Tenants(const TenantTotals& totals = {}) : totals_(totals) {}
+  explicit Tenants(const TenantTotals& totals = {})
+      : totals_(totals),
+        pinned_(totals.pinned_bytes),
+        unfinished_(totals.unfinished_bytes),
+        leases_(totals.leases),
+        lease_pins_(totals.lease_pins) {}
 
   // These tenants are the ones of the day, with their quotas. Others are forgotten when nobody is of them any more.
   // What is beyond a quota that has become smaller stays until it ends by itself. Loop thread.
@@ -79,6 +94,10 @@ class Tenants {
   TenantSlot take_rings(const SharedTenant& tenant);
   TenantSlot take_arena(const SharedTenant& tenant);
   TenantSlot take_window(const SharedTenant& tenant);
+  // What a connection of the tenant takes of the pool counts for it from now on; see TenantParts. Loop thread.
+  void count_for(const SharedTenant& tenant, ConnectionBudget& pinned, ConnectionBudget& unfinished);
+  // What a lease with its first record takes of the tenant's (null: of nobody's); nullopt: that is kept for others.
+  std::optional<Leases::TenantShare> take_lease(const SharedTenant& tenant);
 
   struct Figure {
     std::string name;
@@ -97,6 +116,7 @@ class Tenants {
   void forget_gone();
 
   const TenantTotals totals_;
+  TenantParts pinned_, unfinished_, leases_, lease_pins_;
   std::size_t listed_ = 0;
   mutable std::mutex mutex_;  // of the map; what is in it stays as long as it is listed or used
   std::map<std::string, SharedTenant> tenants_;

@@ -1,0 +1,72 @@
+#include "node/tenant_parts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvd::node {
+
+TenantParts::Share::Share(TenantParts& parts, SharedOwn own, std::uint64_t amount)
+    : parts_(&parts), own_(std::move(own)), amount_(amount) {}
+
+TenantParts::Share::Share(Share&& other) noexcept
+    : parts_(other.parts_), own_(std::move(other.own_)), amount_(std::exchange(other.amount_, 0)) {}
+
+TenantParts::Share& TenantParts::Share::operator=(Share&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  parts_ = other.parts_;
+  own_ = std::move(other.own_);
+  amount_ = std::exchange(other.amount_, 0);
+  return *this;
+}
+
+void TenantParts::Share::release() noexcept {
+  if (own_ == nullptr) return;
+  parts_->use(*own_, own_->used_ - amount_);
+  own_.reset();
+  amount_ = 0;
+}
+
+bool TenantParts::Share::grow(std::uint64_t amount) noexcept {
+  if (own_ == nullptr) return true;
+  if (!parts_->may_take(*own_, amount)) return false;
+  parts_->use(*own_, own_->used_ + amount);
+  amount_ += amount;
+  return true;
+}
+
+void TenantParts::set_count(std::size_t listed) noexcept {
+  part_ = total_ / 2 / std::max<std::size_t>(listed, 1);
+  kept_ = 0;
+}
+
+void TenantParts::set_listed(Own& own, bool listed) noexcept {
+  own.listed_ = listed;
+  kept_ += kept_for(own);
+}
+
+std::uint64_t TenantParts::kept_for(const Own& own) const noexcept {
+  return own.listed_ ? part_ - std::min(part_, own.used_) : 0;
+}
+
+bool TenantParts::may_take(const Own& own, std::uint64_t amount) const noexcept {
+  const std::uint64_t kept_for_it = kept_for(own);
+  const std::uint64_t taken = used_ + (amount <= kept_for_it ? 0 : kept_ - kept_for_it);
+  return taken <= total_ && amount <= total_ - taken;
+}
+
+TenantParts::Share TenantParts::take(SharedOwn own, std::uint64_t amount) {
+  use(*own, own->used_ + amount);
+  return {*this, std::move(own), amount};
+}
+
+void TenantParts::use(Own& own, std::uint64_t used) noexcept {
+  kept_ -= kept_for(own);
+  used_ += used - own.used_;  // may be less: modulo 2^64
+  own.used_ = used;
+  kept_ += kept_for(own);
+}
+
+}  // namespace kvd::node

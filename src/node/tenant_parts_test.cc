@@ -1,0 +1,263 @@
+// What tenants leave each other of the pool.
+#include "node/tenant_parts.h"
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "auth/authority.h"
+#include "auth/testing/tokens.h"
+#include "node/pins.h"
+#include "node/testing/resp_client.h"
+#include "node/testing/rig.h"
+
+namespace kvd::node {
+namespace {
+
+class TenantPartsTest : public testing::Test {
+ protected:
+  using Own = TenantParts::SharedOwn;
+  void list(const std::vector<Own>& listed, const std::vector<Own>& others = {}) {
+    parts_.set_count(listed.size());
+    for (const Own& own : listed) parts_.set_listed(*own, true);
+    for (const Own& own : others) parts_.set_listed(*own, false);
+  }
+  // What is granted, one at a time.
+  std::uint64_t take_all(const Own& own) {
+    std::uint64_t count = 0;
+    for (; parts_.may_take(*own, 1); ++count) taken_.push_back(parts_.take(own, 1));
+    return count;
+  }
+
+  TenantParts parts_{100};
+  std::deque<TenantParts::Share> taken_;
+  const Own a_ = std::make_shared<TenantParts::Own>(), b_ = std::make_shared<TenantParts::Own>(),
+            c_ = std::make_shared<TenantParts::Own>();
+};
+
+TEST_F(TenantPartsTest, WhoTakesAllLeavesEachOtherItsPart) {
+  list({a_, b_});
+  EXPECT_TRUE(parts_.may_take(*a_, 75));
+  EXPECT_FALSE(parts_.may_take(*a_, 76));
+  EXPECT_EQ(take_all(a_), 75U);
+  EXPECT_EQ(take_all(b_), 25U);
+  taken_.pop_back();
+  EXPECT_FALSE(parts_.may_take(*a_, 1)) << "kept for b";
+  taken_.pop_front();
+  EXPECT_TRUE(parts_.may_take(*a_, 1)) << "its own comes back to all";
+  EXPECT_EQ(a_->used(), 74U);
+  EXPECT_EQ(b_->used(), 24U);
+}
+
+TEST_F(TenantPartsTest, OneTenantHasAll) {
+  list({a_});
+  EXPECT_EQ(take_all(a_), 100U);
+}
+
+TEST_F(TenantPartsTest, WhoIsNotListedHasWhatIsForAll) {
+  list({a_, b_}, {c_});
+  EXPECT_EQ(take_all(c_), 50U);
+  EXPECT_EQ(take_all(a_), 25U);
+  EXPECT_EQ(take_all(b_), 25U);
+}
+
+TEST_F(TenantPartsTest, AnotherListHoldsForWhatIsTakenThen) {
+  list({a_});
+  EXPECT_EQ(take_all(a_), 100U);
+  list({a_, b_, c_});
+  EXPECT_FALSE(parts_.may_take(*b_, 1)) << "there is nothing left";
+  taken_.pop_front();
+  EXPECT_TRUE(parts_.may_take(*b_, 1)) << "though a has c's part, too";
+  EXPECT_FALSE(parts_.may_take(*a_, 1));
+  list({b_}, {a_});
+  EXPECT_FALSE(parts_.may_take(*a_, 1));
+  taken_.clear();
+  EXPECT_EQ(take_all(a_), 50U);
+}
+
+TEST_F(TenantPartsTest, ASharesEndIsTheSameHoweverItIsMoved) {
+  list({a_, b_});
+  TenantParts::Share share = parts_.take(a_, 30);
+  TenantParts::Share other = parts_.take(b_, 20);
+  other = std::move(share);
+  EXPECT_EQ(a_->used(), 30U);
+  EXPECT_EQ(b_->used(), 0U);
+  TenantParts::Share last(std::move(other));
+  other.release();
+  EXPECT_EQ(a_->used(), 30U);
+  last.release();
+  EXPECT_EQ(a_->used(), 0U);
+  EXPECT_TRUE(parts_.may_take(*a_, 75));
+}
+
+TEST_F(TenantPartsTest, WhoIsRefusedIsToldOfRoom) {
+  list({a_, b_});
+  Budget node(100);
+  ConnectionBudget connection(100, node);
+  connection.set_tenant(parts_, a_);
+  EXPECT_TRUE(connection.leaves_others_theirs(100)) << "nobody has anything";
+  ConnectionBudget::Taken taken = connection.take_of_all(75);
+  int told = 0;
+  node.on_room = [&told] { ++told; };
+  EXPECT_FALSE(connection.leaves_others_theirs(1));
+  taken.release();
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(a_->used(), 0U);
+}
+
+// Clients of one tenant who want everything, beside one of another.
+TEST(TenantPins, ATenantFindsItsPartHoweverManyClientsAnotherHas) {
+  constexpr std::uint64_t kGet = 16, kNode = 64 * kGet;
+  Budget node(kNode);
+  TenantParts parts(kNode);
+  const auto one = std::make_shared<TenantParts::Own>(), other = std::make_shared<TenantParts::Own>();
+  parts.set_count(2);
+  parts.set_listed(*one, true);
+  parts.set_listed(*other, true);
+  std::vector<std::unique_ptr<Pins>> crowd;
+  std::vector<Pins::Taken> taken;
+  for (int i = 0; i < 100; ++i) {
+    Pins& pins = *crowd.emplace_back(std::make_unique<Pins>(kNode / 2, node));
+    pins.set_tenant(parts, one);
+    pins.taken = [] { return UINT64_MAX; };
+  }
+  for (bool more = true; more;) {
+    more = false;
+    for (const auto& pins : crowd) {
+      if (!pins->may_take(kGet)) continue;
+      taken.push_back(pins->take_of_all(kGet));
+      more = true;
+    }
+  }
+  EXPECT_EQ(one->used(), kNode * 3 / 4);
+  Pins pins(kNode / 2, node);
+  pins.set_tenant(parts, other);
+  std::uint64_t got = 0;
+  for (; pins.may_take(kGet); got += kGet) taken.push_back(pins.take_of_all(kGet));
+  EXPECT_GE(got, kNode / 8) << "beside what is for those who hold nothing";
+  taken.clear();
+  EXPECT_TRUE(crowd[0]->may_take(kNode / 2)) << "nobody holds anything";
+}
+
+// Token 1 is of tenant a, 2 of tenant b. Unfinished puts may have half of the pool's 64 MiB.
+class TenantNodeTest : public testing::Test {
+ protected:
+  static constexpr std::size_t kMiB = std::size_t{1} << 20;
+  static NodeOptions with_tenants() {
+    NodeOptions options = test_options();
+    options.limits.leases_max = 8;
+    options.limits.lease_pins_max = 32;
+    options.store.flash_bytes = 0;
+    const std::string lines =
+        auth::token_line(1, "n1", "a", "read,write") + auth::token_line(2, "n2", "b", "read,write");
+    options.authority = std::make_shared<const auth::Authority>(auth::parse_credentials(lines, "c").value());
+    return options;
+  }
+  struct Putter {
+    std::unique_ptr<RawClient> client;
+    std::uint32_t ns = 0;
+  };
+  Putter enter(int token) {
+    Putter putter{.client = rig_.connect(false)};
+    putter.client->send(wire::frame({}, wire::Hello{.features = wire::kFeatureToken, .name = "test"}));
+    putter.client->next();
+    putter.client->call(wire::frame({}, wire::Auth{auth::token_number(token)}));
+    Namespace ns = records_.ns();
+    ns.tenant = token == 1 ? "a" : "b";
+    putter.ns = putter.client->open(ns);
+    return putter;
+  }
+
+  // Whether a PUT of so many records is taken whole.
+  bool put(const Putter& putter, std::size_t first, std::size_t count) {
+    const std::uint64_t id = putter.client->new_id();
+    putter.client->send(records_.put(id, putter.ns, first, count));
+    putter.client->send(records_.put_head(id, first, count, 0, 8), records_.put_body(first, count, 0, 8));
+    const net::Received done = putter.client->next();
+    const auto reply = wire::decode<wire::PutReply>(done.header, done.meta);
+    return done.header.status == Code::kOk && reply && wire::count_bits(reply->failed) == 0;
+  }
+  // Whether so many records are found and leased.
+  static bool lease(const Putter& putter, std::uint32_t count) {
+    const auto keys = Records::keys(1, count);
+    const net::Received m = putter.client->call(
+        wire::frame({.request_id = putter.client->new_id()}, wire::Match{.ns = putter.ns,
+                                                                         .lease_ms = 60'000,
+                                                                         .blocks = count,
+                                                                         .shards = {0},
+                                                                         .groups = {0},
+                                                                         .keys = {keys, 16, true}}));
+    const auto reply = wire::decode<wire::MatchReply>(m.header, m.meta);
+    EXPECT_TRUE(reply && reply->prefix_blocks == count);
+    return reply && reply->lease != 0;
+  }
+
+  Rig rig_{with_tenants()};
+  const Records records_{small_namespace(8, kMiB / 8)};
+};
+
+TEST_F(TenantNodeTest, UnfinishedPutsOfATenantLeaveAnotherItsPart) {
+  std::vector<Putter> crowd;
+  for (std::size_t i = 0; i < 6; ++i) {
+    const Putter& putter = crowd.emplace_back(enter(1));
+    putter.client->send(records_.put(putter.client->new_id(), putter.ns, 100 * i, 14));
+    putter.client->call(wire::frame({.request_id = putter.client->new_id()}, wire::Ping{}));
+  }
+  EXPECT_LE(rig_.stat("node", "unfinished_bytes"), 24 * kMiB + crowd.size() * kMiB / 8);
+  EXPECT_GE(rig_.stat("node", "unfinished_bytes"), 20 * kMiB);
+  const Putter other = enter(2);
+  EXPECT_TRUE(put(other, 1, 5));
+}
+
+TEST_F(TenantNodeTest, LeasesOfATenantLeaveAnotherItsPart) {
+  const std::array crowd{enter(1), enter(1), enter(1)};
+  const Putter other = enter(2);
+  ASSERT_TRUE(put(crowd[0], 1, 8));
+  ASSERT_TRUE(put(other, 1, 8));
+  int leases = 0;
+  for (int round = 0; round < 4; ++round)
+    for (const Putter& putter : crowd) leases += lease(putter, 1) ? 1 : 0;
+  EXPECT_EQ(leases, 6);
+  EXPECT_TRUE(lease(other, 1));
+  EXPECT_TRUE(lease(other, 8)) << "of which as many are kept as there is room for";
+  EXPECT_FALSE(lease(other, 1));
+  EXPECT_EQ(rig_.stat("node", "leases"), 8U);
+  for (const Putter& putter : crowd) putter.client->vanish();
+  EXPECT_TRUE(rig_.until([&] { return rig_.stat("node", "leases") == 2; }));
+  EXPECT_TRUE(lease(other, 1));
+}
+
+// Of 32 records each tenant has 8 for itself.
+TEST_F(TenantNodeTest, LeasedRecordsOfATenantLeaveAnotherItsPart) {
+  const std::array crowd{enter(1), enter(1)};
+  const Putter other = enter(2);
+  ASSERT_TRUE(put(crowd[0], 1, 8));
+  ASSERT_TRUE(put(other, 1, 8));
+  for (int round = 0; round < 4; ++round) EXPECT_EQ(lease(crowd[static_cast<std::size_t>(round % 2)], 8), round < 3);
+  EXPECT_TRUE(lease(other, 8));
+}
+
+TEST_F(TenantNodeTest, UnfinishedSetsOfATenantLeaveAnotherItsPart) {
+  const auto set = [](std::size_t bytes) { return "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$" + std::to_string(bytes) + "\r\n"; };
+  std::deque<RespClient> crowd;
+  for (int i = 0; i < 6; ++i) {
+    RespClient& client = crowd.emplace_back(rig_);
+    client.send(resp_command({"AUTH", auth::token_number(1)}));
+    EXPECT_EQ(client.line(), "+OK\r\n");
+    client.send(set(5 * kMiB));
+  }
+  EXPECT_TRUE(rig_.until([&] { return rig_.stat("node", "unfinished_bytes") >= 20 * kMiB; }));
+  RespClient other(rig_);
+  other.send(resp_command({"AUTH", auth::token_number(2)}));
+  EXPECT_EQ(other.line(), "+OK\r\n");
+  other.send(set(5 * kMiB) + resp_text(5 * kMiB, 1) + "\r\n");
+  EXPECT_EQ(other.line(), "+OK\r\n");
+}
+
+}  // namespace
+}  // namespace kvd::node
