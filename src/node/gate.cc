@@ -28,6 +28,7 @@ Gate::Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& 
                 .windows = options.limits.windows_max(),
                 .pinned_bytes = options.pinned_max(),
                 .unfinished_bytes = options.unfinished_max(),
+                .op_keys = options.limits.op_keys_max,
                 .leases = options.limits.leases_max,
                 .lease_pins = options.limits.lease_pins_max}) {
   if (authority_ != nullptr) tenants_.list(authority_->tenants());

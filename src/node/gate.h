@@ -31,10 +31,8 @@ class Gate {
   TenantSlot take_rings(const SharedTenant& tenant) { return tenants_.take_rings(tenant); }
   TenantSlot take_arena(const SharedTenant& tenant) { return tenants_.take_arena(tenant); }
   TenantSlot take_window(const SharedTenant& tenant) { return tenants_.take_window(tenant); }
-  // What a connection of the tenant takes of the pool counts for it; see Tenants.
-  void count_for(const SharedTenant& tenant, ConnectionBudget& pinned, ConnectionBudget& unfinished) {
-    tenants_.count_for(tenant, pinned, unfinished);
-  }
+  // What a connection of the tenant takes counts for it; see Tenants.
+  void count_for(const SharedTenant& tenant, const TenantCounts& counts) { tenants_.count_for(tenant, counts); }
 
   std::optional<Leases::TenantShare> take_lease(const SharedTenant& tenant) { return tenants_.take_lease(tenant); }
 

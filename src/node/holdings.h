@@ -17,13 +17,13 @@ namespace kvd::node {
 struct Holdings {
   explicit Holdings(NodeContext& context);
 
-  Pins pins;          // of the node's `pinned`
-  Budget lent;        // of the node's `lent`
-  Budget kept;        // of the node's `kept`
-  Budget kept_keys;   // of the node's `kept_keys`
-  Budget op_keys;     // of the node's `op_keys`
-  Views views;        // end before the budgets do: what they unpin gives back to these
-  KeeperPipe keeper;  // not held = nothing may be kept
+  Pins pins;                   // of the node's `pinned`
+  Budget lent;                 // of the node's `lent`
+  Budget kept;                 // of the node's `kept`
+  ConnectionBudget kept_keys;  // of the node's `kept_keys`
+  ConnectionBudget op_keys;    // of the node's `op_keys`
+  Views views;                 // end before the budgets do: what they unpin gives back to these
+  KeeperPipe keeper;           // not held = nothing may be kept
 };
 
 }  // namespace kvd::node

@@ -186,7 +186,7 @@ Status RespSession::enter(const RespAccess& access) {
   }
   keyspace_ = std::move(*keyspace);
   access_ = access;
-  if (access_.use != nullptr) context_.node.gate.count_for(access_.use, pins_, unfinished_);
+  if (access_.use != nullptr) context_.node.gate.count_for(access_.use, {.pinned = pins_, .unfinished = unfinished_});
   const void* const share = access_.use.get();
   connection_->set_share(share);
   line_.set_share(share);

@@ -70,9 +70,7 @@ class Session final : private net::MessageHandler {
 
  private:
   // Of the node's bookkeeping, and what this connection has of it.
-  struct KeyShare {
-    Budget::Share connection, node;
-  };
+  using KeyShare = ConnectionBudget::Taken;
   // What the views of one GET may hold; shared by them and the GET. With its keys: their bookkeeping lasts as long.
   struct LentShare {
     Budget::Share connection, node;
@@ -312,8 +310,8 @@ class Session final : private net::MessageHandler {
   Pins& pins_;
   Budget& lent_;
   Budget& kept_;
-  Budget& kept_keys_;
-  Budget& op_keys_;
+  ConnectionBudget& kept_keys_;
+  ConnectionBudget& op_keys_;
   Views& views_;
   io::UniqueFd keeper_;          // the client's end, until it is sent
   ConnectionBudget unfinished_;  // of the node's `unfinished`

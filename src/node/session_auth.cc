@@ -72,7 +72,7 @@ Status Session::admit(Gate::Admission admission) {
   seat_ = std::move(*seat);
   identity_ = std::move(admission.identity);
   tenant_ = std::move(admission.tenant);
-  context_.gate.count_for(tenant_, pins_, unfinished_);
+  context_.gate.count_for(tenant_, {.pinned = pins_, .unfinished = unfinished_, .op_keys = &op_keys_});
   connection_->set_share(tenant_.get());
   for (net::SliceLine::User* const work : {&window_slices_, &match_slices_, &remove_slices_, &arena_slices_})
     work->set_share(tenant_.get());

@@ -50,7 +50,9 @@ Result<Session::KeyShare> Session::take_keys(std::uint64_t keys) {
   if (!context_.op_keys.has_room(keys) || !context_.op_keys.is_fair(op_keys_.used(), keys)) {
     return fail(Code::kBusy, "too many keys are being moved");
   }
-  return KeyShare{.connection = op_keys_.take(keys), .node = context_.op_keys.take(keys)};
+  if (!op_keys_.leaves_others_theirs(keys))
+    return fail(Code::kBusy, "too many keys are being moved, but for what is kept for other tenants");
+  return op_keys_.take_of_all(keys);
 }
 
 Status Session::on_get(const wire::Header& header, Bytes meta) {

@@ -38,7 +38,7 @@ void Session::decide_lending(RunningGet& get) {
     return;
   }
   // Those of the GET itself are free as soon as it ends: else what is kept would turn every other operation away.
-  get.lent->keys = {.connection = kept_keys_.take(op.keys()), .node = context_.kept_keys.take(op.keys())};
+  get.lent->keys = kept_keys_.take_of_all(op.keys());
   get.lent->kept_connection = kept_.take(bytes);
   get.lent->kept_node = context_.kept.take(bytes);
   get.op->leave_connection();

@@ -148,16 +148,19 @@ TEST(TenantPins, ATenantFindsItsPartHoweverManyClientsAnotherHas) {
 class TenantNodeTest : public testing::Test {
  protected:
   static constexpr std::size_t kMiB = std::size_t{1} << 20;
-  static NodeOptions with_tenants() {
+  static NodeOptions with_tenants(std::uint32_t op_keys_max) {
     NodeOptions options = test_options();
     options.limits.leases_max = 8;
     options.limits.lease_pins_max = 32;
+    options.limits.op_keys_max = op_keys_max;
     options.store.flash_bytes = 0;
     const std::string lines =
         auth::token_line(1, "n1", "a", "read,write") + auth::token_line(2, "n2", "b", "read,write");
     options.authority = std::make_shared<const auth::Authority>(auth::parse_credentials(lines, "c").value());
     return options;
   }
+  explicit TenantNodeTest(std::uint32_t op_keys_max = Limits{}.op_keys_max, std::uint32_t slab_bytes = kMiB / 8)
+      : rig_(with_tenants(op_keys_max)), records_(small_namespace(8, slab_bytes)) {}
   struct Putter {
     std::unique_ptr<RawClient> client;
     std::uint32_t ns = 0;
@@ -197,8 +200,13 @@ class TenantNodeTest : public testing::Test {
     return reply && reply->lease != 0;
   }
 
-  Rig rig_{with_tenants()};
-  const Records records_{small_namespace(8, kMiB / 8)};
+  Rig rig_;
+  const Records records_;
+};
+
+class TenantKeysTest : public TenantNodeTest {
+ protected:
+  TenantKeysTest() : TenantNodeTest(32, 4096) {}
 };
 
 TEST_F(TenantNodeTest, UnfinishedPutsOfATenantLeaveAnotherItsPart) {
@@ -240,6 +248,17 @@ TEST_F(TenantNodeTest, LeasedRecordsOfATenantLeaveAnotherItsPart) {
   ASSERT_TRUE(put(other, 1, 8));
   for (int round = 0; round < 4; ++round) EXPECT_EQ(lease(crowd[static_cast<std::size_t>(round % 2)], 8), round < 3);
   EXPECT_TRUE(lease(other, 8));
+}
+
+TEST_F(TenantKeysTest, KeysUnderWayOfATenantLeaveAnotherItsPart) {
+  const std::array crowd{enter(1), enter(1), enter(1), enter(1)};
+  for (std::size_t i = 0; i < 40; ++i) {
+    const Putter& putter = crowd[i % crowd.size()];
+    putter.client->send(records_.put(putter.client->new_id(), putter.ns, 1000 + i, 1));
+    putter.client->call(wire::frame({.request_id = putter.client->new_id()}, wire::Ping{}));
+  }
+  EXPECT_EQ(rig_.stat("node", "op_keys"), 24U);
+  EXPECT_TRUE(put(enter(2), 1, 4));
 }
 
 TEST_F(TenantNodeTest, UnfinishedSetsOfATenantLeaveAnotherItsPart) {

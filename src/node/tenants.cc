@@ -22,12 +22,14 @@ SharedTenant& Tenants::find(const std::string& name, const auth::Quotas& quotas)
 void Tenants::list(const std::map<std::string, auth::Quotas>& tenants) {
   const std::scoped_lock lock(mutex_);
   for (const auto& [name, quotas] : tenants) find(name, quotas);
-  for (TenantParts* const parts : {&pinned_, &unfinished_, &leases_, &lease_pins_}) parts->set_count(tenants.size());
+  for (TenantParts* const parts : {&pinned_, &unfinished_, &op_keys_, &leases_, &lease_pins_})
+    parts->set_count(tenants.size());
   for (const auto& [name, tenant] : tenants_) {
     tenant->listed = tenants.contains(name);
     tenant->gone = !tenant->listed;
     pinned_.set_listed(tenant->pinned, tenant->listed);
     unfinished_.set_listed(tenant->unfinished, tenant->listed);
+    op_keys_.set_listed(tenant->op_keys, tenant->listed);
     leases_.set_listed(tenant->leases, tenant->listed);
     lease_pins_.set_listed(tenant->lease_pins, tenant->listed);
   }
@@ -79,9 +81,10 @@ TenantSlot Tenants::take_window(const SharedTenant& tenant) {
   return take(tenant, &TenantUse::windows, totals_.windows);
 }
 
-void Tenants::count_for(const SharedTenant& tenant, ConnectionBudget& pinned, ConnectionBudget& unfinished) {
-  pinned.set_tenant(pinned_, {tenant, &tenant->pinned});
-  unfinished.set_tenant(unfinished_, {tenant, &tenant->unfinished});
+void Tenants::count_for(const SharedTenant& tenant, const TenantCounts& counts) {
+  counts.pinned.set_tenant(pinned_, {tenant, &tenant->pinned});
+  counts.unfinished.set_tenant(unfinished_, {tenant, &tenant->unfinished});
+  if (counts.op_keys != nullptr) counts.op_keys->set_tenant(op_keys_, {tenant, &tenant->op_keys});
 }
 
 std::optional<Leases::TenantShare> Tenants::take_lease(const SharedTenant& tenant) {

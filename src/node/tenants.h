@@ -37,7 +37,7 @@ struct TenantUse {
   Budget connections;                   // of clients that have said who they are
   Budget rings, arenas, windows;        // of these connections those that have them
   TenantParts::Own pinned, unfinished;  // bytes of the pool, by GETs and by PUTs
-  TenantParts::Own leases, lease_pins;
+  TenantParts::Own op_keys, leases, lease_pins;
   Counter accepted, refused;
   Counter connections_refused;
   Counter records_got, records_missed;  // that were asked for
@@ -63,8 +63,16 @@ struct TenantTotals {
   std::uint64_t windows = 0;
   std::uint64_t pinned_bytes = 0;
   std::uint64_t unfinished_bytes = 0;
+  std::uint64_t op_keys = 0;
   std::uint64_t leases = 0;
   std::uint64_t lease_pins = 0;
+};
+
+// The budgets of one connection that count for its tenant.
+struct TenantCounts {
+  ConnectionBudget& pinned;
+  ConnectionBudget& unfinished;
+  ConnectionBudget* op_keys = nullptr;  // null: it takes none
 };
 
 class Tenants {
@@ -76,6 +84,7 @@ class Tenants {
       : totals_(totals),
         pinned_(totals.pinned_bytes),
         unfinished_(totals.unfinished_bytes),
+        op_keys_(totals.op_keys),
         leases_(totals.leases),
         lease_pins_(totals.lease_pins) {}
 
@@ -94,8 +103,8 @@ class Tenants {
   TenantSlot take_rings(const SharedTenant& tenant);
   TenantSlot take_arena(const SharedTenant& tenant);
   TenantSlot take_window(const SharedTenant& tenant);
-  // What a connection of the tenant takes of the pool counts for it from now on; see TenantParts. Loop thread.
-  void count_for(const SharedTenant& tenant, ConnectionBudget& pinned, ConnectionBudget& unfinished);
+  // What a connection of the tenant takes counts for it from now on; see TenantParts. Loop thread.
+  void count_for(const SharedTenant& tenant, const TenantCounts& counts);
   // What a lease with its first record takes of the tenant's (null: of nobody's); nullopt: that is kept for others.
   std::optional<Leases::TenantShare> take_lease(const SharedTenant& tenant);
 
@@ -116,7 +125,7 @@ class Tenants {
   void forget_gone();
 
   const TenantTotals totals_;
-  TenantParts pinned_, unfinished_, leases_, lease_pins_;
+  TenantParts pinned_, unfinished_, op_keys_, leases_, lease_pins_;
   std::size_t listed_ = 0;
   mutable std::mutex mutex_;  // of the map; what is in it stays as long as it is listed or used
   std::map<std::string, SharedTenant> tenants_;
