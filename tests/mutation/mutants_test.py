@@ -14,11 +14,13 @@ import arena_mutations  # noqa: E402
 import mutants  # noqa: E402
 import network_mutations  # noqa: E402
 import scheduler_mutations  # noqa: E402
+import service_mutations  # noqa: E402
 import storage_mutations  # noqa: E402
 import unit_mutations  # noqa: E402
 import view_mutations  # noqa: E402
 
-LISTS = (arena_mutations, network_mutations, scheduler_mutations, storage_mutations, unit_mutations, view_mutations)
+LISTS = (arena_mutations, network_mutations, scheduler_mutations, service_mutations, storage_mutations, unit_mutations,
+         view_mutations)
 
 # A program of tests: what it lists, and how a run of it ends.
 PROGRAM = """#!/bin/sh
