@@ -26,6 +26,8 @@ Connection::Connection(io::Loop& loop, MessageHandler& handler, NetCounters& cou
       closed_timer_(loop, [this] { on_closed_timer(); }),
       resume_timer_(loop, [this] { on_ready(io::Watch::kRead); }) {
   KVD_CHECK(stream_ != nullptr);
+  if (options_.message_memory != nullptr)
+    held_meta_.emplace(*options_.message_memory, [this] { close(kTooMuchUnfinished); });
   if (options_.messages == nullptr) return;
   more_.emplace(*options_.messages, [this] {
     on_ready(io::Watch::kRead);
@@ -74,6 +76,7 @@ void Connection::close(const Error& why) {
   if (options_.shaper != nullptr) options_.shaper->leave(*this);
   if (options_.turns != nullptr) options_.turns->leave(*this);
   if (more_) more_->leave();
+  if (held_meta_) held_meta_->release();
   leave_movers();
   stream_->close();
   count_unsent();

@@ -64,6 +64,7 @@
 #include "io/stream.h"
 #include "net/body_turns.h"
 #include "net/counters.h"
+#include "net/message_memory.h"
 #include "net/movers.h"
 #include "net/progress.h"
 #include "net/shaper.h"
@@ -116,11 +117,12 @@ struct ConnectionOptions {
   // What moves in a stall limit while one message comes in, or while the queue is not empty; a peer that is slower is
   // as good as stalled. Waiting for the shaper does not count.
   std::uint64_t progress_bytes_min = 1;
-  Shaper* shaper = nullptr;        // borrowed: bounds the rate of bodies sent; may be null
-  BodyTurns* turns = nullptr;      // borrowed: whose bodies move now, unless a shaper says so; null = all of them
-  SliceLine* messages = nullptr;   // borrowed: who goes on with messages, of those who have many; null = all of them
-  Movers* movers = nullptr;        // borrowed: threads that send bodies (see Movers above); null = there are none
-  bool takes_descriptors = false;  // see take_descriptor()
+  Shaper* shaper = nullptr;       // borrowed: bounds the rate of bodies sent; may be null
+  BodyTurns* turns = nullptr;     // borrowed: whose bodies move now, unless a shaper says so; null = all of them
+  SliceLine* messages = nullptr;  // borrowed: who goes on with messages, of those who have many; null = all of them
+  Movers* movers = nullptr;       // borrowed: threads that send bodies (see Movers above); null = there are none
+  MessageMemory* message_memory = nullptr;  // borrowed: bounds what has come of messages, of all; null = nothing does
+  bool takes_descriptors = false;           // see take_descriptor()
 };
 
 // A message on its way out.
@@ -240,7 +242,9 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
   void landed(std::size_t bytes);
   Status consume(Time now);
   Status take_header(bool& more);
-  void grow_meta();
+  bool grow_meta();
+  bool hold_meta();
+  void give_back_meta();
   void note_meta(std::size_t bytes);
   Status take_meta(bool& more);
   Status take_payload(bool& more);
@@ -301,6 +305,8 @@ class Connection final : private ShaperUser, private BodyTurns::User, private Mo
   wire::Header header_{};
   std::vector<std::byte> meta_;
   std::size_t meta_have_ = 0;
+  std::size_t meta_touched_ = 0;  // of its memory, since it was given back last
+  std::optional<MessageMemory::User> held_meta_;
   std::uint32_t meta_crc_ = 0;  // of these
   std::uint64_t payload_left_ = 0;
   std::unique_ptr<std::byte[]> discard_;  // where bytes without a place go; made when first needed

@@ -114,7 +114,7 @@ std::size_t Connection::receive(Time now) {
   std::size_t count = 0;
   std::size_t direct = 0;  // bytes that do not go to the read-ahead
   if (part_ == Part::kMeta) {
-    if (meta_have_ == meta_.size()) grow_meta();
+    if (meta_have_ == meta_.size() && !grow_meta()) return 0;
     direct = meta_.size() - meta_have_;
     pieces[count++] = {meta_.data() + meta_have_, direct};
   } else if (part_ == Part::kPayload) {
@@ -218,15 +218,32 @@ Status Connection::take_header(bool& more) {
   part_ = Part::kMeta;
   meta_have_ = 0;
   meta_crc_ = 0;
+  if (header_.meta_bytes <= kMetaStepBytes && meta_touched_ > kMetaStepBytes) give_back_meta();
   meta_.resize(std::min<std::size_t>(header_.meta_bytes, kMetaStepBytes));
+  static_cast<void>(hold_meta());  // no more than before
   return {};
 }
 
 // As bytes come: a header alone makes nobody allocate 4 MiB. Who has sent a step may send the rest: room for that is
-// made once, and touched as it comes, so that nothing is moved in a turn.
-void Connection::grow_meta() {
+// made once, and touched as it comes, so that nothing is moved in a turn. False: it was closed, as there is too much of
+// all connections.
+bool Connection::grow_meta() {
   meta_.reserve(header_.meta_bytes);
   meta_.resize(std::min<std::size_t>(header_.meta_bytes, meta_.size() + kMetaStepBytes));
+  if (hold_meta()) return true;
+  close(kTooMuchUnfinished);
+  return false;
+}
+
+bool Connection::hold_meta() {
+  meta_touched_ = std::max(meta_touched_, meta_.size());
+  return !held_meta_ || held_meta_->hold(meta_touched_, messages_);
+}
+
+void Connection::give_back_meta() {
+  std::vector<std::byte>().swap(meta_);  // assigning {} would keep the memory
+  meta_touched_ = 0;
+  if (held_meta_) held_meta_->release();
 }
 
 // The next `bytes` of the meta are there. Checked as they come: to go over 4 MiB at once takes a turn and longer.
@@ -260,7 +277,7 @@ void Connection::rest() {
   if (part_ != Part::kHeader || ahead_at_ != ahead_end_) return;
   if (ahead_ != nullptr) spare_ahead = std::move(ahead_);
   discard_.reset();
-  if (meta_.capacity() > kMetaKeepBytes) std::vector<std::byte>().swap(meta_);  // assigning {} would keep the memory
+  if (meta_.capacity() > kMetaKeepBytes) give_back_meta();
 }
 
 std::size_t Connection::inbound_bytes_held() const noexcept {

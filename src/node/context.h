@@ -29,9 +29,10 @@ struct NodeContext {
   NodeCounters& counters;
   Gate& gate;
   net::NetCounters& net;
-  net::Shaper* shaper;    // null = reads are not slowed down
-  net::BodyTurns* turns;  // of all connections of the loop; null = bodies go as they come
-  net::Movers* movers;    // threads that send bodies beside the loop's; null = there are none
+  net::Shaper* shaper;                 // null = reads are not slowed down
+  net::BodyTurns* turns;               // of all connections of the loop; null = bodies go as they come
+  net::MessageMemory& message_memory;  // of connections of all kinds
+  net::Movers* movers;                 // threads that send bodies beside the loop's; null = there are none
   Leases& leases;
   Checker& checker;
   net::SliceLine& slices;

@@ -116,6 +116,7 @@ struct Lender {
   Limits limits;
   NodeCounters counters;
   net::NetCounters net;
+  net::MessageMemory message_memory{SIZE_MAX};
   Leases leases;
   Checker checker;
   net::SliceLine slices;
@@ -137,6 +138,7 @@ struct Lender {
             .net = net,
             .shaper = nullptr,
             .turns = nullptr,
+            .message_memory = message_memory,
             .movers = nullptr,
             .leases = leases,
             .checker = checker,

@@ -137,6 +137,7 @@ class NodeImpl final : public Node {
   std::unique_ptr<Checker> checker_;
   net::SliceLine slices_{loop_}, messages_{loop_}, checks_{loop_};
   net::BodyTurns turns_{loop_};
+  net::MessageMemory message_memory_;
   std::unique_ptr<net::Movers> movers_;
   std::unique_ptr<NodeContext> context_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Session>> sessions_;
@@ -172,6 +173,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       windows_(gives_memory() ? options_.limits.window_bytes_all_max : 0, &counters_.window_bytes),
       copies_(loop, 4 * options_.limits.copied_at_once),
       gate_(loop, log, counters_, options_),
+      message_memory_(options_.limits.message_bytes_all_max),
       room_timer_(loop, [this] { tell_room(); }),
       contention_timer_(loop, [this] { on_contention(); }),
       drain_timer_(loop, [this] { on_drain_timer(); }),
@@ -307,9 +309,8 @@ void NodeImpl::bound_tenants(const auth::Authority& authority) {
 }
 
 void NodeImpl::make_context() {
-  if (options_.shape_read_bytes_per_s > 0) {
+  if (options_.shape_read_bytes_per_s > 0)
     shaper_ = std::make_unique<net::Shaper>(loop_, options_.shape_read_bytes_per_s);
-  }
   if (options_.cores > 1) {
     if (auto movers = net::Movers::start(loop_, options_.cores - 1)) movers_ = std::move(*movers);
     if (movers_ == nullptr) log_.warn("no thread beside the loop's could be started: it moves all bodies itself");
@@ -325,6 +326,7 @@ void NodeImpl::make_context() {
                                  .net = net_,
                                  .shaper = shaper_.get(),
                                  .turns = &turns_,
+                                 .message_memory = message_memory_,
                                  .movers = movers_.get(),
                                  .leases = *leases_,
                                  .checker = *checker_,

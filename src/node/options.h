@@ -62,8 +62,9 @@ struct Limits {
   Duration contended_stall_limit = std::chrono::seconds(1);  // of a peer that does not read what it was sent from the
                                                              // pool, while others wait for their part of it
   std::uint64_t progress_bytes_min = 1U << 20;  // in that time, by a peer that is read or written without a pause
-  std::size_t reply_bytes_max = std::size_t{4} << 20;       // replies that wait for one connection
-  std::size_t reply_bytes_all_max = std::size_t{64} << 20;  // and for all; beyond it each may have 64 KiB
+  std::size_t reply_bytes_max = std::size_t{4} << 20;         // replies that wait for one connection
+  std::size_t message_bytes_all_max = std::size_t{64} << 20;  // of messages that have not come in whole, of all
+  std::size_t reply_bytes_all_max = std::size_t{64} << 20;    // and for all; beyond it each may have 64 KiB
   std::uint32_t rings_max = 256;  // connections that have rings; the others use their socket. 264 KiB each
   // Memory through which a client of this host hands over what it puts, each its own; 0 = there is none. Besides the
   // pool: 4 MiB of it are used where slabs are small. Whoever comes when all have that much sends bytes.

@@ -52,6 +52,7 @@ RespSession::RespSession(RespContext& context, std::uint64_t number, std::unique
       checks_(context.node.checks),
       unfinished_(context.node.unfinished.bytes_max() / 100 * context.node.limits.connection_percent_max,
                   context.node.unfinished),
+      held_(context.node.message_memory, [this] { close(net::kTooMuchUnfinished); }),
       ahead_(std::make_unique<std::byte[]>(kReadAheadBytes)),
       line_(context.line,
             [this] {
@@ -299,6 +300,7 @@ void RespSession::pump() {
     }
   }
   in_pump_ = false;
+  if (!held_.hold(parser_.bytes_held(), commands_)) return close(net::kTooMuchUnfinished);
   if (quits_ && replies_.empty() && connection_->open()) {
     const bool broken = !parser_.problem().empty();
     return connection_->close_after_flush(broken ? Error{Code::kCorrupt, 0, "a RESP client broke the protocol"}

@@ -19,6 +19,7 @@
 
 #include "io/stream.h"
 #include "net/byte_connection.h"
+#include "net/message_memory.h"
 #include "net/slices.h"
 #include "node/context.h"
 #include "node/resp_put.h"
@@ -200,6 +201,7 @@ class RespSession final : private net::ByteHandler {
   RespChecks checks_;
   ConnectionBudget unfinished_;  // of the node's `unfinished`
   wire::RespParser parser_;
+  net::MessageMemory::User held_;       // of the command that is coming
   std::unique_ptr<std::byte[]> ahead_;  // what came and is not parsed yet
   std::size_t ahead_at_ = 0, ahead_end_ = 0;
   std::size_t direct_ = 0;                             // bytes that the next receive puts in the value's place first

@@ -40,6 +40,7 @@ net::ConnectionOptions connection_options(const NodeContext& context) {
   options.turns = context.turns;
   options.messages = &context.messages;
   options.movers = context.movers;
+  options.message_memory = &context.message_memory;
   return options;
 }
 

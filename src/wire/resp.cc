@@ -10,7 +10,7 @@
 namespace kvd::wire {
 namespace {
 
-constexpr std::size_t kKeepCapacity = std::size_t{64} << 10;  // between two commands
+constexpr std::size_t kKeepCapacity = std::size_t{16} << 10;  // between two commands, of arguments and of their bytes
 
 std::optional<std::int64_t> number(std::string_view text) {
   std::int64_t value = 0;
