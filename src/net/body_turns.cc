@@ -15,7 +15,7 @@ std::size_t BodyTurns::ask(User& user, bool alone) {
   note(user);
   const Time now = loop_.now();
   user.moves_until_ = after(now, kQuiet);
-  may_be_alone_ = alone;
+  may_be_alone_ = may_be_alone_ && alone;
   if (last_share_ != user.place_.share() && now < other_share_until_) one_share_from_ = after(now, kQuiet);
   last_share_ = user.place_.share();
   other_share_until_ = after(now, kQuiet);
@@ -35,23 +35,27 @@ void BodyTurns::spend(const User& user, std::size_t bytes) noexcept {
 }
 
 void BodyTurns::enter(User& user) {
-  if (user.place_.waits()) return;
+  if (user.place_.waits() || user.behind_.waits()) return;
   line_.enter(user.place_);
   if (!timer_.armed()) timer_.arm(loop_.now());
 }
 
 void BodyTurns::leave(User& user) noexcept {
-  user.place_.leave();
-  user.asked_.leave();
+  for (auto* const place : {&user.place_, &user.behind_, &user.asked_}) place->leave();
 }
 
 void BodyTurns::look_behind() {
-  if (to_ask_.empty()) return;
   User& user = to_ask_.front();
   to_ask_.take(user.asked_);
   if (user.untaken_bytes() >= kUntakenBytes) return to_ask_.enter(user.asked_);
-  user.place_.leave();
+  user.behind_.leave();
   line_.enter(user.place_);
+}
+
+void BodyTurns::go_behind(User& user) {
+  user.place_.leave();
+  behind_.enter(user.behind_);
+  to_ask_.enter(user.asked_);
 }
 
 // Who is served next; null: nobody waits. Who is alone in line is not asked.
@@ -61,9 +65,7 @@ BodyTurns::User* BodyTurns::next() {
     User& user = line_.front();
     const bool alone = behind_.empty() && line_.size() == 1;
     if (alone || user.untaken_bytes() < kUntakenBytes) return &user;
-    user.place_.leave();
-    behind_.enter(user.place_);
-    to_ask_.enter(user.asked_);
+    go_behind(user);
   }
   return behind_.empty() ? nullptr : &behind_.front();
 }
@@ -72,14 +74,16 @@ void BodyTurns::serve() {
   const bool takes_long = may_be_alone_ && is_alone();
   turn_left_ = takes_long ? kNoLimit : kTurnBytes;
   turn_end_ = after(loop_.now(), takes_long ? kLongTurnTime : kTurnTime);
-  look_behind();
-  turns_behind_ = behind_.empty() ? 0 : turns_behind_ + 1;
+  may_be_alone_ = true;
+  const int as_many = takes_long ? kBehindTurns : 1;  // short ones
+  for (auto i = std::min<std::size_t>(as_many, to_ask_.size()); i > 0; --i) look_behind();
+  turns_behind_ = behind_.empty() ? 0 : turns_behind_ + as_many;
   while (turn_left_ > 0) {
     User* const user = next();
     if (user == nullptr) break;
-    if (user->place_.waits_in(behind_)) {
+    if (user->behind_.waits()) {
       turns_behind_ = 0;
-      behind_.take(user->place_);
+      behind_.take(user->behind_);
     } else {
       line_.take(user->place_);
     }

@@ -48,8 +48,7 @@ class BodyTurns {
 
    protected:
     void set_share(const void* share) noexcept {
-      place_.set_share(share);
-      asked_.set_share(share);
+      for (auto* const place : {&place_, &behind_, &asked_}) place->set_share(share);
     }
 
    private:
@@ -60,8 +59,9 @@ class BodyTurns {
     // may read when that has been taken.
     [[nodiscard]] virtual std::size_t untaken_bytes() const = 0;
     ShareLines<User>::Place place_{*this};
-    ShareLines<User>::Place asked_{*this};  // to be asked again; while it stands behind
-    Time moves_until_ = Time::min();        // a second behind the last time that it had a body to move
+    ShareLines<User>::Place behind_{*this};  // all others; of these two it stands in one
+    ShareLines<User>::Place asked_{*this};   // to be asked again; while it stands behind
+    Time moves_until_ = Time::min();         // a second behind the last time that it had a body to move
   };
 
   explicit BodyTurns(io::Loop& loop) : loop_(loop), timer_(loop, [this] { serve(); }) {}
@@ -84,6 +84,7 @@ class BodyTurns {
   void enter(User& user);
   [[nodiscard]] User* next();
   void look_behind();
+  void go_behind(User& user);
   void serve();
 
   io::Loop& loop_;

@@ -218,9 +218,11 @@ Status Connection::take_header(bool& more) {
   part_ = Part::kMeta;
   meta_have_ = 0;
   meta_crc_ = 0;
-  if (header_.meta_bytes <= kMetaStepBytes && meta_touched_ > kMetaStepBytes) give_back_meta();
+  if (meta_touched_ > kMetaStepBytes) {
+    if (header_.meta_bytes <= kMetaStepBytes) give_back_meta();
+    static_cast<void>(hold_meta());  // no more than before
+  }
   meta_.resize(std::min<std::size_t>(header_.meta_bytes, kMetaStepBytes));
-  static_cast<void>(hold_meta());  // no more than before
   return {};
 }
 

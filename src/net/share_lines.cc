@@ -22,21 +22,21 @@ void ShareLinesBase::enter_line(Place& place) {
   Line& line = line_of(place);
   if (line.waiting.empty()) {
     auto before = order_.end();
-    while (before != order_.begin() && (*std::prev(before))->served > line.served) --before;
-    line.place = order_.insert(before, &line);
+    while (before != order_.begin() && std::prev(before)->served > line.served) --before;
+    order_.insert(before, line);
   }
-  line.waiting.splice(line.waiting.end(), place.here_);
+  line.waiting.push_back(place);
   ++waiting_;
 }
 
 ShareLinesBase::Place& ShareLinesBase::first() const {
   KVD_CHECK(!empty());
-  return *order_.front()->waiting.front();
+  return const_cast<Place&>(order_.front().waiting.front());
 }
 
 void ShareLinesBase::take(Place& place) noexcept {
   place.line_->served = ++turns_;
-  order_.splice(order_.end(), order_, place.line_->place);
+  order_.splice(order_.end(), order_, List<Line>::s_iterator_to(*place.line_));
   remove(place);
 }
 
@@ -57,9 +57,9 @@ ShareLinesBase::Line& ShareLinesBase::line_of(Place& place) {
 
 void ShareLinesBase::remove(Place& place) noexcept {
   Line& line = *place.line_;
-  place.here_.splice(place.here_.begin(), line.waiting, place.at_);
+  line.waiting.erase(List<Place>::s_iterator_to(place));
   --waiting_;
-  if (line.waiting.empty()) order_.erase(line.place);
+  if (line.waiting.empty()) order_.erase(List<Line>::s_iterator_to(line));
 }
 
 // The share's line goes with its last place.

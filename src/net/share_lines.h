@@ -5,18 +5,22 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <map>
+
+#include <boost/intrusive/list.hpp>
 
 namespace kvd::net {
 
 // What ShareLines does, of users whose type it does not know.
 class ShareLinesBase {
   struct Line;
+  using Hook = boost::intrusive::list_base_hook<>;
+  template <class Waiting>
+  using List = boost::intrusive::list<Waiting, boost::intrusive::constant_time_size<false>>;
 
  public:
   // Where somebody stands, if it does. Ends before the lines in which it has stood.
-  class Place {
+  class Place : public Hook {
    public:
     ~Place();
     Place(const Place&) = delete;
@@ -25,18 +29,15 @@ class ShareLinesBase {
     // Whose it is, from the next time on that it stands in line: equal ones share their turns. Not followed.
     void set_share(const void* share) noexcept { share_ = share; }
     [[nodiscard]] const void* share() const noexcept { return share_; }
-    [[nodiscard]] bool waits() const noexcept { return here_.empty(); }
-    [[nodiscard]] bool waits_in(const ShareLinesBase& lines) const noexcept { return waits() && lines_ == &lines; }
+    [[nodiscard]] bool waits() const noexcept { return is_linked(); }
     void leave() noexcept;
 
    protected:
-    Place() : here_{this} {}
+    Place() = default;
 
    private:
     friend class ShareLinesBase;
     const void* share_ = nullptr;
-    std::list<Place*> here_;  // its own node, unless it waits
-    std::list<Place*>::iterator at_ = here_.begin();
     ShareLinesBase* lines_ = nullptr;  // where it waits, or did last
     Line* line_ = nullptr;             // of these; counts it
   };
@@ -56,12 +57,11 @@ class ShareLinesBase {
   [[nodiscard]] Place& first() const;
 
  private:
-  struct Line {
+  struct Line : Hook {  // in order_, while somebody waits
     const void* share = nullptr;
-    std::list<Place*> waiting;
-    std::list<Line*>::iterator place{};  // in order_, while somebody waits
-    std::uint64_t served = 0;            // the number of its last turn
-    std::size_t places = 0;              // whose last line it is
+    List<Place> waiting;
+    std::uint64_t served = 0;  // the number of its last turn
+    std::size_t places = 0;    // whose last line it is
   };
 
   Line& line_of(Place& place);
@@ -69,7 +69,7 @@ class ShareLinesBase {
   void forget(Place& place) noexcept;
 
   std::map<const void*, Line> lines_;  // of each share that has a place here
-  std::list<Line*> order_;             // in which somebody waits, the next one first
+  List<Line> order_;                   // in which somebody waits, the next one first
   std::uint64_t turns_ = 0;
   std::size_t waiting_ = 0;
 };

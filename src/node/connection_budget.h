@@ -25,6 +25,10 @@ class ConnectionBudget : public Budget {
 
   // Whose connection it is from now on. `parts` are the node's, of the same budget, and outlive what is taken.
   void set_tenant(TenantParts& parts, TenantParts::SharedOwn own) noexcept;
+  // Whether so much more is within its tenant's part, which is there for its clients whatever others have.
+  [[nodiscard]] bool is_within_part(std::uint64_t bytes) const noexcept {
+    return own_ != nullptr && parts_->is_within_part(*own_, bytes);
+  }
   // Whether so much more leaves other tenants theirs; when not, the node's on_room comes as of has_room().
   [[nodiscard]] bool leaves_others_theirs(std::uint64_t bytes);
   // Of all three; empty when connection or node have no room.

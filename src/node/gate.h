@@ -34,7 +34,8 @@ class Gate {
   // What a connection of the tenant takes counts for it; see Tenants.
   void count_for(const SharedTenant& tenant, const TenantCounts& counts) { tenants_.count_for(tenant, counts); }
 
-  std::optional<Leases::TenantShare> take_lease(const SharedTenant& tenant) { return tenants_.take_lease(tenant); }
+  [[nodiscard]] bool may_lease(const SharedTenant& tenant) const { return tenants_.may_lease(tenant); }
+  Leases::TenantShare take_lease(const SharedTenant& tenant) { return tenants_.take_lease(tenant); }
 
   struct Admission {
     auth::SharedIdentity identity;

@@ -521,13 +521,13 @@ void NodeImpl::note_refusal() {
 }
 
 // Somebody has found no room for a GET. Who keeps room without reading loses it, the longest first, until nobody waits.
-// Where much is left the one that waits has taken its own share.
+// Where much is left, beside what is kept for tenants, the one that waits has taken its own share.
 void NodeImpl::on_contention() {
   const auto waits = [](const auto& entry) { return entry.second->refused() > 0; };
   if (!std::exchange(refused_lately_, false) && std::ranges::none_of(sessions_, waits)) return;
   contention_timer_.arm_in(kContentionPoll);
   room_timer_.arm(loop_.now());  // what a client has taken meanwhile may be enough (Pins)
-  if (pinned_.used() < pinned_.bytes_max() / 2) return;
+  if (pinned_.used() + gate_.tenants().pinned_kept() < pinned_.bytes_max() / 2) return;
   static const Error kStuck{Code::kTimeout, 0, "it does not read while others wait for their part of the pool"};
   Time since = loop_.now() - options_.limits.contended_stall_limit;
   Session* const stuck = most_stuck(sessions_, since);

@@ -5,8 +5,9 @@ namespace kvd::node {
 bool Pins::may_take(std::uint64_t bytes) {
   const std::uint64_t last = node().bytes_max() / 16;
   const bool little = used() + bytes <= node().bytes_max() / 256;
-  if (!has_room(bytes) || !node().has_room(bytes) || !node().is_fair(used(), bytes, little ? 0 : last)) return false;
-  if (!leaves_others_theirs(bytes)) return false;
+  if (!has_room(bytes) || !node().has_room(bytes)) return false;
+  if (is_within_part(bytes)) return true;
+  if (!node().is_fair(used(), bytes, little ? 0 : last) || !leaves_others_theirs(bytes)) return false;
   if (node().leaves(last, bytes) || (taken && taken() >= used() + bytes)) return true;
   node().remember_refusal();
   return false;

@@ -5,7 +5,8 @@
 // connections that hold nothing, or little with it (a 256th: what was lent and is given back with the next request),
 // and whose clients have taken before at least as much as they would hold then: to take it from others for the second
 // until one is cut costs as much reading, each time anew. Who holds more has at most four times of what is left beside
-// that sixteenth: n who want everything leave 15/16 / (4 n + 1) to who has taken nothing yet.
+// that sixteenth: n who want everything leave 15/16 / (4 n + 1) to who has taken nothing yet. None of this holds within
+// the part that is kept for a tenant.
 #pragma once
 
 #include <cstdint>

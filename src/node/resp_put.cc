@@ -37,7 +37,7 @@ Status RespPut::begin(ConnectionBudget& connection_unfinished, AckLevel level) {
     return fail(Code::kBusy, "SETs under way hold this connection's share of the pool");
   if (!connection_unfinished.leaves_others_theirs(bytes))
     return fail(Code::kBusy, "the room for puts that is left is kept for other tenants");
-  if (context_.unfinished.is_fair(connection_unfinished.used(), bytes))
+  if (connection_unfinished.is_within_part(bytes) || context_.unfinished.is_fair(connection_unfinished.used(), bytes))
     share_ = connection_unfinished.take_of_all(bytes);
   if (!share_) return fail(Code::kBusy, "puts under way hold their share of the pool");
   auto begun = context_.store.begin_replacement(head.ns, head.id, {});

@@ -124,20 +124,15 @@ void Session::keep(RunningMatch& match) {
     const block::RecordId id = match.id(match.next_group, match.next_block, shard);
     if (some_on_flash && match.promote) store.promote(ns, id);
     if (match.lease_ms == 0) continue;
-    Leases::TenantShare share;
-    if (match.lease == 0) {
-      auto part = context_.gate.take_lease(tenant_);
-      if (!part || !context_.leases.has_room(number_)) {
-        match.lease_ms = 0;
-        continue;
-      }
-      share = std::move(*part);
+    if (match.lease == 0 && !(context_.leases.has_room(number_) && context_.gate.may_lease(tenant_))) {
+      match.lease_ms = 0;
+      continue;
     }
     store::Pin pin = store.pin_for_lease(ns, id);
     if (!pin) continue;
     if (match.lease == 0) {
       const Time expires = after(match.arrived, Millis(match.lease_ms));
-      match.lease = context_.leases.grant(number_, std::move(pin), expires, std::move(share));
+      match.lease = context_.leases.grant(number_, std::move(pin), expires, context_.gate.take_lease(tenant_));
     } else if (!context_.leases.add(match.lease, std::move(pin))) {
       match.lease_ms = 0;  // what it has stays leased: the front of the prefix
     }

@@ -38,7 +38,7 @@ bool TenantParts::Share::grow(std::uint64_t amount) noexcept {
 }
 
 void TenantParts::set_count(std::size_t listed) noexcept {
-  part_ = total_ / 2 / std::max<std::size_t>(listed, 1);
+  part_ = total_ / 4 / std::max<std::size_t>(listed, 1);
   kept_ = 0;
 }
 
@@ -52,8 +52,7 @@ std::uint64_t TenantParts::kept_for(const Own& own) const noexcept {
 }
 
 bool TenantParts::may_take(const Own& own, std::uint64_t amount) const noexcept {
-  const std::uint64_t kept_for_it = kept_for(own);
-  const std::uint64_t taken = used_ + (amount <= kept_for_it ? 0 : kept_ - kept_for_it);
+  const std::uint64_t taken = used_ + (is_within_part(own, amount) ? 0 : kept_ - kept_for(own));
   return taken <= total_ && amount <= total_ - taken;
 }
 

@@ -1,7 +1,8 @@
 // TenantParts: something of the node (bytes of the pool that GETs pin, or PUTs fill; leases) shared out among its
-// tenants. Half of it is, evenly among those that are listed, and nobody gets of another one's part, used or not: so
-// whoever takes as much as it can, through however many connections, leaves every other tenant its part. The other half
-// is for all. Owned by Tenants, which outlives what was taken; belongs to the node's loop.
+// tenants. A quarter of it is, evenly among those that are listed, and nobody gets of another one's part, used or not:
+// so whoever takes as much as it can, through however many connections, leaves every other tenant its part. The rest is
+// for all: requests for half of all, which a connection may make, have to find room beside the parts. Owned by Tenants,
+// which outlives what was taken; belongs to the node's loop.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +55,13 @@ class TenantParts {
   // Whether so much more leaves the other tenants theirs. A tenant that has less than its part gets what is free even
   // where others, by an earlier list, have more than theirs.
   [[nodiscard]] bool may_take(const Own& own, std::uint64_t amount) const noexcept;
+  // Whether it has less than its part also with so much more: nobody else can have had that.
+  [[nodiscard]] bool is_within_part(const Own& own, std::uint64_t amount) const noexcept {
+    return amount <= kept_for(own);
+  }
   Share take(SharedOwn own, std::uint64_t amount);
+  // Of the parts of all what they do not use.
+  [[nodiscard]] std::uint64_t kept() const noexcept { return kept_; }
 
  private:
   [[nodiscard]] std::uint64_t kept_for(const Own& own) const noexcept;

@@ -34,7 +34,7 @@ class TenantPartsTest : public testing::Test {
     return count;
   }
 
-  TenantParts parts_{100};
+  TenantParts parts_{200};
   std::deque<TenantParts::Share> taken_;
   const Own a_ = std::make_shared<TenantParts::Own>(), b_ = std::make_shared<TenantParts::Own>(),
             c_ = std::make_shared<TenantParts::Own>();
@@ -42,33 +42,36 @@ class TenantPartsTest : public testing::Test {
 
 TEST_F(TenantPartsTest, WhoTakesAllLeavesEachOtherItsPart) {
   list({a_, b_});
-  EXPECT_TRUE(parts_.may_take(*a_, 75));
-  EXPECT_FALSE(parts_.may_take(*a_, 76));
-  EXPECT_EQ(take_all(a_), 75U);
+  EXPECT_TRUE(parts_.may_take(*a_, 175));
+  EXPECT_FALSE(parts_.may_take(*a_, 176));
+  EXPECT_EQ(take_all(a_), 175U);
+  EXPECT_TRUE(parts_.is_within_part(*b_, 25));
+  EXPECT_FALSE(parts_.is_within_part(*b_, 26));
   EXPECT_EQ(take_all(b_), 25U);
   taken_.pop_back();
   EXPECT_FALSE(parts_.may_take(*a_, 1)) << "kept for b";
+  EXPECT_EQ(parts_.kept(), 1U);
   taken_.pop_front();
   EXPECT_TRUE(parts_.may_take(*a_, 1)) << "its own comes back to all";
-  EXPECT_EQ(a_->used(), 74U);
+  EXPECT_EQ(a_->used(), 174U);
   EXPECT_EQ(b_->used(), 24U);
 }
 
 TEST_F(TenantPartsTest, OneTenantHasAll) {
   list({a_});
-  EXPECT_EQ(take_all(a_), 100U);
+  EXPECT_EQ(take_all(a_), 200U);
 }
 
 TEST_F(TenantPartsTest, WhoIsNotListedHasWhatIsForAll) {
   list({a_, b_}, {c_});
-  EXPECT_EQ(take_all(c_), 50U);
+  EXPECT_EQ(take_all(c_), 150U);
   EXPECT_EQ(take_all(a_), 25U);
   EXPECT_EQ(take_all(b_), 25U);
 }
 
 TEST_F(TenantPartsTest, AnotherListHoldsForWhatIsTakenThen) {
   list({a_});
-  EXPECT_EQ(take_all(a_), 100U);
+  EXPECT_EQ(take_all(a_), 200U);
   list({a_, b_, c_});
   EXPECT_FALSE(parts_.may_take(*b_, 1)) << "there is nothing left";
   taken_.pop_front();
@@ -77,7 +80,7 @@ TEST_F(TenantPartsTest, AnotherListHoldsForWhatIsTakenThen) {
   list({b_}, {a_});
   EXPECT_FALSE(parts_.may_take(*a_, 1));
   taken_.clear();
-  EXPECT_EQ(take_all(a_), 50U);
+  EXPECT_EQ(take_all(a_), 150U);
 }
 
 TEST_F(TenantPartsTest, ASharesEndIsTheSameHoweverItIsMoved) {
@@ -92,16 +95,16 @@ TEST_F(TenantPartsTest, ASharesEndIsTheSameHoweverItIsMoved) {
   EXPECT_EQ(a_->used(), 30U);
   last.release();
   EXPECT_EQ(a_->used(), 0U);
-  EXPECT_TRUE(parts_.may_take(*a_, 75));
+  EXPECT_TRUE(parts_.may_take(*a_, 175));
 }
 
 TEST_F(TenantPartsTest, WhoIsRefusedIsToldOfRoom) {
   list({a_, b_});
-  Budget node(100);
-  ConnectionBudget connection(100, node);
+  Budget node(200);
+  ConnectionBudget connection(200, node);
   connection.set_tenant(parts_, a_);
-  EXPECT_TRUE(connection.leaves_others_theirs(100)) << "nobody has anything";
-  ConnectionBudget::Taken taken = connection.take_of_all(75);
+  EXPECT_TRUE(connection.leaves_others_theirs(200)) << "nobody has anything";
+  ConnectionBudget::Taken taken = connection.take_of_all(175);
   int told = 0;
   node.on_room = [&told] { ++told; };
   EXPECT_FALSE(connection.leaves_others_theirs(1));
@@ -110,15 +113,20 @@ TEST_F(TenantPartsTest, WhoIsRefusedIsToldOfRoom) {
   EXPECT_EQ(a_->used(), 0U);
 }
 
-// Clients of one tenant who want everything, beside one of another.
-TEST(TenantPins, ATenantFindsItsPartHoweverManyClientsAnotherHas) {
-  constexpr std::uint64_t kGet = 16, kNode = 64 * kGet;
+// Clients of one tenant who want everything, beside one of another of so many.
+class TenantPinsTest : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(TenantPinsTest, ATenantFindsItsPartHoweverManyClientsAnotherHas) {
+  constexpr std::uint64_t kGet = 16, kNode = 512 * kGet;
   Budget node(kNode);
   TenantParts parts(kNode);
   const auto one = std::make_shared<TenantParts::Own>(), other = std::make_shared<TenantParts::Own>();
-  parts.set_count(2);
+  std::vector<TenantParts::Own> idle(GetParam() - 2);
+  parts.set_count(GetParam());
+  for (TenantParts::Own& own : idle) parts.set_listed(own, true);
   parts.set_listed(*one, true);
   parts.set_listed(*other, true);
+  const std::uint64_t part = kNode / 4 / GetParam();
   std::vector<std::unique_ptr<Pins>> crowd;
   std::vector<Pins::Taken> taken;
   for (int i = 0; i < 100; ++i) {
@@ -134,15 +142,19 @@ TEST(TenantPins, ATenantFindsItsPartHoweverManyClientsAnotherHas) {
       more = true;
     }
   }
-  EXPECT_EQ(one->used(), kNode * 3 / 4);
+  EXPECT_GE(one->used(), kNode * 3 / 4);
+  EXPECT_LE(one->used(), kNode - (GetParam() - 1) * part);
   Pins pins(kNode / 2, node);
   pins.set_tenant(parts, other);
   std::uint64_t got = 0;
-  for (; pins.may_take(kGet); got += kGet) taken.push_back(pins.take_of_all(kGet));
-  EXPECT_GE(got, kNode / 8) << "beside what is for those who hold nothing";
+  for (; pins.may_take(kGet) && got < part; got += kGet) taken.push_back(pins.take_of_all(kGet));
+  EXPECT_EQ(got, part / kGet * kGet) << "though it has taken nothing yet";
+  EXPECT_FALSE(pins.may_take(kGet)) << "and no more";
   taken.clear();
   EXPECT_TRUE(crowd[0]->may_take(kNode / 2)) << "nobody holds anything";
 }
+
+INSTANTIATE_TEST_SUITE_P(Tenants, TenantPinsTest, testing::Values(2, 4, 16));
 
 // Token 1 is of tenant a, 2 of tenant b. Unfinished puts may have half of the pool's 64 MiB.
 class TenantNodeTest : public testing::Test {
@@ -150,7 +162,7 @@ class TenantNodeTest : public testing::Test {
   static constexpr std::size_t kMiB = std::size_t{1} << 20;
   static NodeOptions with_tenants(std::uint32_t op_keys_max) {
     NodeOptions options = test_options();
-    options.limits.leases_max = 8;
+    options.limits.leases_max = 16;
     options.limits.lease_pins_max = 32;
     options.limits.op_keys_max = op_keys_max;
     options.store.flash_bytes = 0;
@@ -216,10 +228,10 @@ TEST_F(TenantNodeTest, UnfinishedPutsOfATenantLeaveAnotherItsPart) {
     putter.client->send(records_.put(putter.client->new_id(), putter.ns, 100 * i, 14));
     putter.client->call(wire::frame({.request_id = putter.client->new_id()}, wire::Ping{}));
   }
-  EXPECT_LE(rig_.stat("node", "unfinished_bytes"), 24 * kMiB + crowd.size() * kMiB / 8);
-  EXPECT_GE(rig_.stat("node", "unfinished_bytes"), 20 * kMiB);
+  EXPECT_LE(rig_.stat("node", "unfinished_bytes"), 28 * kMiB);
+  EXPECT_GE(rig_.stat("node", "unfinished_bytes"), 24 * kMiB);
   const Putter other = enter(2);
-  EXPECT_TRUE(put(other, 1, 5));
+  EXPECT_TRUE(put(other, 1, 3));
 }
 
 TEST_F(TenantNodeTest, LeasesOfATenantLeaveAnotherItsPart) {
@@ -228,25 +240,25 @@ TEST_F(TenantNodeTest, LeasesOfATenantLeaveAnotherItsPart) {
   ASSERT_TRUE(put(crowd[0], 1, 8));
   ASSERT_TRUE(put(other, 1, 8));
   int leases = 0;
-  for (int round = 0; round < 4; ++round)
+  for (int round = 0; round < 5; ++round)
     for (const Putter& putter : crowd) leases += lease(putter, 1) ? 1 : 0;
-  EXPECT_EQ(leases, 6);
+  EXPECT_EQ(leases, 14);
   EXPECT_TRUE(lease(other, 1));
   EXPECT_TRUE(lease(other, 8)) << "of which as many are kept as there is room for";
   EXPECT_FALSE(lease(other, 1));
-  EXPECT_EQ(rig_.stat("node", "leases"), 8U);
+  EXPECT_EQ(rig_.stat("node", "leases"), 16U);
   for (const Putter& putter : crowd) putter.client->vanish();
   EXPECT_TRUE(rig_.until([&] { return rig_.stat("node", "leases") == 2; }));
   EXPECT_TRUE(lease(other, 1));
 }
 
-// Of 32 records each tenant has 8 for itself.
+// Of 32 records each tenant has 4 for itself.
 TEST_F(TenantNodeTest, LeasedRecordsOfATenantLeaveAnotherItsPart) {
   const std::array crowd{enter(1), enter(1)};
   const Putter other = enter(2);
   ASSERT_TRUE(put(crowd[0], 1, 8));
   ASSERT_TRUE(put(other, 1, 8));
-  for (int round = 0; round < 4; ++round) EXPECT_EQ(lease(crowd[static_cast<std::size_t>(round % 2)], 8), round < 3);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(lease(crowd[i % 2], 8));
   EXPECT_TRUE(lease(other, 8));
 }
 
@@ -257,24 +269,24 @@ TEST_F(TenantKeysTest, KeysUnderWayOfATenantLeaveAnotherItsPart) {
     putter.client->send(records_.put(putter.client->new_id(), putter.ns, 1000 + i, 1));
     putter.client->call(wire::frame({.request_id = putter.client->new_id()}, wire::Ping{}));
   }
-  EXPECT_EQ(rig_.stat("node", "op_keys"), 24U);
+  EXPECT_EQ(rig_.stat("node", "op_keys"), 28U);
   EXPECT_TRUE(put(enter(2), 1, 4));
 }
 
 TEST_F(TenantNodeTest, UnfinishedSetsOfATenantLeaveAnotherItsPart) {
   const auto set = [](std::size_t bytes) { return "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$" + std::to_string(bytes) + "\r\n"; };
   std::deque<RespClient> crowd;
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 25; ++i) {
     RespClient& client = crowd.emplace_back(rig_);
     client.send(resp_command({"AUTH", auth::token_number(1)}));
     EXPECT_EQ(client.line(), "+OK\r\n");
-    client.send(set(5 * kMiB));
+    client.send(set(i < 5 ? 5 * kMiB : kMiB * 2 / 5));
   }
-  EXPECT_TRUE(rig_.until([&] { return rig_.stat("node", "unfinished_bytes") >= 20 * kMiB; }));
+  EXPECT_TRUE(rig_.until([&] { return rig_.stat("node", "unfinished_bytes") >= 27 * kMiB; }));
   RespClient other(rig_);
   other.send(resp_command({"AUTH", auth::token_number(2)}));
   EXPECT_EQ(other.line(), "+OK\r\n");
-  other.send(set(5 * kMiB) + resp_text(5 * kMiB, 1) + "\r\n");
+  other.send(set(3 * kMiB) + resp_text(3 * kMiB, 1) + "\r\n");
   EXPECT_EQ(other.line(), "+OK\r\n");
 }
 

@@ -87,11 +87,14 @@ void Tenants::count_for(const SharedTenant& tenant, const TenantCounts& counts) 
   if (counts.op_keys != nullptr) counts.op_keys->set_tenant(op_keys_, {tenant, &tenant->op_keys});
 }
 
-std::optional<Leases::TenantShare> Tenants::take_lease(const SharedTenant& tenant) {
-  if (tenant == nullptr) return Leases::TenantShare{};
-  if (!leases_.may_take(tenant->leases, 1) || !lease_pins_.may_take(tenant->lease_pins, 1)) return std::nullopt;
-  return Leases::TenantShare{.lease = leases_.take({tenant, &tenant->leases}, 1),
-                             .pins = lease_pins_.take({tenant, &tenant->lease_pins}, 1)};
+bool Tenants::may_lease(const SharedTenant& tenant) const {
+  return tenant == nullptr || (leases_.may_take(tenant->leases, 1) && lease_pins_.may_take(tenant->lease_pins, 1));
+}
+
+Leases::TenantShare Tenants::take_lease(const SharedTenant& tenant) {
+  if (tenant == nullptr) return {};
+  return {.lease = leases_.take({tenant, &tenant->leases}, 1),
+          .pins = lease_pins_.take({tenant, &tenant->lease_pins}, 1)};
 }
 
 std::vector<Tenants::Figure> Tenants::figures() const {

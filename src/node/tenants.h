@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,10 +102,13 @@ class Tenants {
   TenantSlot take_rings(const SharedTenant& tenant);
   TenantSlot take_arena(const SharedTenant& tenant);
   TenantSlot take_window(const SharedTenant& tenant);
+  // Bytes that GETs may not pin, as they are kept for tenants. Loop thread.
+  [[nodiscard]] std::uint64_t pinned_kept() const noexcept { return pinned_.kept(); }
   // What a connection of the tenant takes counts for it from now on; see TenantParts. Loop thread.
   void count_for(const SharedTenant& tenant, const TenantCounts& counts);
-  // What a lease with its first record takes of the tenant's (null: of nobody's); nullopt: that is kept for others.
-  std::optional<Leases::TenantShare> take_lease(const SharedTenant& tenant);
+  // Whether a lease with its first record leaves other tenants theirs, and what it takes then. Null: of no tenant.
+  [[nodiscard]] bool may_lease(const SharedTenant& tenant) const;
+  Leases::TenantShare take_lease(const SharedTenant& tenant);
 
   struct Figure {
     std::string name;
