@@ -165,6 +165,7 @@ class TenantNodeTest : public testing::Test {
     options.limits.leases_max = 16;
     options.limits.lease_pins_max = 32;
     options.limits.op_keys_max = op_keys_max;
+    options.limits.contended_stall_limit = Millis(20);
     options.store.flash_bytes = 0;
     const std::string lines =
         auth::token_line(1, "n1", "a", "read,write") + auth::token_line(2, "n2", "b", "read,write");
@@ -232,6 +233,30 @@ TEST_F(TenantNodeTest, UnfinishedPutsOfATenantLeaveAnotherItsPart) {
   EXPECT_GE(rig_.stat("node", "unfinished_bytes"), 24 * kMiB);
   const Putter other = enter(2);
   EXPECT_TRUE(put(other, 1, 3));
+}
+
+// What is kept for tenants is not what others could have.
+TEST_F(TenantNodeTest, WhoDoesNotReadIsCutWhereTheRestIsKeptForTenants) {
+  constexpr std::size_t kValue = 700'000;
+  const Putter reader = enter(2);
+  for (std::size_t first = 1; first < 24; first += 8) ASSERT_TRUE(put(reader, first, 8));
+  std::deque<RespClient> deaf;
+  while (rig_.stat("node", "pinned_bytes") < 20 * kMiB) {
+    const std::uint64_t before = rig_.stat("node", "pinned_bytes");
+    RespClient& client = deaf.emplace_back(rig_);
+    client.send(resp_command({"AUTH", auth::token_number(1)}));
+    ASSERT_EQ(client.line(), "+OK\r\n");
+    if (deaf.size() == 1) {
+      client.send(resp_command({"SET", "k", resp_text(kValue, 1)}));
+      ASSERT_EQ(client.line(), "+OK\r\n");
+    }
+    client.send(resp_command({"GET", "k"}));
+    ASSERT_TRUE(rig_.until([&] { return rig_.stat("node", "pinned_bytes") > before; }));
+  }
+  ASSERT_LT(rig_.stat("node", "pinned_bytes"), 22 * kMiB);
+  reader.client->send(Records::get(reader.client->new_id(), reader.ns, 1, 23));
+  EXPECT_EQ(reader.client->next().header.status, Code::kOk);
+  EXPECT_LT(rig_.stat("node", "resp_connections"), deaf.size());
 }
 
 TEST_F(TenantNodeTest, LeasesOfATenantLeaveAnotherItsPart) {
