@@ -76,7 +76,7 @@ void BodyTurns::serve() {
   turn_end_ = after(loop_.now(), takes_long ? kLongTurnTime : kTurnTime);
   may_be_alone_ = true;
   const int as_many = takes_long ? kBehindTurns : 1;  // short ones
-  for (auto i = std::min<std::size_t>(as_many, to_ask_.size()); i > 0; --i) look_behind();
+  for (auto i = std::min(static_cast<std::size_t>(as_many), to_ask_.size()); i > 0; --i) look_behind();
   turns_behind_ = behind_.empty() ? 0 : turns_behind_ + as_many;
   while (turn_left_ > 0) {
     User* const user = next();
