@@ -2,8 +2,8 @@
 // benchmark's sweep over load speeds). Bodies only; headers and metas pass. Belongs to one loop.
 //
 // Smooth: tokens come in slices, and shares (tenants) that wait get one slice each in turn, as do the connections of a
-// share. A slice is one millisecond's worth; at low rates, where a wake-up of both sides costs more than the bytes, it is
-// up to four, as far as 256 KiB (which is also what a client receives at a time): 250 wake-ups a second at 50 MB/s
+// share. A slice is one millisecond's worth; at low rates, where a wake-up of both sides costs more than the bytes, it
+// is up to four, as far as 256 KiB (which is also what a client receives at a time): 250 wake-ups a second at 50 MB/s
 // instead of 1,000. At most five milliseconds' worth pile up, or two slices where those are more, so that a timer that
 // is a slice late loses nothing: a pause earns a burst of at most 8 ms. Slices are no smaller than 1 KiB, which is
 // longer below 256 KB/s.
