@@ -15,7 +15,7 @@ std::size_t BodyTurns::ask(User& user, bool alone) {
   note(user);
   const Time now = loop_.now();
   user.moves_until_ = after(now, kQuiet);
-  may_be_alone_ = may_be_alone_ && alone;
+  if (!alone) short_until_ = after(now, kQuiet);
   if (last_share_ != user.place_.share() && now < other_share_until_) one_share_from_ = after(now, kQuiet);
   last_share_ = user.place_.share();
   other_share_until_ = after(now, kQuiet);
@@ -71,10 +71,9 @@ BodyTurns::User* BodyTurns::next() {
 }
 
 void BodyTurns::serve() {
-  const bool takes_long = may_be_alone_ && is_alone();
+  const bool takes_long = is_alone() && loop_.now() >= short_until_;
   turn_left_ = takes_long ? kNoLimit : kTurnBytes;
   turn_end_ = after(loop_.now(), takes_long ? kLongTurnTime : kTurnTime);
-  may_be_alone_ = true;
   const int as_many = takes_long ? kBehindTurns : 1;  // short ones
   for (auto i = std::min(static_cast<std::size_t>(as_many), to_ask_.size()); i > 0; --i) look_behind();
   turns_behind_ = behind_.empty() ? 0 : turns_behind_ + as_many;

@@ -16,7 +16,7 @@
 //
 // Where for a second nobody has said anything but those who move bodies themselves, there is nobody who could wait:
 // those of one share have no line, and move as much in a turn as they like (connection.h, Turns). Those of several
-// have longer slices, of 1 MiB, and turns of 1 ms.
+// have longer slices, of 1 MiB, and turns of 1 ms, of which each counts as kBehindTurns for those behind.
 #pragma once
 
 #include <cstddef>
@@ -98,7 +98,7 @@ class BodyTurns {
   const void* last_share_ = nullptr;      // whose bodies moved last
   Time other_share_until_ = Time::min();  // it counts as another share beside one that moves some until then
   Time one_share_from_ = Time::min();
-  bool may_be_alone_ = true;
+  Time short_until_ = Time::min();  // other threads move bodies, too
   const User* serving_ = nullptr;
   std::size_t slice_left_ = 0;  // of who is served
   std::size_t turn_left_ = 0;

@@ -410,6 +410,33 @@ class Mover final : public BodyTurns::User {
   BodyTurns& turns_;
 };
 
+// Of several shares.
+TEST_F(BodyTurnsTest, ALongTurnLooksAtAsManyBehindAsShortOnesDo) {
+  const int one = 1, other = 2;
+  End a = open('a'), x = open('x');
+  a.peer->connection->set_share(&one);
+  x.peer->connection->set_share(&other);
+  for (int i = 0; i < 3; ++i) {
+    for (End* const end : {&a, &x}) {
+      end->stream->feed(turn_ping());
+      turn();
+      end->peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+    }
+    loop_.run_for(BodyTurns::kQuiet * 6 / 10);
+  }
+  record_.moves.clear();
+  record_.call = BodyTurns::kLongTurnTime / 4;
+  x.stream->waiting = BodyTurns::kUntakenBytes;
+  for (const End* const end : {&a, &x}) {
+    for (int i = 0; i < 8; ++i) end->peer->send(turn_frame(kTurnBody), make_bytes(kTurnBody, 1));
+  }
+  for (int i = 0; i < 4; ++i) turn();
+  EXPECT_GE(moved('x'), 3 * BodyTurns::kLongSliceBytes) << "a slice in each turn";
+  EXPECT_GE(moved('a'), 9 * BodyTurns::kLongSliceBytes);
+  record_.call = {};
+  loop_.settle();
+}
+
 TEST_F(BodyTurnsTest, TurnsAreShortWhereOtherThreadsMoveBodies) {
   Mover mover(turns_);
   EXPECT_EQ(turns_.ask(mover), BodyTurns::kNoLimit);

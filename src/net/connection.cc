@@ -27,7 +27,10 @@ Connection::Connection(io::Loop& loop, MessageHandler& handler, NetCounters& cou
       resume_timer_(loop, [this] { on_ready(io::Watch::kRead); }) {
   KVD_CHECK(stream_ != nullptr);
   if (options_.message_memory != nullptr)
-    held_meta_.emplace(*options_.message_memory, [this] { close(kTooMuchUnfinished); });
+    held_meta_.emplace(*options_.message_memory, [this] {
+      close(kTooMuchUnfinished);
+      give_back_meta();
+    });
   if (options_.messages == nullptr) return;
   more_.emplace(*options_.messages, [this] {
     on_ready(io::Watch::kRead);

@@ -101,7 +101,8 @@ class MessageHandler {
     return {};
   }
   // The connection has ended. kUnavailable: the peer closed it, kTimeout: it stalled, kInvalid (another protocol),
-  // kStale (another version) and kCorrupt: what it sent, kNoSpace: it does not read, kIo, or what close() was given.
+  // kStale (another version) and kCorrupt: what it sent, kNoSpace: it does not read, or what all hold of
+  // messages is too much, kIo, or what close() was given.
   virtual void on_closed(const Error& why) = 0;
 };
 

@@ -219,8 +219,10 @@ Status Connection::take_header(bool& more) {
   meta_have_ = 0;
   meta_crc_ = 0;
   if (meta_touched_ > kMetaStepBytes) {
-    if (header_.meta_bytes <= kMetaStepBytes) give_back_meta();
-    static_cast<void>(hold_meta());  // no more than before
+    if (header_.meta_bytes <= kMetaStepBytes)
+      give_back_meta();
+    else
+      static_cast<void>(hold_meta());  // no more than before
   }
   meta_.resize(std::min<std::size_t>(header_.meta_bytes, kMetaStepBytes));
   return {};

@@ -13,6 +13,7 @@ struct NetCounters {
   Counter moves, moved_bytes;      // hand-overs to threads that move bodies, and what these sent, all in bytes_out
   Counter protocol_errors;         // connections ended because of what the peer sent
   Counter stalled;                 // connections cut because the peer stopped reading or writing, or was too slow
+  Counter unfinished_ended;        // connections ended for what all hold of messages (MessageMemory)
   Gauge owned_bytes;               // headers, metas and encrypted bytes that wait to be sent
 };
 

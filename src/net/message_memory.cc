@@ -20,6 +20,7 @@ bool MessageMemory::User::hold(std::size_t bytes, std::uint64_t message) {
   while (memory_.bytes_ > memory_.bytes_max_) {
     User& oldest = *users.front();
     oldest.release();
+    if (memory_.ended_ != nullptr) memory_.ended_->add();
     if (&oldest == this) return false;
     oldest.end_();
   }

@@ -1,7 +1,8 @@
 // MessageMemory: a bound on what connections hold of messages that have not come in whole (keys and other fields, not
-// payload), over all of them. Beyond it the one whose message began first is ended: whole ones come in within
-// milliseconds, so that is who takes long over them. What a connection holds up to 64 KiB of is not counted. Owned by
-// the node, which outlives its connections; belongs to its loop.
+// payload), over all of them. Beyond it the one is ended whose message passed 64 KiB first: whole ones come in within
+// milliseconds, so that is who takes long over them. Who holds 64 KiB or less is not counted. What a whole one came
+// with counts until its payload is in, or, of a Redis command, until it was run. Owned by the node, which outlives its
+// connections; belongs to its loop.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <list>
 
+#include "base/metric.h"
 #include "base/result.h"
 
 namespace kvd::net {
@@ -42,13 +44,15 @@ class MessageMemory {
     std::list<User*>::iterator place_;  // while it holds something
   };
 
-  explicit MessageMemory(std::size_t bytes_max) : bytes_max_(bytes_max) {}
+  // `ended` counts who was.
+  explicit MessageMemory(std::size_t bytes_max, Counter* ended = nullptr) : bytes_max_(bytes_max), ended_(ended) {}
   MessageMemory(const MessageMemory&) = delete;
   MessageMemory& operator=(const MessageMemory&) = delete;
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
   const std::size_t bytes_max_;
+  Counter* const ended_;
   std::size_t bytes_ = 0;
   std::list<User*> users_;  // in the order in which their messages began
 };

@@ -63,11 +63,14 @@ class Budget {
   // Whether somebody who holds `own` of it may take `bytes` more and leave others theirs. Who holds something has at
   // most four times of what is left beside `kept`, so that of n who want everything none gets more than 4 / (4 n + 1),
   // and there is always something left; who holds nothing takes what there is, but large shares leave an eighth to
-  // small ones (a 64th at most). Refusing is remembered as in has_room().
-  [[nodiscard]] bool is_fair(std::uint64_t own, std::uint64_t bytes, std::uint64_t kept = 0) {
+  // small ones (a 64th at most). `reserved` is nobody's who asks: as if there were so much less. Refusing is remembered
+  // as in has_room().
+  [[nodiscard]] bool is_fair(std::uint64_t own, std::uint64_t bytes, std::uint64_t kept = 0,
+                             std::uint64_t reserved = 0) {
     if (used_bytes_ == 0) return true;
-    if (used_bytes_ <= bytes_max_ && bytes <= bytes_max_ - used_bytes_) {
-      const std::uint64_t left = bytes_max_ - used_bytes_ - bytes;
+    const std::uint64_t there = bytes_max_ - std::min(reserved, bytes_max_);
+    if (used_bytes_ <= there && bytes <= there - used_bytes_) {
+      const std::uint64_t left = there - used_bytes_ - bytes;
       const bool fair = own > 0 ? left >= kept && own + bytes <= 4 * (left - kept)
                                 : bytes <= bytes_max_ / 64 || left >= bytes_max_ / 8;
       if (fair) return true;

@@ -9,10 +9,13 @@ void ConnectionBudget::set_tenant(TenantParts& parts, TenantParts::SharedOwn own
   own_ = std::move(own);
 }
 
-bool ConnectionBudget::leaves_others_theirs(std::uint64_t bytes) {
-  if (own_ == nullptr || node_.used() == 0 || parts_->may_take(*own_, bytes)) return true;
-  node_.remember_refusal();
-  return false;
+std::uint64_t ConnectionBudget::reserved() const noexcept {
+  return own_ == nullptr ? 0 : parts_->kept_for_others(*own_);
+}
+
+bool ConnectionBudget::is_fair(std::uint64_t bytes) {
+  if (is_within_part(bytes)) return node_.has_room(bytes);
+  return node_.is_fair(used(), bytes, 0, reserved());
 }
 
 ConnectionBudget::Taken ConnectionBudget::take_of_all(std::uint64_t bytes) {

@@ -29,8 +29,10 @@ class ConnectionBudget : public Budget {
   [[nodiscard]] bool is_within_part(std::uint64_t bytes) const noexcept {
     return own_ != nullptr && parts_->is_within_part(*own_, bytes);
   }
-  // Whether so much more leaves other tenants theirs; when not, the node's on_room comes as of has_room().
-  [[nodiscard]] bool leaves_others_theirs(std::uint64_t bytes);
+  // What is kept of the node's for other tenants.
+  [[nodiscard]] std::uint64_t reserved() const noexcept;
+  // Whether so much more may be taken, within the tenant's part or as of Budget::is_fair() of what is there for all.
+  [[nodiscard]] bool is_fair(std::uint64_t bytes);
   // Of all three; empty when connection or node have no room.
   Taken take_of_all(std::uint64_t bytes);
 

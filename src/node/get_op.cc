@@ -114,8 +114,8 @@ bool GetOp::take_share(std::span<const Tier> tiers) {
   const std::uint64_t room = context_.store.room_bytes(request_.ns);
   // Images of the size of records leave holes between what others hold: they are not asked to fill all of the room.
   streams_ = flash_bytes > 0 && (bytes > bytes_max || flash_bytes > room / 4 * 3);
+  if (streams_) bytes = std::min(bytes, bytes_max);
   window_max_ = streams_ ? std::min({kWindowBytes, bytes_max / 2, room / 8 * 3}) : kWindowBytes;
-  if (streams_) bytes = std::min({bytes, bytes_max, 2 * window_max_});  // what is in the pool, and what is read
   if (!connection_pins_.may_take(bytes)) {
     refused_bytes_ = std::min(bytes, bytes_max);  // a GET of more may stream when it is asked again
     return false;

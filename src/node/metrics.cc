@@ -146,7 +146,9 @@ constexpr std::array kNetCounters{
     Field{"moved_bytes", &NetCounters::moved_bytes, "Bytes that these threads sent, which are among those sent."},
     Field{"protocol_errors", &NetCounters::protocol_errors, "Connections ended because of what the peer sent."},
     Field{"stalled", &NetCounters::stalled,
-          "Connections cut because the peer stopped reading or writing, or was too slow."}};
+          "Connections cut because the peer stopped reading or writing, or was too slow."},
+    Field{"unfinished_ended", &NetCounters::unfinished_ended,
+          "Connections ended because requests of all clients that were not whole took too much memory."}};
 
 constexpr std::array kNetGauges{Field{"owned_bytes", &NetCounters::owned_bytes,
                                       "Bytes of headers, replies and encrypted data that wait to be sent."}};

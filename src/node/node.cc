@@ -173,7 +173,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       windows_(gives_memory() ? options_.limits.window_bytes_all_max : 0, &counters_.window_bytes),
       copies_(loop, 4 * options_.limits.copied_at_once),
       gate_(loop, log, counters_, options_),
-      message_memory_(options_.limits.message_bytes_all_max),
+      message_memory_(options_.limits.message_bytes_all_max, &net_.unfinished_ended),
       room_timer_(loop, [this] { tell_room(); }),
       contention_timer_(loop, [this] { on_contention(); }),
       drain_timer_(loop, [this] { on_drain_timer(); }),

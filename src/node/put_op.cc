@@ -65,10 +65,7 @@ Status PutOp::reserve(Record& record) {
   const std::uint64_t bytes = request_.shape.record_bytes();
   if (!connection_unfinished_.has_room(bytes))
     return fail(Code::kBusy, "PUTs under way hold this connection's share of the pool");
-  if (!connection_unfinished_.leaves_others_theirs(bytes))
-    return fail(Code::kBusy, "the room for PUTs that is left is kept for other tenants");
-  if (connection_unfinished_.is_within_part(bytes) || context_.unfinished.is_fair(connection_unfinished_.used(), bytes))
-    record.share = connection_unfinished_.take_of_all(bytes);
+  if (connection_unfinished_.is_fair(bytes)) record.share = connection_unfinished_.take_of_all(bytes);
   if (!record.share) return fail(Code::kBusy, "PUTs under way hold their share of the pool");
   return {};
 }

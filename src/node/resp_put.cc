@@ -35,10 +35,7 @@ Status RespPut::begin(ConnectionBudget& connection_unfinished, AckLevel level) {
     return fail(Code::kNoSpace, "the value is larger than the tenant's quota of flash");
   if (!connection_unfinished.has_room(bytes))
     return fail(Code::kBusy, "SETs under way hold this connection's share of the pool");
-  if (!connection_unfinished.leaves_others_theirs(bytes))
-    return fail(Code::kBusy, "the room for puts that is left is kept for other tenants");
-  if (connection_unfinished.is_within_part(bytes) || context_.unfinished.is_fair(connection_unfinished.used(), bytes))
-    share_ = connection_unfinished.take_of_all(bytes);
+  if (connection_unfinished.is_fair(bytes)) share_ = connection_unfinished.take_of_all(bytes);
   if (!share_) return fail(Code::kBusy, "puts under way hold their share of the pool");
   auto begun = context_.store.begin_replacement(head.ns, head.id, {});
   if (!begun) return fail(begun.error());

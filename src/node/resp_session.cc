@@ -300,7 +300,7 @@ void RespSession::pump() {
     }
   }
   in_pump_ = false;
-  if (!held_.hold(parser_.bytes_held(), commands_)) return close(net::kTooMuchUnfinished);
+  if (connection_->open() && !held_.hold(parser_.bytes_held(), commands_)) return close(net::kTooMuchUnfinished);
   if (quits_ && replies_.empty() && connection_->open()) {
     const bool broken = !parser_.problem().empty();
     return connection_->close_after_flush(broken ? Error{Code::kCorrupt, 0, "a RESP client broke the protocol"}

@@ -47,10 +47,8 @@ Result<Session::Admitted> Session::admit(const wire::Header& header) {
 }
 
 Result<Session::KeyShare> Session::take_keys(std::uint64_t keys) {
-  const bool fair = op_keys_.is_within_part(keys) || context_.op_keys.is_fair(op_keys_.used(), keys);
-  if (!context_.op_keys.has_room(keys) || !fair) return fail(Code::kBusy, "too many keys are being moved");
-  if (!op_keys_.leaves_others_theirs(keys))
-    return fail(Code::kBusy, "too many keys are being moved, but for what is kept for other tenants");
+  if (!context_.op_keys.has_room(keys) || !op_keys_.is_fair(keys))
+    return fail(Code::kBusy, "too many keys are being moved");
   return op_keys_.take_of_all(keys);
 }
 

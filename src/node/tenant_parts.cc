@@ -52,7 +52,7 @@ std::uint64_t TenantParts::kept_for(const Own& own) const noexcept {
 }
 
 bool TenantParts::may_take(const Own& own, std::uint64_t amount) const noexcept {
-  const std::uint64_t taken = used_ + (is_within_part(own, amount) ? 0 : kept_ - kept_for(own));
+  const std::uint64_t taken = used_ + (is_within_part(own, amount) ? 0 : kept_for_others(own));
   return taken <= total_ && amount <= total_ - taken;
 }
 

@@ -60,6 +60,8 @@ class TenantParts {
     return amount <= kept_for(own);
   }
   Share take(SharedOwn own, std::uint64_t amount);
+  // What the others do not use of their parts.
+  [[nodiscard]] std::uint64_t kept_for_others(const Own& own) const noexcept { return kept_ - kept_for(own); }
   // Of the parts of all what they do not use.
   [[nodiscard]] std::uint64_t kept() const noexcept { return kept_; }
 

@@ -103,11 +103,13 @@ TEST_F(TenantPartsTest, WhoIsRefusedIsToldOfRoom) {
   Budget node(200);
   ConnectionBudget connection(200, node);
   connection.set_tenant(parts_, a_);
-  EXPECT_TRUE(connection.leaves_others_theirs(200)) << "nobody has anything";
-  ConnectionBudget::Taken taken = connection.take_of_all(175);
+  EXPECT_TRUE(connection.is_fair(200)) << "nobody has anything";
+  ConnectionBudget::Taken taken = connection.take_of_all(140);
+  EXPECT_FALSE(connection.is_fair(10)) << "more than four times of what would be left beside b's part";
+  EXPECT_TRUE(ConnectionBudget(200, node).is_fair(10)) << "of no tenant";
   int told = 0;
   node.on_room = [&told] { ++told; };
-  EXPECT_FALSE(connection.leaves_others_theirs(1));
+  EXPECT_FALSE(connection.is_fair(36));
   taken.release();
   EXPECT_EQ(told, 1);
   EXPECT_EQ(a_->used(), 0U);
@@ -142,7 +144,7 @@ TEST_P(TenantPinsTest, ATenantFindsItsPartHoweverManyClientsAnotherHas) {
       more = true;
     }
   }
-  EXPECT_GE(one->used(), kNode * 3 / 4);
+  EXPECT_GE(one->used(), kNode * 2 / 3);
   EXPECT_LE(one->used(), kNode - (GetParam() - 1) * part);
   Pins pins(kNode / 2, node);
   pins.set_tenant(parts, other);
@@ -294,7 +296,8 @@ TEST_F(TenantKeysTest, KeysUnderWayOfATenantLeaveAnotherItsPart) {
     putter.client->send(records_.put(putter.client->new_id(), putter.ns, 1000 + i, 1));
     putter.client->call(wire::frame({.request_id = putter.client->new_id()}, wire::Ping{}));
   }
-  EXPECT_EQ(rig_.stat("node", "op_keys"), 28U);
+  EXPECT_LE(rig_.stat("node", "op_keys"), 28U);
+  EXPECT_GE(rig_.stat("node", "op_keys"), 24U);
   EXPECT_TRUE(put(enter(2), 1, 4));
 }
 
