@@ -161,7 +161,7 @@ MUTATIONS = [
      "      static_cast<void>(hold_meta());  // no more than before\n",
      "      if (held_meta_) held_meta_->release();\n", "kvd_net_test", "MessageMemoryOf*"),
     ("memory of a large message is kept for small ones", "src/net/connection_read.cc",
-     "    if (header_.meta_bytes <= kMetaStepBytes)\n", "    if (header_.meta_bytes == 0)\n",
+     "    if (header_.meta_bytes <= kMetaStepBytes)\n", "    if (header_.meta_bytes == UINT32_MAX)\n",
      "kvd_net_test", "MessageMemoryOf*"),
     ("who is closed holds what has come of its message", "src/net/connection.cc",
      "  if (held_meta_) held_meta_->release();\n", "", "kvd_net_test", "MessageMemoryOf*"),
