@@ -479,7 +479,7 @@ TEST_F(MoversTest, WhoHasMoreGoesToTheEndOfTheLine) {
 // Ten connections whose peers read; the last one is of another share.
 TEST_F(MoversTest, AConnectionsBodiesAreOfItsShare) {
   constexpr std::size_t kConnections = 10;
-  constexpr std::uint64_t kEach = 12;
+  constexpr std::uint64_t kEach = 6;
   const int one = 1, other = 2;
   std::mutex mutex;
   std::map<int, std::size_t> moved;  // by socket
