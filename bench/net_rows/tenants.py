@@ -13,11 +13,11 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import closing
 
 from bench import harness
 from bench.depot import Depot, binary
 from bench.harness import Bench, BenchError
+from bench.service import free_port
 
 MIB = 2**20
 MANY = 24               # connections of the one tenant; the other has one
@@ -82,8 +82,7 @@ def run(bench: Bench) -> None:
                                       text=True, check=True)
                 lines.write(made.stdout)
                 tokens[tenant] = token.read_text().strip()
-        with closing(socket.create_server(("127.0.0.1", 0))) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         depot = Depot(program, folder / "depot", 256 * MIB, 0,
                       [f"--credentials={credentials}", f"--resp=127.0.0.1:{port}"])
         try:

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
-
 namespace kvd::node {
 
 TenantParts::Share::Share(TenantParts& parts, SharedOwn own, std::uint64_t amount)
