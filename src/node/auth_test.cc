@@ -1,13 +1,8 @@
 // A node with credentials: who gets in, as which tenant, and what it may do.
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include "auth/authority.h"
-#include "auth/testing/tokens.h"
-#include "io/sim/sim_disk.h"
 #include "node/tenants.h"
-#include "node/testing/resp_client.h"
-#include "node/testing/rig.h"
+#include "node/testing/auth_fixture.h"
 
 namespace kvd::node {
 namespace {
@@ -15,97 +10,6 @@ namespace {
 using net::Received;
 
 using auth::token_number;
-
-std::string token_line(int n, const std::string& tenant, const std::string& rights, const std::string& expires = "") {
-  return auth::token_line(n, "n" + std::to_string(n), tenant, rights, expires);
-}
-
-std::shared_ptr<const auth::Authority> authority_of(const std::string& text) {
-  return std::make_shared<const auth::Authority>(auth::parse_credentials(text, "c").value());
-}
-
-class NodeAuth : public testing::Test {
- protected:
-  // Token 1 is of tenant a, 2 of tenant b; both may read and write. 3 reads for a, 4 writes, 5 administers.
-  static std::string everybody() {
-    return "tenant a requests=2\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write") +
-           token_line(3, "a", "read") + token_line(4, "a", "write") + token_line(5, "a", "admin", "2000-01-01");
-  }
-  void start(const std::string& credentials = everybody(), NodeOptions options = test_options(),
-             Duration refusal_delay = Millis(1)) {
-    options.authority = authority_of(credentials);
-    options.wall_clock = [this] { return wall; };
-    options.limits.refusal_delay = refusal_delay;
-    rig = std::make_unique<Rig>(options);
-  }
-  std::unique_ptr<RawClient> stranger(std::uint64_t features = wire::kFeatureToken) const {
-    auto client = rig->connect(false);
-    client->send(wire::frame({}, wire::Hello{.features = features, .name = "test"}));
-    return client;
-  }
-  Received show(RawClient& client, std::string_view token) const {
-    return client.call(wire::frame({}, wire::Auth{token}));
-  }
-  std::unique_ptr<RawClient> enter(int token) const {
-    auto client = stranger();
-    const Received asked = client->next();
-    const auto said = wire::decode<wire::HelloReply>(asked.header, asked.meta);
-    EXPECT_TRUE(said && said->features == wire::kFeatureToken);
-    const Received answer = show(*client, token_number(token));
-    EXPECT_EQ(answer.header.opcode, wire::Opcode::kAuthReply);
-    EXPECT_EQ(answer.header.status, Code::kOk) << wire::error_text(answer.meta);
-    return client;
-  }
-  void expect_refused(RawClient& client, const Received& answer) const {
-    EXPECT_EQ(answer.header.status, Code::kInvalid);
-    EXPECT_EQ(wire::error_text(answer.meta), "unauthorized");
-    EXPECT_TRUE(client.ended());
-  }
-  [[nodiscard]] Namespace of(const std::string& tenant) const {
-    Namespace ns = records.ns();
-    ns.tenant = tenant;
-    return ns;
-  }
-  // Whether the client's PUT of a record was taken.
-  Received put(RawClient& client, std::uint32_t ns, std::size_t key) const {
-    const std::uint64_t id = client.new_id();
-    client.send(records.put(id, ns, key, 1));
-    client.send(records.put_head(id, key, 1, 0, records.layers()), records.put_body(key, 1, 0, records.layers()));
-    return client.next();
-  }
-  // How many of these keys a GET does not find.
-  std::size_t missing(RawClient& client, std::uint32_t ns, std::size_t first, std::size_t count) const {
-    std::size_t failed = count;
-    client.send(Records::get(client.new_id(), ns, first, count));
-    for (bool last = false; !last;) {
-      const Received m = client.next();
-      last = m.header.last();
-      const auto data = wire::decode<wire::GetData>(m.header, m.meta);
-      EXPECT_TRUE(data.has_value()) << wire::error_text(m.meta);
-      if (!data) break;
-      failed = wire::count_bits(data->failed);
-    }
-    return failed;
-  }
-
-  // The figures of this tenant.
-  [[nodiscard]] nlohmann::json tenant(const std::string& name) const {
-    return nlohmann::json::parse(rig->node->stats_json())["tenants"][name];
-  }
-  // What a client hears who shows this token and is not let in; its connection has ended then.
-  std::string turned_away(int token, Code code) const {
-    const auto client = stranger();
-    client->next();
-    const Received answer = show(*client, token_number(token));
-    EXPECT_EQ(answer.header.status, code);
-    EXPECT_TRUE(client->ended());
-    return std::string(wire::error_text(answer.meta));
-  }
-
-  Records records{small_namespace()};
-  auth::WallSeconds wall = 0;
-  std::unique_ptr<Rig> rig;
-};
 
 TEST_F(NodeAuth, WithoutCredentialsNobodyIsAskedForAToken) {
   rig = std::make_unique<Rig>();
@@ -336,7 +240,7 @@ TEST_F(NodeAuth, ATenantsBytesInThePoolAreBounded) {
   EXPECT_EQ(missing(*a, of_a, 1, 4), 2U) << "the oldest two";
   EXPECT_EQ(missing(*b, of_b, 1, 4), 0U);
   const auto why = [](const Received& m) { return wire::decode<wire::PutReply>(m.header, m.meta)->why; };
-  rig->node->set_authority(authority_of("tenant a pool=15KiB\n" + tokens));
+  rig->node->set_authority(auth::shared_authority("tenant a pool=15KiB\n" + tokens));
   EXPECT_EQ(why(put(*a, of_a, 5)), Code::kBusy);
   EXPECT_EQ(missing(*a, of_a, 1, 5), 5U);
   EXPECT_EQ(missing(*b, of_b, 1, 4), 0U);
@@ -344,7 +248,7 @@ TEST_F(NodeAuth, ATenantsBytesInThePoolAreBounded) {
                                          R"("pool_refused":1,)"),
             std::string::npos)
       << rig->node->stats_json();
-  rig->node->set_authority(authority_of(tokens));
+  rig->node->set_authority(auth::shared_authority(tokens));
   for (std::size_t key = 1; key <= 4; ++key) EXPECT_EQ(put(*a, of_a, key).header.status, Code::kOk);
   EXPECT_EQ(missing(*a, of_a, 1, 4), 0U);
 }
@@ -352,7 +256,7 @@ TEST_F(NodeAuth, ATenantsBytesInThePoolAreBounded) {
 TEST_F(NodeAuth, ATenantsBytesOnFlashAreBounded) {
   const std::string tokens = token_line(1, "a", "read,write") + token_line(2, "b", "read,write");
   NodeOptions options = test_options();
-  options.authority = authority_of("tenant a flash=32KiB\n" + tokens);
+  options.authority = auth::shared_authority("tenant a flash=32KiB\n" + tokens);
   rig = std::make_unique<Rig>(options, true);
   const auto a = enter(1), b = enter(2);
   const std::uint32_t of_a = a->open(of("a")), of_b = b->open(of("b"));
@@ -373,7 +277,7 @@ TEST_F(NodeAuth, ATenantsBytesOnFlashAreBounded) {
   EXPECT_EQ(of_tenant("b")["flash_given_up_bytes"], 0);
   EXPECT_FALSE(of_tenant("b").contains("flash_quota_bytes"));
   EXPECT_EQ(missing(*a, of_a, 1, 4), 0U) << "the pool has them";
-  rig->node->set_authority(authority_of("tenant a flash=1KiB\n" + tokens));
+  rig->node->set_authority(auth::shared_authority("tenant a flash=1KiB\n" + tokens));
   EXPECT_EQ(write(*a, of_a, 5), Code::kBusy);
   EXPECT_EQ(missing(*a, of_a, 5, 1), 0U);
 }
@@ -384,7 +288,7 @@ TEST_F(NodeAuth, NewCredentialsCountForThoseWhoAreIn) {
   const auto goes = enter(1);
   const auto moves = enter(3);
   const std::uint32_t ns = stays->open(of("b"));
-  rig->node->set_authority(authority_of(token_line(2, "b", "read") + token_line(3, "c", "read")));
+  rig->node->set_authority(auth::shared_authority(token_line(2, "b", "read") + token_line(3, "c", "read")));
   EXPECT_TRUE(goes->ended());
   EXPECT_TRUE(moves->ended()) << "of another tenant now";
   EXPECT_EQ(missing(*stays, ns, 1, 1), 1U);
@@ -433,13 +337,13 @@ TEST_F(NodeAuth, ATenantsConnectionsAreBounded) {
   one->vanish();
   ASSERT_TRUE(rig->until([&] { return tenant("a")["connections"] == 1; }));
   one = enter(1);
-  rig->node->set_authority(authority_of("tenant a connections=1\n" + tokens));
+  rig->node->set_authority(auth::shared_authority("tenant a connections=1\n" + tokens));
   EXPECT_EQ(one->call(wire::frame({.request_id = one->new_id()}, wire::Ping{})).header.status, Code::kOk)
       << "who is in stays";
   two->vanish();
   ASSERT_TRUE(rig->until([&] { return tenant("a")["connections"] == 1; }));
   turned_away(1, Code::kBusy);
-  rig->node->set_authority(authority_of(tokens));
+  rig->node->set_authority(auth::shared_authority(tokens));
   const auto three = enter(1), four = enter(1);
   EXPECT_EQ(tenant("a")["connections"], 3);
 }
@@ -458,7 +362,7 @@ TEST_F(NodeAuth, ATenantThatTakesAllConnectionsLeavesOthersTheirs) {
   of_a.pop_back();
   ASSERT_TRUE(rig->until([&] { return tenant("a")["connections"] == 10; }));
   of_b.push_back(enter(2));
-  rig->node->set_authority(authority_of(token_line(2, "b", "read,write")));
+  rig->node->set_authority(auth::shared_authority(token_line(2, "b", "read,write")));
   for (const auto& client : of_a) EXPECT_TRUE(client->ended());
   ASSERT_TRUE(rig->until([&] { return rig->stat("node", "connections") == 4; }));
   for (int i = 0; i < 10; ++i) of_b.push_back(enter(2));
@@ -473,7 +377,7 @@ TEST_F(NodeAuth, AListWithMoreTenantsLocksNobodyOutOfWhatIsFree) {
   std::vector<std::unique_ptr<RawClient>> clients;
   for (int i = 0; i < 11; ++i) clients.push_back(enter(1));
   const std::string more = token_line(3, "c", "read,write") + token_line(4, "d", "read,write");
-  rig->node->set_authority(authority_of(tokens + more));
+  rig->node->set_authority(auth::shared_authority(tokens + more));
   clients.push_back(enter(2));
   clients.push_back(enter(3));
   EXPECT_EQ(turned_away(1, Code::kBusy), "the connections that are left are kept for other tenants");
@@ -502,7 +406,7 @@ TEST_F(NodeAuth, ATenantsNamespacesAreBounded) {
   other->vanish();
   ASSERT_TRUE(rig->until([&] { return tenant("a")["namespaces"] == 1; }));
   EXPECT_EQ(open(*one, "a", 3).header.status, Code::kOk);
-  rig->node->set_authority(authority_of("tenant a namespaces=3\n" + tokens));
+  rig->node->set_authority(auth::shared_authority("tenant a namespaces=3\n" + tokens));
   EXPECT_EQ(open(*one, "a", 4).header.status, Code::kOk);
   EXPECT_EQ(open(*one, "a", 5).header.status, Code::kNoSpace);
 }
@@ -540,201 +444,6 @@ TEST(Tenants, FiguresOfManyAreSummed) {
   EXPECT_EQ(figures[1].accepted, 1U);
   EXPECT_EQ(figures.back().name, "(others)");
   EXPECT_EQ(figures.back().accepted, 64U + 65 + 66);
-}
-
-// Redis clients are let in by the same credentials.
-class RespByCredential : public NodeAuth {
- protected:
-  static std::string said(RespClient& client, const std::vector<std::string>& words) {
-    client.send(resp_command(words));
-    return client.line();
-  }
-};
-
-TEST_F(RespByCredential, ATokenIsATenantWithItsRights) {
-  start();
-  wall = 946684800;  // 2000-01-01
-  RespClient a(*rig), b(*rig), reader(*rig), expired(*rig), stranger(*rig);
-  EXPECT_EQ(said(a, {"AUTH", token_number(1)}), "+OK\r\n");
-  EXPECT_EQ(said(b, {"AUTH", "b", token_number(2)}), "+OK\r\n");
-  EXPECT_EQ(said(reader, {"AUTH", token_number(3)}), "+OK\r\n");
-  EXPECT_TRUE(said(expired, {"AUTH", token_number(5)}).starts_with("-WRONGPASS"));
-  EXPECT_TRUE(said(stranger, {"GET", "k"}).starts_with("-NOAUTH"));
-  EXPECT_EQ(said(a, {"SET", "k", "of a"}), "+OK\r\n");
-  EXPECT_EQ(said(b, {"EXISTS", "k"}), ":0\r\n");
-  EXPECT_EQ(said(reader, {"EXISTS", "k"}), ":1\r\n");
-  EXPECT_TRUE(said(reader, {"SET", "k", "x"}).starts_with("-NOPERM"));
-}
-
-TEST_F(RespByCredential, TheLogTellsFromWhereAWrongTokenCame) {
-  start();
-  for (int i = 0; i < 2; ++i) {
-    RespClient guesses(*rig);
-    EXPECT_TRUE(said(guesses, {"AUTH", token_number(9)}).starts_with("-WRONGPASS"));
-  }
-  EXPECT_EQ(rig->log.count("refused this host: unknown or revoked token"), 1U) << "one line a period and peer";
-  EXPECT_EQ(rig->stat("node", "unauthorized"), 2U);
-}
-
-// Of all clients of the tenant: one holds a SET open, the others' commands count with it.
-TEST_F(RespByCredential, ATenantsRequestsInFlightAreBounded) {
-  start("tenant a requests=1\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write"));
-  RespClient holds(*rig), other(*rig), b(*rig);
-  EXPECT_EQ(said(holds, {"AUTH", token_number(1)}), "+OK\r\n");
-  EXPECT_EQ(said(other, {"AUTH", token_number(1)}), "+OK\r\n");
-  EXPECT_EQ(said(b, {"AUTH", token_number(2)}), "+OK\r\n");
-  const std::string set = resp_command({"SET", "k", resp_text(100'000, 1)});
-  holds.send(std::string_view(set).substr(0, set.size() - 1));
-  EXPECT_TRUE(rig->until([&] { return rig->stat("store", "unfinished_puts") > 0; }));
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"EXISTS", "k"}, {"GET", "k"}, {"SET", "l", "v"}, {"DEL", "k"}})
-    EXPECT_EQ(said(other, words), "-BUSY the tenant has as many requests in flight as it may\r\n") << words[0];
-  EXPECT_EQ(said(other, {"PING"}), "+PONG\r\n");
-  EXPECT_EQ(said(b, {"EXISTS", "k"}), ":0\r\n");
-  holds.send("\n");
-  EXPECT_EQ(holds.line(), "+OK\r\n");
-  EXPECT_EQ(said(other, {"EXISTS", "k"}), ":1\r\n");
-  EXPECT_EQ(said(other, {"DEL", "k"}), ":1\r\n");
-  EXPECT_EQ(said(other, {"SET", "l", "v"}), "+OK\r\n");
-  EXPECT_EQ(tenant("a")["refused"], 4);
-  EXPECT_EQ(tenant("a")["requests"], 4);
-  EXPECT_EQ(tenant("a")["records_got"], 1) << "EXISTS";
-  EXPECT_EQ(tenant("a")["bytes_received"], 100'001);
-}
-
-TEST_F(RespByCredential, ATenantsConnectionsAreBounded) {
-  start("tenant a connections=1\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write"));
-  RespClient in(*rig), out(*rig), b(*rig), again(*rig);
-  EXPECT_EQ(said(in, {"AUTH", token_number(1)}), "+OK\r\n");
-  EXPECT_EQ(said(in, {"AUTH", token_number(1)}), "+OK\r\n") << "it has its place";
-  EXPECT_EQ(said(out, {"AUTH", token_number(1)}),
-            "-ERR max number of clients reached: the tenant has as many connections as it may\r\n");
-  EXPECT_TRUE(out.ended());
-  EXPECT_EQ(said(b, {"AUTH", token_number(2)}), "+OK\r\n");
-  EXPECT_EQ(said(in, {"AUTH", token_number(2)}), "+OK\r\n") << "another tenant from now on";
-  EXPECT_EQ(said(again, {"AUTH", token_number(1)}), "+OK\r\n");
-  EXPECT_EQ(tenant("a")["connections"], 1);
-  EXPECT_EQ(tenant("b")["connections"], 2);
-}
-
-// Their values take five.
-TEST_F(RespByCredential, ATenantsNamespacesAreBounded) {
-  start("tenant a namespaces=4\n" + token_line(1, "a", "read,write"));
-  RespClient client(*rig);
-  EXPECT_EQ(said(client, {"AUTH", token_number(1)}),
-            "-ERR the tenant has as many namespaces open as it may: close some\r\n");
-  EXPECT_TRUE(client.ended());
-  rig->node->set_authority(authority_of("tenant a namespaces=5\n" + token_line(1, "a", "read,write")));
-  RespClient again(*rig);
-  EXPECT_EQ(said(again, {"AUTH", token_number(1)}), "+OK\r\n");
-}
-
-TEST_F(RespByCredential, ATenantsQuotaOfThePoolBoundsItsValues) {
-  start("tenant a pool=64KiB\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write"));
-  RespClient a(*rig), b(*rig);
-  EXPECT_EQ(said(a, {"AUTH", token_number(1)}), "+OK\r\n");
-  EXPECT_EQ(said(b, {"AUTH", token_number(2)}), "+OK\r\n");
-  EXPECT_TRUE(said(a, {"SET", "k", resp_text(200'000, 1)}).starts_with("-OOM"));
-  EXPECT_EQ(said(b, {"SET", "k", resp_text(200'000, 1)}), "+OK\r\n");
-  EXPECT_EQ(said(a, {"SET", "k", "small"}), "+OK\r\n");
-  EXPECT_EQ(said(a, {"EXISTS", "k"}), ":1\r\n");
-}
-
-TEST_F(RespByCredential, AValueBeyondTheQuotaOfFlashIsRefusedForThat) {
-  const std::string token = token_line(1, "a", "read,write");
-  NodeOptions options = test_options();
-  options.authority = authority_of("tenant a flash=64KiB\n" + token);
-  options.resp_ack = AckLevel::kWritten;
-  rig = std::make_unique<Rig>(options, true);
-  constexpr const char* kTooLarge = "-ERR the value is larger than the tenant's quota of flash\r\n";
-  RespClient a(*rig);
-  EXPECT_EQ(said(a, {"AUTH", token_number(1)}), "+OK\r\n");
-  EXPECT_EQ(said(a, {"SET", "k", resp_text(200'000, 1)}), kTooLarge);
-  EXPECT_EQ(said(a, {"SET", "k", resp_text(20'000, 1)}), "+OK\r\n");
-  rig->node->set_authority(authority_of("tenant a flash=1KiB\n" + token));
-  RespClient again(*rig);
-  EXPECT_EQ(said(again, {"AUTH", token_number(1)}), "+OK\r\n");
-  EXPECT_EQ(said(again, {"SET", "k", "v"}), kTooLarge);
-  again.send("SET k v\r\n");
-  EXPECT_EQ(again.line(), kTooLarge);
-}
-
-TEST_F(RespByCredential, OfAStrangerLittleIsKept) {
-  start();
-  RespClient client(*rig);
-  EXPECT_EQ(said(client, {"AUTH", std::string(1025, 'x')}), "-ERR too long\r\n");
-  EXPECT_EQ(said(client, {"HELLO", "3", "SETNAME", "a", "SETNAME", "b", "SETNAME", "c", "d"}), "-ERR too long\r\n");
-  EXPECT_EQ(said(client, {"AUTH", token_number(1)}), "+OK\r\n");
-  EXPECT_EQ(said(client, {"GET", std::string(1025, 'x')}), "$-1\r\n");
-}
-
-TEST_F(RespByCredential, WhoHasShownAWrongTokenKeepsItsPlaceUntilItIsAnswered) {
-  NodeOptions options = test_options();
-  options.limits.strangers_max = 1;
-  options.limits.stranger_grace = Duration::zero();
-  start(everybody(), options, Millis(300));
-  RespClient guesses(*rig);
-  guesses.send(resp_command({"AUTH", token_number(9)}));
-  ASSERT_TRUE(rig->until([&] { return rig->stat("node", "unauthorized") == 1; }));
-  auto [near, far] = net::make_socket_pair();
-  EXPECT_EQ(rig->node->adopt_resp(net::make_socket_stream(std::move(far))).error().code, Code::kBusy);
-  EXPECT_TRUE(guesses.line().starts_with("-WRONGPASS"));
-  EXPECT_TRUE(guesses.ended());
-}
-
-TEST_F(RespByCredential, FiguresOfAllTenantsAreForAdministrators) {
-  start(token_line(1, "a", "read,write") + token_line(2, "a", "admin"));
-  RespClient client(*rig), admin(*rig);
-  EXPECT_EQ(said(client, {"AUTH", token_number(1)}), "+OK\r\n");
-  EXPECT_EQ(said(admin, {"AUTH", token_number(2)}), "+OK\r\n");
-  const auto info = [](RespClient& who) { return who.read(std::stoul(said(who, {"INFO"}).substr(1)) + 2); };
-  EXPECT_EQ(info(client).find("used_memory"), std::string::npos);
-  EXPECT_NE(info(admin).find("used_memory"), std::string::npos);
-  EXPECT_TRUE(said(admin, {"GET", "k"}).starts_with("-NOPERM"));
-  EXPECT_EQ(rig->stat("node", "forbidden"), 1U);
-}
-
-TEST_F(RespByCredential, OtherCredentialsEndItsConnections) {
-  start();
-  RespClient a(*rig);
-  EXPECT_EQ(said(a, {"AUTH", token_number(1)}), "+OK\r\n");
-  rig->node->set_authority(authority_of(token_line(2, "b", "read,write")));
-  EXPECT_TRUE(a.ended());
-  RespClient again(*rig);
-  EXPECT_TRUE(said(again, {"AUTH", token_number(1)}).starts_with("-WRONGPASS"));
-}
-
-// The keyspace stays until then, though nobody uses it.
-TEST_F(RespByCredential, TheOldPartsOfAValueGoAlsoWhereItsClientDoesBeforeTheNewOneIsWritten) {
-  io::SimDisks disks(1);
-  NodeOptions options = test_options();
-  options.authority = authority_of(token_line(1, "a", "read,write"));
-  options.resp_ack = AckLevel::kWritten;
-  options.disks = &disks;
-  Rig depot(options, true);
-  RespClient client(depot);
-  EXPECT_EQ(said(client, {"AUTH", token_number(1)}), "+OK\r\n");
-  ASSERT_EQ(said(client, {"SET", "k", resp_text(9'000, 1)}), "+OK\r\n");
-  ASSERT_EQ(depot.stat("store", "flash_records"), 2U) << "its head and a part";
-  io::SimDrive& drive = disks.drive(depot.options.store.dir + "/flash.kvd");
-  drive.hold_back(0, drive.size(), std::chrono::seconds(1));
-  client.send(resp_command({"SET", "k", "small"}));
-  ASSERT_TRUE(depot.until([&] { return depot.stat("store", "dirty_records") == 1; }));
-  depot.node->set_authority(authority_of(token_line(2, "b", "read,write")));
-  EXPECT_TRUE(depot.until([&] { return depot.stat("node", "resp_connections") == 0; }));
-  EXPECT_EQ(depot.stat("store", "dirty_records"), 1U) << "not written yet";
-  EXPECT_TRUE(depot.until([&] { return depot.stat("store", "dirty_records") == 0; }));
-  EXPECT_TRUE(depot.until([&] { return depot.stat("store", "flash_records") == 1; }));
-}
-
-TEST_F(RespByCredential, ATokenThatExpiresIsGoodNoMore) {
-  start(token_line(1, "a", "read,write", "2000-01-02"));
-  RespClient a(*rig);
-  EXPECT_EQ(said(a, {"AUTH", token_number(1)}), "+OK\r\n");
-  EXPECT_EQ(said(a, {"EXISTS", "k"}), ":0\r\n");
-  wall = auth::kNoExpiry - 1;
-  EXPECT_TRUE(said(a, {"EXISTS", "k"}).starts_with("-NOAUTH"));
-  EXPECT_TRUE(a.ended());
 }
 
 }  // namespace

@@ -16,7 +16,6 @@
 #include <string_view>
 #include <vector>
 
-#include "auth/authority.h"
 #include "auth/testing/tokens.h"
 #include "node/testing/hostile_socket.h"
 #include "node/testing/resp_client.h"
@@ -163,12 +162,9 @@ NodeOptions options_with_tight_bounds() {
   options.resp_ack = AckLevel::kPooled;
   options.limits.ops_max = 4;
   options.limits.refusal_delay = Duration::zero();
-  options.authority = std::make_shared<const auth::Authority>(
-      auth::parse_credentials(
-          auth::token_line(1, "n1", "hostile", "read,write") + auth::token_line(2, "n2", "hostile", "read") +
-              auth::token_line(8, "n8", "secret", "read,write") + auth::token_line(9, "n9", "neighbour", "read,write"),
-          "fuzz")
-          .value());
+  options.authority = auth::shared_authority(
+      auth::token_line(1, "n1", "hostile", "read,write") + auth::token_line(2, "n2", "hostile", "read") +
+      auth::token_line(8, "n8", "secret", "read,write") + auth::token_line(9, "n9", "neighbour", "read,write"));
   return options;
 }
 

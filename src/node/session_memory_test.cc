@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "auth/authority.h"
 #include "auth/testing/tokens.h"
 #include "net/arena.h"
 #include "net/ring_stream.h"
@@ -30,10 +29,6 @@ constexpr std::uint64_t kSmallArena = std::uint64_t{64} << 10;
 
 std::string credential(int n, const std::string& tenant, const std::string& rights, const std::string& until = "") {
   return auth::token_line(n, "n" + std::to_string(n), tenant, rights, until);
-}
-
-std::shared_ptr<const auth::Authority> credentials(const std::string& text) {
-  return std::make_shared<const auth::Authority>(auth::parse_credentials(text, "c").value());
 }
 
 // A client that has shown its token, with what it was given for it.
@@ -66,7 +61,7 @@ class SessionMemoryTest : public testing::Test {
            credential(3, "a", "read") + credential(4, "a", "write") + credential(5, "a", "admin");
   }
   void start(const std::string& text = everybody(), NodeOptions options = test_options()) {
-    options.authority = credentials(text);
+    options.authority = auth::shared_authority(text);
     options.wall_clock = [this] { return wall; };
     options.limits.refusal_delay = Millis(1);
     options.store.share_pool = true;
@@ -307,7 +302,7 @@ TEST_F(SessionMemoryTest, WhoIsNotAllowedThePoolAnyMoreIsEnded) {
     const Known a = enter_as(1, "a"), b = enter_as(2, "b");
     ASSERT_EQ(memory_bytes(a), kPoolBytes);
     ASSERT_EQ(memory_bytes(b), kPoolBytes);
-    rig->node->set_authority(credentials(credential(1, "a", rights) + other));
+    rig->node->set_authority(auth::shared_authority(credential(1, "a", rights) + other));
     EXPECT_TRUE(a.raw->ended());
     EXPECT_FALSE(finds(b, 1)) << "and nobody else";
     EXPECT_NE(memory_bytes(enter(1)), kPoolBytes);
@@ -326,13 +321,13 @@ TEST_F(SessionMemoryTest, NobodyListensBesideAPortAlsoWhereThePoolIsLent) {
 TEST_F(SessionMemoryTest, ARightToThePoolCountsFromTheNextStartOnWhereItIsNew) {
   const std::string text = credential(1, "a", "read,write,pool");
   start();
-  rig->node->set_authority(credentials(text));
+  rig->node->set_authority(auth::shared_authority(text));
   EXPECT_EQ(rig->log.count("next start"), 0U) << "nobody could come by a unix socket";
   NodeOptions options = test_options();
   const std::string socket = testing::TempDir() + "kvd_pool_" + std::to_string(::getpid());
   options.listen = {"unix://" + socket};
   start(everybody(), options);
-  rig->node->set_authority(credentials(text));
+  rig->node->set_authority(auth::shared_authority(text));
   EXPECT_EQ(rig->log.count("lent the pool from the depot's next start on"), 1U);
   EXPECT_EQ(memory_bytes(enter(1)), kWindowBytes);
   ::unlink((socket + ".lock").c_str());
@@ -353,7 +348,7 @@ TEST_F(SessionMemoryTest, CanBeSwitchedOff) {
   options.shared_memory = false;
   start(credential(1, "a", "read,write,pool"), options);
   EXPECT_EQ(enter(1).features, 0U);
-  rig->node->set_authority(credentials(credential(1, "a", "read,write,pool")));
+  rig->node->set_authority(auth::shared_authority(credential(1, "a", "read,write,pool")));
   EXPECT_EQ(rig->log.count("next start"), 0U);
 }
 
@@ -377,13 +372,13 @@ TEST_F(SessionMemoryTest, RightsAreCheckedForWhatComesThroughMemory) {
   EXPECT_EQ(writer.call(match(writer, 1)).header.status, Code::kInvalid);
   EXPECT_EQ(rig->stat("node", "forbidden"), 3U);
   // With the next credentials the first one reads only: its connection and its memory stay.
-  rig->node->set_authority(credentials(credential(1, "a", "read")));
+  rig->node->set_authority(auth::shared_authority(credential(1, "a", "read")));
   EXPECT_TRUE(reader.raw->ended() && writer.raw->ended());
   m = put(both, 4);
   EXPECT_EQ(wire::error_text(m.meta), "the credential does not allow this");
   EXPECT_FALSE(finds(both, 4));
   EXPECT_TRUE(finds(both, 1));
-  rig->node->set_authority(credentials(credential(1, "a", "write")));
+  rig->node->set_authority(auth::shared_authority(credential(1, "a", "write")));
   EXPECT_EQ(both.call(match(both, 1)).header.status, Code::kInvalid);
   EXPECT_EQ(rig->stat("node", "forbidden"), 5U);
 }
@@ -410,7 +405,7 @@ TEST_F(SessionMemoryTest, ATenantsQuotasHoldThroughMemory) {
   const net::Received m = other.call(records.put(other.raw->new_id(), other.ns, 3, 1));
   EXPECT_EQ(wire::error_text(m.meta), "the tenant has as many requests in flight as it may");
   EXPECT_EQ(tenant("a")["refused"], 1);
-  rig->node->set_authority(credentials("tenant b pool=1KiB\n" + credential(2, "b", "read,write")));
+  rig->node->set_authority(auth::shared_authority("tenant b pool=1KiB\n" + credential(2, "b", "read,write")));
   EXPECT_TRUE(a.raw->ended());
   const Known b = enter_as(2, "b");
   const net::Received full = put(b, 1);
@@ -426,7 +421,7 @@ TEST_F(SessionMemoryTest, ARevokedTokenEndsItWithinUse) {
   goes.raw->send(records.put(id, goes.ns, 1, 1));
   goes.raw->peer().connection->flush();
   ASSERT_TRUE(rig->until([&] { return rig->stat("node", "ops") == 1; }));
-  rig->node->set_authority(credentials(credential(2, "b", "read,write")));
+  rig->node->set_authority(auth::shared_authority(credential(2, "b", "read,write")));
   const std::uint64_t lookups = rig->stat("node", "requests_match");
   std::ranges::fill(goes.arena->writable(), std::byte{0x5A});
   goes.raw->send(arena_head(id, 1));

@@ -23,9 +23,8 @@ constexpr std::size_t kOpsMax = 64;
 
 // The attacker's token is 1, its neighbour's 2.
 std::shared_ptr<const auth::Authority> two_tenants() {
-  const std::string text = auth::token_line(1, "attacker", "attacker", "read,write") +
-                           auth::token_line(2, "neighbour", "neighbour", "read,write");
-  return std::make_shared<const auth::Authority>(auth::parse_credentials(text, "fuzz").value());
+  return auth::shared_authority(auth::token_line(1, "attacker", "attacker", "read,write") +
+                                auth::token_line(2, "neighbour", "neighbour", "read,write"));
 }
 
 // A client that has said HELLO and, where `token` is not 0, has shown that.

@@ -10,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "auth/authority.h"
 #include "auth/testing/tokens.h"
 #include "node/pins.h"
 #include "node/testing/resp_client.h"
@@ -171,7 +170,7 @@ class TenantNodeTest : public testing::Test {
     options.store.flash_bytes = 0;
     const std::string lines =
         auth::token_line(1, "n1", "a", "read,write") + auth::token_line(2, "n2", "b", "read,write");
-    options.authority = std::make_shared<const auth::Authority>(auth::parse_credentials(lines, "c").value());
+    options.authority = auth::shared_authority(lines);
     return options;
   }
   explicit TenantNodeTest(std::uint32_t op_keys_max = Limits{}.op_keys_max, std::uint32_t slab_bytes = kMiB / 8)

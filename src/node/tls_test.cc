@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "auth/credentials.h"
+#include "auth/testing/tokens.h"
 #include "node/testing/resp_client.h"
 #include "node/testing/rig.h"
 #include "tls/testing/certificates.h"
@@ -19,9 +19,7 @@ class NodeTls : public testing::Test {
     if (knows_clients) files.crl = pki.write_crl({});
     context = *tls::Context::make_server(files);
     options.tls = context;
-    if (!credentials.empty()) {
-      options.authority = std::make_shared<const auth::Authority>(auth::parse_credentials(credentials, "c").value());
-    }
+    if (!credentials.empty()) options.authority = auth::shared_authority(credentials);
     options.wall_clock = [this] { return wall; };
     rig = std::make_unique<Rig>(options);
   }

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "auth/authority.h"
 #include "auth/testing/tokens.h"
 #include "io/sim/sim_loop.h"
+#include "net/arena.h"
 #include "net/testing/roomy_stream.h"
 #include "node/testing/rig.h"
 
@@ -23,8 +23,7 @@ class TurnsTest : public testing::Test {
   explicit TurnsTest(const std::string& credentials = {}, std::uint64_t shape_read_bytes_per_s = 0) {
     NodeOptions options = test_options();
     options.shape_read_bytes_per_s = shape_read_bytes_per_s;
-    if (!credentials.empty())
-      options.authority = std::make_shared<const auth::Authority>(auth::parse_credentials(credentials, "c").value());
+    if (!credentials.empty()) options.authority = auth::shared_authority(credentials);
     options.store.flash_bytes = 0;
     std::string why;
     auto started = Node::start(loop_, log_, options, &why);
@@ -120,17 +119,24 @@ class SharesTest : public TurnsTest {
   explicit SharesTest(std::uint64_t shape_read_bytes_per_s = 0)
       : TurnsTest(auth::token_line(1, "n1", "a", "read,write") + auth::token_line(2, "n2", "b", "read,write"),
                   shape_read_bytes_per_s) {}
-  net::RoomyStream* enter(char who, int token) {
+  // With `memory` on this host.
+  net::RoomyStream* enter(char who, int token, std::uint64_t memory = 0) {
     auto stream = std::make_unique<net::RoomyStream>(who, record_);
     net::RoomyStream* const roomy = stream.get();
+    roomy->local = memory != 0;
     EXPECT_TRUE(node_->adopt(std::move(stream)).has_value());
     Namespace ns = records_.ns();
     ns.tenant = token == 1 ? "a" : "b";
-    roomy->feed(wire::frame({}, wire::Hello{.features = wire::kFeatureToken, .name = "test"}));
+    const std::uint64_t asked = memory == 0 ? 0 : memory | wire::kFeatureAuthFeatures;
+    roomy->feed(wire::frame({}, wire::Hello{.features = wire::kFeatureToken | asked, .name = "test"}));
     roomy->feed(wire::frame({}, wire::Auth{auth::token_number(token)}));
     roomy->feed(wire::frame({.request_id = 1}, wire::Open{ns}));
     loop_.run_for(Millis(1));
     return roomy;
+  }
+  // a, c and e of one tenant, b of the other.
+  std::array<net::RoomyStream*, 4> enter_all(std::uint64_t memory = 0) {
+    return {enter('a', 1, memory), enter('b', 2, memory), enter('c', 1, memory), enter('e', 1, memory)};
   }
   net::RoomyStream* enter_resp(char who, int token) {
     net::RoomyStream* const redis = connect_resp(who);
@@ -146,10 +152,10 @@ class SharesTest : public TurnsTest {
     EXPECT_GE(moved('b', true), bytes);
     return moved('a', true) + moved('c', true) + moved('e', true);
   }
-  void put(net::RoomyStream& client) {
-    client.feed(records_.put(5, 0, 1, 1));
-    client.feed(records_.put_head(5, 1, 1, 0, 8));
-    client.feed(records_.put_body(1, 1, 0, 8));
+  void put(net::RoomyStream& client, std::size_t count = 1) {
+    client.feed(records_.put(5, 0, 1, count));
+    client.feed(records_.put_head(5, 1, count, 0, records_.layers()));
+    client.feed(records_.put_body(1, count, 0, records_.layers()));
     loop_.run_for(Millis(1));
   }
   void set(net::RoomyStream& redis, std::size_t bytes = kRecord) {
@@ -158,10 +164,9 @@ class SharesTest : public TurnsTest {
     redis.feed(bytes_of("\r\n"));
     loop_.run_for(Millis(1));
   }
-  // Each of four asks for its tenant's record: a, c and e are of one tenant, b is of the other.
+  // Each of four asks for its tenant's record.
   void ask() {
-    std::vector<net::RoomyStream*> clients;
-    for (const char who : {'a', 'b', 'c', 'e'}) clients.push_back(enter(who, who == 'b' ? 2 : 1));
+    const auto clients = enter_all();
     put(*clients[0]);
     put(*clients[1]);
     record_.moves.clear();
@@ -207,11 +212,52 @@ TEST_F(ShapedSharesTest, TenantsHaveTheSameOfABandwidth) {
 }
 
 TEST_F(SharesTest, RemovalsOfATenantAreOfItsShare) {
-  const std::array clients{enter('a', 1), enter('b', 2), enter('c', 1), enter('e', 1)};
+  const auto clients = enter_all();
   const auto keys = Records::keys(1, 4096);  // eight slices
   const auto work =
       wire::frame({.request_id = 7}, wire::Remove{.ns = 0, .shards = {0}, .groups = {0}, .keys = {keys, 16, true}});
   EXPECT_EQ(others_when_b_has(1, clients, work), 0U) << "they are at a third";
+}
+
+TEST_F(SharesTest, LookupsOfATenantAreOfItsShare) {
+  constexpr std::uint32_t kKeys = 2048;  // four slices
+  records_ = Records(small_namespace(1));
+  const auto clients = enter_all();
+  put(*clients[0], kKeys);
+  put(*clients[1], kKeys);
+  const auto keys = Records::keys(1, kKeys);
+  const auto work = wire::frame(
+      {.request_id = 7}, wire::Match{.ns = 0, .blocks = kKeys, .shards = {0}, .groups = {0}, .keys = {keys, 16, true}});
+  EXPECT_EQ(others_when_b_has(1, clients, work), 0U) << "they are at a third";
+}
+
+TEST_F(SharesTest, WhatATenantPutsThroughArenasIsTakenInItsShare) {
+  const auto clients = enter_all(wire::kFeatureArena);
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    const auto arena = net::Arena::map(std::move(clients[i]->given), test_options().limits.arena_bytes);
+    ASSERT_TRUE(arena.has_value()) << arena.error().what;
+    std::ranges::copy(records_.put_body(i, 1, 0, 8), (*arena)->writable().begin());
+    std::vector<std::uint64_t> checksums;
+    for (std::uint32_t layer = 0; layer < 8; ++layer) checksums.push_back(records_.checksum(i, layer));
+    const wire::U64View view{std::span<const std::uint64_t>(checksums)};
+    clients[i]->feed(records_.put(7, 0, i, 1));
+    clients[i]->feed(wire::frame({.request_id = 7, .items = 1}, wire::PutArena{.checksums = view}));
+  }
+  EXPECT_EQ(others_when_b_has(1, clients, {}), 0U) << "they are at a third";
+}
+
+// The pool is not shared with this one: GETs are copied for its clients.
+TEST_F(SharesTest, WhatIsCopiedForATenantIsInItsShare) {
+  const auto clients = enter_all(wire::kFeatureSharedMemory);
+  put(*clients[0]);
+  put(*clients[1]);
+  const auto work = Records::get(7, 0, 1, 1);
+  record_.moves.clear();
+  clients[1]->feed(work);
+  loop_.run_for(Millis(1));
+  const std::size_t views = moved('b', true);
+  ASSERT_LT(views, 8 * kReadAhead) << "and no bodies";
+  EXPECT_LE(others_when_b_has(views, clients, work), views * 3 / 2);
 }
 
 TEST_F(SharesTest, ValuesOfATenantAreVerifiedInItsShare) {

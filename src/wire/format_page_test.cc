@@ -8,23 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include "wire/message.h"
+#include "wire/testing/messages.h"
 
 namespace kvd::wire {
 namespace {
-
-// The bytes of a line, which stand before three spaces and what is said of them.
-void append_bytes(Buffer& message, const std::string& line) {
-  const std::string hex = line.substr(0, line.find("   "));
-  for (std::size_t i = 0; i + 1 < hex.size();) {
-    if (hex[i] == ' ') {
-      ++i;
-      continue;
-    }
-    message.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-    i += 2;
-  }
-}
 
 // Messages stand in blocks of code; an empty line, or the end of the block, ends each.
 std::vector<Buffer> messages_in(std::istream& page) {
@@ -36,31 +23,19 @@ std::vector<Buffer> messages_in(std::istream& page) {
     if (line == "```") in_block = !in_block;
     if (line == "```" && in_block) messages.emplace_back();
     if (in_block && line.empty()) messages.emplace_back();
-    if (in_block && line != "```") append_bytes(messages.back(), line);
+    if (!in_block || line == "```") continue;
+    const Buffer bytes = from_hex(line.substr(0, line.find("   ")));  // what is said of them stands behind
+    messages.back().insert(messages.back().end(), bytes.begin(), bytes.end());
   }
   return messages;
 }
 
-struct Read {
-  Header header;
-  Bytes meta;  // in the message
-};
-
-Read read(const Buffer& message) {
-  const auto header = decode_header(message);
-  EXPECT_TRUE(header.has_value());
-  if (!header) return {};
-  const Bytes meta = Bytes(message).subspan(kHeaderBytes);
-  EXPECT_TRUE(check_meta(*header, meta).has_value());
-  return {*header, meta};
-}
-
-// `payload`: of the message's body, which the page leaves out.
+// Its views are of `message`. `payload`: of the message's body, which the page leaves out.
 template <class M>
 M decoded(const Buffer& message, std::uint64_t payload = 0) {
-  const auto [header, meta] = read(message);
+  const Header header = parse(message).header;
   EXPECT_EQ(header.opcode, M::kOpcode);
-  const Result<M> found = decode<M>(header, meta);
+  const Result<M> found = decode<M>(header, Bytes(message).subspan(kHeaderBytes));
   EXPECT_TRUE(found.has_value());
   if (!found) return {};
   EXPECT_EQ(frame(header, *found, payload), message);
@@ -80,7 +55,7 @@ TEST(WireFormatPage, ItsExamplesAreWhatThePageSays) {
   EXPECT_EQ(hello.version_min, 1);
   EXPECT_EQ(hello.version_max, 1);
 
-  const Header get_header = read(messages[1]).header;
+  const Header get_header = parse(messages[1]).header;
   EXPECT_EQ(get_header.request_id, 0x1122334455667788U);
   EXPECT_EQ(get_header.items, 2u);
   EXPECT_EQ(get_header.layer_first, 3);
@@ -94,7 +69,7 @@ TEST(WireFormatPage, ItsExamplesAreWhatThePageSays) {
   EXPECT_TRUE(get.keys.native);
   EXPECT_EQ(get.keys.count(), 2u);
 
-  const Header part_header = read(messages[2]).header;
+  const Header part_header = parse(messages[2]).header;
   EXPECT_EQ(part_header.items, 3u);
   EXPECT_EQ(part_header.layer_first, 4);
   const auto part = decoded<PutData>(messages[2], 8192);
@@ -109,7 +84,7 @@ TEST(WireFormatPage, ItsExamplesAreWhatThePageSays) {
   EXPECT_EQ(arena.checksums[1], 0x1112131415161718U);
   EXPECT_EQ(decoded<Taken>(messages[4]).messages, 7u);
 
-  EXPECT_TRUE(read(messages[5]).header.last());
+  EXPECT_TRUE(parse(messages[5]).header.last());
   const auto view = decoded<GetView>(messages[5]);
   EXPECT_EQ(view.view, 9u);
   EXPECT_EQ(view.slab_stride, 8192u);

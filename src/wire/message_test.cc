@@ -6,37 +6,16 @@
 
 #include <gtest/gtest.h>
 
+#include "wire/testing/messages.h"
+
 namespace kvd::wire {
 namespace {
-
-Buffer from_hex(std::string_view text) {
-  Buffer bytes;
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
-    while (text[i] == ' ') ++i;
-    bytes.push_back(static_cast<std::byte>(std::stoi(std::string(text.substr(i, 2)), nullptr, 16)));
-  }
-  return bytes;
-}
 
 // n native keys with different bytes.
 Buffer some_keys(std::size_t n, std::size_t key_bytes = 16) {
   Buffer bytes(n * key_bytes);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 256);
   return bytes;
-}
-
-struct Parsed {
-  Header header;
-  Bytes meta;     // in buffer
-  Buffer buffer;  // keeps its bytes in place when moved
-};
-
-Parsed parse(Buffer bytes) {
-  const auto header = decode_header(bytes);
-  EXPECT_TRUE(header.has_value());
-  const Bytes meta = Bytes(bytes).subspan(kHeaderBytes);
-  EXPECT_TRUE(check_meta(*header, meta).has_value());
-  return {*header, meta, std::move(bytes)};
 }
 
 template <class M>

@@ -1,8 +1,11 @@
-// Tokens that follow from a number, and their lines in a credentials file. For tests and fuzz targets.
+// Tokens that follow from a number, their lines in a credentials file, and who judges by such a file. For tests and
+// fuzz targets.
 #pragma once
 
+#include <memory>
 #include <string>
 
+#include "auth/authority.h"
 #include "auth/credentials.h"
 #include "auth/token.h"
 #include "base/bytes.h"
@@ -19,6 +22,11 @@ inline std::string token_number(int n) {
 inline std::string token_line(int n, const std::string& name, const std::string& tenant, const std::string& rights,
                               const std::string& expires = "") {
   return show_token_line(name, tenant, rights, digest_token(as_bytes(token_number(n))), expires) + "\n";
+}
+
+// By a credentials file's text. Requires that it is valid.
+inline std::shared_ptr<const Authority> shared_authority(const std::string& text) {
+  return std::make_shared<const Authority>(parse_credentials(text, "credentials").value());
 }
 
 }  // namespace kvd::auth

@@ -1,7 +1,10 @@
 // RoomyStream: a stream that takes all that is sent, brings what a test feeds it, and writes down in a record that
 // several share who moved how many bytes: so that a test sees the order in which connections have their turns. Each
-// call may take time of a virtual clock. Readiness comes as posted work, once a turn of the loop. One thread.
+// call may take time of a virtual clock. Readiness comes as posted work, once a turn of the loop. One that is told so
+// is a stream of this host, which keeps the descriptor that came last. One thread.
 #pragma once
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -62,7 +65,8 @@ class RoomyStream final : public io::Stream {
     note(false, got);
     return got;
   }
-  Result<std::size_t> send(std::span<const iovec> pieces, int) override {
+  Result<std::size_t> send(std::span<const iovec> pieces, int descriptor) override {
+    if (descriptor >= 0) given = io::PrivateFd(io::UniqueFd(::dup(descriptor)));
     std::size_t sent = 0;
     for (const iovec& piece : pieces) {
       const auto* const bytes = static_cast<const std::byte*>(piece.iov_base);
@@ -78,11 +82,13 @@ class RoomyStream final : public io::Stream {
     interest_ = io::Watch::kNone;
   }
   bool set_read_mark(std::size_t) override { return false; }
-  [[nodiscard]] bool is_local() const noexcept override { return false; }
+  [[nodiscard]] bool is_local() const noexcept override { return local; }
   [[nodiscard]] int fd() const noexcept override { return -1; }
   [[nodiscard]] std::size_t untaken() const noexcept override { return waiting; }
 
   std::size_t waiting = 0;  // of what was sent, for its peer
+  bool local = false;
+  io::PrivateFd given;
 
  private:
   void note(bool out, std::size_t bytes) {
