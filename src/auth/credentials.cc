@@ -177,7 +177,9 @@ class Parser {
   }
 
   FromInput<Credentials> finish() {
-    const auto take_quotas = [this](Identity& identity) {
+    std::set<std::string_view> tenants;
+    const auto take_quotas = [&](Identity& identity) {
+      tenants.insert(identity.tenant);
       const auto at = tenants_.find(identity.tenant);
       if (at == tenants_.end()) return;
       identity.quotas = at->second.quotas;
@@ -186,6 +188,7 @@ class Parser {
     for (Identity& token : credentials_.tokens) take_quotas(token);
     for (Identity& subject : credentials_.subjects) take_quotas(subject);
     for (Identity& certificate : credentials_.certificates) take_quotas(certificate);
+    if (tenants.size() > kTenantsMax) return std::unexpected(InputFault{fault_.file, 0, "more than 1,024 tenants"});
     for (const auto& [name, tenant] : tenants_) {
       if (tenant.used) continue;
       return std::unexpected(

@@ -104,6 +104,10 @@ TEST(Credentials, IsBounded) {
   std::string tenants, subjects;
   for (std::size_t i = 0; i <= kTenantsMax; ++i) tenants += "tenant t" + std::to_string(i) + "\n";
   EXPECT_EQ(complaint(tenants), "c:1025: more than 1,024 tenants");
+  std::string each;
+  for (std::size_t i = 0; i <= kTenantsMax; ++i)
+    each += "subject s" + std::to_string(i) + " tenant=t" + std::to_string(i) + " rights=read\n";
+  EXPECT_EQ(complaint(each), "c: more than 1,024 tenants") << "though no line is a tenant's";
   for (std::size_t i = 0; i <= kCredentialsMax; ++i) {
     subjects += "subject s" + std::to_string(i) + " tenant=t rights=read\n";
   }

@@ -1,24 +1,40 @@
 #include "node/checker.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace kvd::node {
 
-void Checker::report(const SharedNamespace& ns, const block::RecordId& id, std::uint64_t bytes, AtOnce& at_once) {
-  if (bytes <= at_once.bytes) {
-    at_once.bytes -= bytes;
-    store_.check(ns->handle(), id);
-    return;
+std::size_t Checker::verify(const NamespaceUse& ns, std::span<const block::RecordId> ids, std::size_t bytes) {
+  for (std::size_t verified = 0; verified < ids.size(); ++verified) {
+    const std::size_t taken = at_once_.take(bytes);
+    if (taken < bytes) {
+      at_once_.give_back(taken);
+      return verified;
+    }
+    store_.check(ns.handle(), ids[verified]);
   }
-  at_once.bytes = 0;  // in order
-  if (queue_.size() >= kQueuedMax) return;
-  queue_.push_back({ns, id});
-  if (!turn_.armed()) turn_.arm(loop_.now());
+  return ids.size();
 }
 
-void Checker::next() {
-  const Report report = queue_.front();
-  queue_.pop_front();
-  store_.check(report.ns->handle(), report.id);
-  if (!queue_.empty()) turn_.arm(loop_.now());
+void Checker::enter(SharedNamespace ns, std::vector<block::RecordId> ids, ConnectionBudget::Taken share) {
+  if (ids.empty()) return;
+  std::ranges::reverse(ids);
+  queue_.push_back({.ns = std::move(ns), .ids = std::move(ids), .share = std::move(share)});
+  user_.enter();
+}
+
+void Checker::clear() noexcept {
+  queue_.clear();
+  user_.leave();
+}
+
+bool Checker::next() {
+  Reports& reports = queue_.front();
+  store_.check(reports.ns->handle(), reports.ids.back());
+  reports.ids.pop_back();
+  if (reports.ids.empty()) queue_.pop_front();
+  return !queue_.empty();
 }
 
 }  // namespace kvd::node

@@ -1,45 +1,55 @@
 // Checker: verifies records whose slabs arrived damaged at a client, so that a bit that has turned over in the pool
 // does not stay there as a miss that nobody can fill again.
 //
-// The first reports are looked at at once, the rest one record in a turn of the loop, so that others get theirs.
-// Bounded: what exceeds kQueuedMax is forgotten; the client reports again when it is hit again. Belongs to the node's
-// loop.
+// One of each connection, with its reports. What fits into a turn of the loop, of all connections together, is verified
+// at once; the rest stands in their line, one record at a time. Belongs to the node's loop.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <span>
+#include <vector>
 
-#include "io/loop.h"
+#include "block/key.h"
+#include "net/slices.h"
+#include "node/connection_budget.h"
 #include "node/namespace_use.h"
+#include "node/turn_allowance.h"
 #include "store/store.h"
 
 namespace kvd::node {
 
 class Checker {
  public:
-  static constexpr std::size_t kQueuedMax = 4096;                        // a request's keys
-  static constexpr std::uint64_t kAtOnceBytes = std::uint64_t{8} << 20;  // half a millisecond of hashing
+  static constexpr std::size_t kAtOnceBytes = std::size_t{8} << 20;  // of a turn: half a millisecond of hashing
 
-  Checker(io::Loop& loop, store::Store& store) : store_(store), turn_(loop, [this] { next(); }), loop_(loop) {}
+  // All are borrowed.
+  Checker(net::SliceLine& line, TurnAllowance& at_once, store::Store& store)
+      : user_(line, [this] { return next(); }), at_once_(at_once), store_(store) {}
 
-  // A message's budget of records that are verified inside report().
-  struct AtOnce {
-    std::uint64_t bytes = kAtOnceBytes;
-  };
-  // Verifies the record, now or soon. `bytes`: of its image.
-  void report(const SharedNamespace& ns, const block::RecordId& id, std::uint64_t bytes, AtOnce& at_once);
+  // Verifies the first of these records and returns how many: as many as this turn has time for. `bytes`: of the image
+  // of one.
+  std::size_t verify(const NamespaceUse& ns, std::span<const block::RecordId> ids, std::size_t bytes);
+  // These stand in line. `share` is what they count for until they are through.
+  void enter(SharedNamespace ns, std::vector<block::RecordId> ids, ConnectionBudget::Taken share);
+  // Whose reports these are (net::SliceLine).
+  void set_share(const void* share) noexcept { user_.set_share(share); }
+  // Forgets those that are left.
+  void clear() noexcept;
 
  private:
-  struct Report {
+  struct Reports {
     SharedNamespace ns;
-    block::RecordId id;
+    std::vector<block::RecordId> ids;  // the last one is next
+    ConnectionBudget::Taken share;
   };
-  void next();
+  bool next();
 
+  net::SliceLine::User user_;
+  TurnAllowance& at_once_;
   store::Store& store_;
-  io::Timer turn_;
-  io::Loop& loop_;
-  std::deque<Report> queue_;
+  std::deque<Reports> queue_;
 };
 
 }  // namespace kvd::node

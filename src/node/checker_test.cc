@@ -7,48 +7,76 @@
 namespace kvd::node {
 namespace {
 
-TEST(Checker, LooksAtTheFirstReportsAtOnceAndAtTheRestInTurn) {
-  store::StoreKit kit;
-  kit.options.flash_bytes = 0;
-  ASSERT_TRUE(kit.open()) << kit.why;
-  for (std::uint64_t n = 0; n < 4; ++n) {
-    ASSERT_TRUE(kit.put(n));
-    ASSERT_TRUE(n == 2 || kit.flip_in_pool(n, 1));
+class CheckerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    kit_.options.flash_bytes = 0;
+    ASSERT_TRUE(kit_.open()) << kit_.why;
+    ns_ = std::make_shared<const NamespaceUse>(*kit_.store, *kit_.store->open_namespace(kit_.name_space));
   }
-  const auto ns = std::make_shared<const NamespaceUse>(*kit.store, *kit.store->open_namespace(kit.name_space));
-  Checker checker(kit.loop, *kit.store);
-  Checker::AtOnce at_once;
-  const auto report = [&](std::uint64_t n, std::uint64_t bytes) {
-    checker.report(ns, store::id_of(n), bytes, at_once);
-  };
-  report(0, Checker::kAtOnceBytes - 1);
-  report(1, 2);
-  report(2, 1);
-  report(3, 1);
-  EXPECT_EQ(kit.lookup(0), Tier::kNone);
-  EXPECT_EQ(kit.lookup(1), Tier::kPool) << "the message's share is used up";
-  kit.loop.run_for(Millis(1));
-  EXPECT_EQ(kit.lookup(1), Tier::kNone);
-  EXPECT_EQ(kit.lookup(2), Tier::kPool) << "it is sound";
-  EXPECT_EQ(kit.lookup(3), Tier::kNone);
+  void TearDown() override { ns_.reset(); }
+  // Puts these and turns a bit of each over.
+  std::vector<block::RecordId> damaged(std::uint64_t first, std::uint64_t count) {
+    std::vector<block::RecordId> ids;
+    for (std::uint64_t n = first; n < first + count; ++n) {
+      EXPECT_TRUE(kit_.put(n) && kit_.flip_in_pool(n, 1));
+      ids.push_back(store::id_of(n));
+    }
+    return ids;
+  }
+  [[nodiscard]] bool dropped(std::uint64_t n) { return kit_.lookup(n) == Tier::kNone; }
+  void turn() { kit_.loop.run_once(Duration::zero()); }
+
+  store::StoreKit kit_;
+  TurnAllowance at_once_{kit_.loop, 100};
+  net::SliceLine line_{kit_.loop};
+  SharedNamespace ns_;
+};
+
+TEST_F(CheckerTest, VerifiesAtOnceWhatATurnHasTimeFor) {
+  Checker checker(line_, at_once_, *kit_.store), other(line_, at_once_, *kit_.store);
+  ASSERT_TRUE(kit_.put(9));
+  auto ids = damaged(0, 3);
+  ids.insert(ids.begin() + 1, store::id_of(9));
+  EXPECT_EQ(checker.verify(*ns_, ids, 40), 2U);
+  EXPECT_TRUE(dropped(0) && !dropped(1));
+  EXPECT_EQ(kit_.lookup(9), Tier::kPool) << "it is sound";
+  EXPECT_EQ(other.verify(*ns_, std::span(ids).last(2), 40), 0U) << "of all together";
+  turn();
+  EXPECT_EQ(other.verify(*ns_, std::span(ids).last(2), 40), 2U);
+  EXPECT_TRUE(dropped(1) && dropped(2));
 }
 
-TEST(Checker, ForgetsWhatIsTooMuch) {
-  store::StoreKit kit;
-  kit.options.flash_bytes = 0;
-  ASSERT_TRUE(kit.open()) << kit.why;
-  ASSERT_TRUE(kit.put(1));
-  ASSERT_TRUE(kit.flip_in_pool(1, 0));
-  const auto ns = std::make_shared<const NamespaceUse>(*kit.store, *kit.store->open_namespace(kit.name_space));
-  Checker checker(kit.loop, *kit.store);
-  Checker::AtOnce none{.bytes = 0};
-  for (std::size_t i = 0; i < Checker::kQueuedMax; ++i) checker.report(ns, store::id_of(99), 1, none);
-  checker.report(ns, store::id_of(1), 1, none);
-  kit.loop.run_for(Millis(10));
-  EXPECT_EQ(kit.lookup(1), Tier::kPool);
-  checker.report(ns, store::id_of(1), 1, none);
-  kit.loop.run_for(Millis(1));
-  EXPECT_EQ(kit.lookup(1), Tier::kNone) << "reported again";
+TEST_F(CheckerTest, WhoHasMoreStandsInLineWithOneRecordATurn) {
+  const int a = 0, b = 0;
+  Checker one(line_, at_once_, *kit_.store), more(line_, at_once_, *kit_.store), other(line_, at_once_, *kit_.store);
+  one.set_share(&a);
+  more.set_share(&a);
+  other.set_share(&b);
+  one.enter(ns_, damaged(0, 4), {});
+  more.enter(ns_, damaged(10, 4), {});
+  other.enter(ns_, damaged(20, 3), {});
+  for (int i = 0; i < 6; ++i) turn();
+  EXPECT_TRUE(dropped(20) && dropped(21) && dropped(22)) << "shares have turns, not connections";
+  EXPECT_TRUE(dropped(0) && !dropped(2) && dropped(10) && !dropped(12));
+  more.clear();
+  for (int i = 0; i < 6; ++i) turn();
+  EXPECT_TRUE(dropped(2) && dropped(3));
+  EXPECT_FALSE(dropped(12)) << "its reports were forgotten";
+}
+
+TEST_F(CheckerTest, ReportsThatWaitCountUntilTheyAreThrough) {
+  Budget node(8);
+  ConnectionBudget connection(8, node);
+  Checker checker(line_, at_once_, *kit_.store);
+  checker.enter(ns_, damaged(0, 2), connection.take_of_all(2));
+  turn();
+  EXPECT_EQ(node.used(), 2U);
+  turn();
+  EXPECT_EQ(node.used(), 0U);
+  checker.enter(ns_, damaged(2, 2), connection.take_of_all(2));
+  checker.clear();
+  EXPECT_EQ(node.used(), 0U);
 }
 
 }  // namespace

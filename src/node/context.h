@@ -9,7 +9,6 @@
 #include "net/connection.h"
 #include "net/slices.h"
 #include "node/budget.h"
-#include "node/checker.h"
 #include "node/counters.h"
 #include "node/gate.h"
 #include "node/leases.h"
@@ -34,7 +33,6 @@ struct NodeContext {
   net::MessageMemory& message_memory;  // of connections of all kinds
   net::Movers* movers;                 // threads that send bodies beside the loop's; null = there are none
   Leases& leases;
-  Checker& checker;
   net::SliceLine& slices;
   net::SliceLine& messages;  // of connections that have more of them than a turn's worth
   net::SliceLine& checks;    // of connections of Redis clients with values to be verified
@@ -49,6 +47,7 @@ struct NodeContext {
   Budget& arenas;                    // bytes of all arenas; none where they may not be used
   Budget& windows;                   // the same of windows
   TurnAllowance& copies;             // to windows, without standing in line
+  TurnAllowance& verified_at_once;   // of records that clients report as damaged, the same
   int shared_fd;                     // the pool's, for clients on unix sockets; -1 = they get bytes
   std::uint64_t refusals = 0;        // GETs that had to wait for pins, so far: the order in which they are told of room
   std::function<void()> on_refused;  // called at each of them, and when a Redis client's GET found no room

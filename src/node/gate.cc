@@ -21,7 +21,7 @@ Gate::Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& 
       counters_(counters),
       wall_clock_(options.wall_clock ? options.wall_clock : system_seconds),
       authority_(options.authority),
-      strangers_(loop, options.limits.strangers_max, options.limits.stranger_grace),
+      strangers_(loop, options.limits.stranger_places(), options.limits.stranger_grace),
       tenants_({.connections = options.limits.known_connections_max(),
                 .rings = options.limits.rings_max,
                 .arenas = options.limits.arenas_max(),
@@ -30,7 +30,8 @@ Gate::Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& 
                 .unfinished_bytes = options.unfinished_max(),
                 .op_keys = options.limits.op_keys_max,
                 .leases = options.limits.leases_max,
-                .lease_pins = options.limits.lease_pins_max}) {
+                .lease_pins = options.limits.lease_pins_max,
+                .lease_bytes = options.store.pool_bytes / 100 * options.store.pinned_percent_max}) {
   if (authority_ != nullptr) tenants_.list(authority_->tenants());
 }
 

@@ -35,6 +35,7 @@ class Gate {
   void count_for(const SharedTenant& tenant, const TenantCounts& counts) { tenants_.count_for(tenant, counts); }
 
   [[nodiscard]] bool may_lease(const SharedTenant& tenant) const { return tenants_.may_lease(tenant); }
+  [[nodiscard]] std::uint64_t lease_room(const SharedTenant& tenant) const { return tenants_.lease_room(tenant); }
   Leases::TenantShare take_lease(const SharedTenant& tenant) { return tenants_.take_lease(tenant); }
 
   struct Admission {

@@ -61,10 +61,11 @@ class HalfOnFlash final : public store::Store {
   std::uint64_t flash_quota_bytes(store::NamespaceHandle ns) const noexcept override {
     return pool_.flash_quota_bytes(ns);
   }
-  store::Pin pin_for_lease(store::NamespaceHandle ns, const block::RecordId& id) override {
-    return pool_.pin_for_lease(ns, id);
+  store::LeasePin pin_for_lease(store::NamespaceHandle ns, const block::RecordId& id,
+                                std::uint64_t bytes_max) override {
+    return pool_.pin_for_lease(ns, id, bytes_max);
   }
-  void unpin_lease(store::Pin pin) override { pool_.unpin_lease(std::move(pin)); }
+  std::uint64_t unpin_lease(store::Pin pin) override { return pool_.unpin_lease(std::move(pin)); }
   Result<store::PutHandle> begin_put(store::NamespaceHandle ns, const block::RecordId& id, Bytes foreign) override {
     return pool_.begin_put(ns, id, foreign);
   }
@@ -105,7 +106,6 @@ class HalfOnFlash final : public store::Store {
 struct Lender {
   explicit Lender(io::Loop& loop, store::Store& store)
       : leases(loop, store, counters, limits),
-        checker(loop, store),
         slices(loop),
         messages(loop),
         checks(loop),
@@ -118,7 +118,6 @@ struct Lender {
   net::NetCounters net;
   net::MessageMemory message_memory{SIZE_MAX};
   Leases leases;
-  Checker checker;
   net::SliceLine slices;
   net::SliceLine messages;
   net::SliceLine checks;
@@ -141,7 +140,6 @@ struct Lender {
             .message_memory = message_memory,
             .movers = nullptr,
             .leases = leases,
-            .checker = checker,
             .slices = slices,
             .messages = messages,
             .checks = checks,
@@ -156,6 +154,7 @@ struct Lender {
             .arenas = rings,
             .windows = rings,
             .copies = copies,
+            .verified_at_once = copies,
             .shared_fd = -1,
             .on_refused = [] {},
             .stats_json = {}};

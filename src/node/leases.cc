@@ -39,13 +39,14 @@ bool Leases::has_room(Owner owner) const {
   return leases_.size() < max_.leases && held.leases < owner_max_.leases && has_room_for_pin(held);
 }
 
-std::uint64_t Leases::grant(Owner owner, store::Pin pin, Time expires, TenantShare share) {
+std::uint64_t Leases::grant(Owner owner, store::LeasePin pin, Time expires, TenantShare share) {
   KVD_CHECK(has_room(owner));
   const std::uint64_t id = next_id_++;
   const auto expiry = expiries_.emplace(expires, id);
   const auto at =
       leases_.emplace(id, Lease{.owner = owner, .pins = {}, .share = std::move(share), .expiry = expiry}).first;
-  at->second.pins.push_back(std::move(pin));
+  at->second.share.bytes.take(pin.bytes);
+  at->second.pins.push_back(std::move(pin.pin));
   Held& held = held_[owner];
   ++held.leases;
   ++held.pins;
@@ -56,13 +57,14 @@ std::uint64_t Leases::grant(Owner owner, store::Pin pin, Time expires, TenantSha
   return id;
 }
 
-bool Leases::add(std::uint64_t id, store::Pin pin) {
+bool Leases::add(std::uint64_t id, store::LeasePin pin) {
   const auto at = leases_.find(id);
   if (at == leases_.end() || !has_room_for_pin(held_[at->second.owner]) || !at->second.share.pins.grow(1)) {
-    store_.unpin_lease(std::move(pin));
+    store_.unpin_lease(std::move(pin.pin));
     return false;
   }
-  at->second.pins.push_back(std::move(pin));
+  at->second.share.bytes.take(pin.bytes);
+  at->second.pins.push_back(std::move(pin.pin));
   ++held_[at->second.owner].pins;
   ++pins_;
   return true;
@@ -90,7 +92,7 @@ void Leases::end(std::unordered_map<std::uint64_t, Lease>::iterator at) {
   const auto held = held_.find(at->second.owner);
   held->second.pins -= at->second.pins.size();
   if (--held->second.leases == 0) held_.erase(held);
-  ended_.push_back(std::move(at->second.pins));
+  ended_.push_back({std::move(at->second.pins), std::move(at->second.share.bytes)});
   leases_.erase(at);
   counters_.leases.set(leases_.size());
 }
@@ -98,9 +100,9 @@ void Leases::end(std::unordered_map<std::uint64_t, Lease>::iterator at) {
 void Leases::unpin_some() {
   std::size_t unpinned = 0;
   while (!ended_.empty() && unpinned < kUnpinnedAtOnce) {
-    std::vector<store::Pin>& pins = ended_.front();
+    auto& [pins, bytes] = ended_.front();
     for (; !pins.empty() && unpinned < kUnpinnedAtOnce; ++unpinned) {
-      store_.unpin_lease(std::move(pins.back()));
+      bytes.give_back(store_.unpin_lease(std::move(pins.back())));
       pins.pop_back();
     }
     if (pins.empty()) ended_.pop_front();

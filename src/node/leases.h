@@ -2,9 +2,9 @@
 // A lease ends by release(), at its expiry, or with its owner's connection. Belongs to the node's loop.
 //
 // Bounds, of the node and a share of them for one owner: the number of leases and the number of their pins (8 bytes
-// each, twice that while a lease grows); and what tenants leave each other of both (TenantParts). A record that is
-// leased many times counts each time here, and once in the store's bound of bytes. Pins of leases that have ended are
-// given back some thousand in a turn of the loop and count for the node until then.
+// each, twice that while a lease grows); and what tenants leave each other of both, and of the store's bound of bytes
+// (TenantParts). A record that is leased many times counts each time here, and once in bytes. Pins of leases that have
+// ended are given back some thousand in a turn of the loop and count for the node until then.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,7 @@ class Leases {
   // What a lease and its pins count as of the owner's tenant; empty: there are no tenants.
   struct TenantShare {
     TenantParts::Share lease, pins;
+    TenantParts::Account bytes;  // of what the store says that its records take
   };
 
   // All are borrowed.
@@ -39,9 +40,9 @@ class Leases {
   [[nodiscard]] bool has_room(Owner owner) const;
   // Takes the pin, and those that add() brings, until `expires`. Returns the lease's id, never 0. Requires
   // has_room(owner).
-  std::uint64_t grant(Owner owner, store::Pin pin, Time expires, TenantShare share = {});
+  std::uint64_t grant(Owner owner, store::LeasePin pin, Time expires, TenantShare share = {});
   // Takes one more pin. False when the lease has ended or has no room for more; the pin is gone then.
-  bool add(std::uint64_t id, store::Pin pin);
+  bool add(std::uint64_t id, store::LeasePin pin);
   // False when this owner has no such lease (any more).
   bool release(Owner owner, std::uint64_t id);
   void release_all(Owner owner);
@@ -53,6 +54,11 @@ class Leases {
     std::vector<store::Pin> pins;
     TenantShare share;
     std::multimap<Time, std::uint64_t>::iterator expiry;
+  };
+  // What is left of a lease that has ended.
+  struct Ended {
+    std::vector<store::Pin> pins;
+    TenantParts::Account bytes;
   };
   struct Held {
     std::size_t leases = 0;
@@ -74,7 +80,7 @@ class Leases {
   std::unordered_map<Owner, Held> held_;  // by owners that hold any
   std::size_t pins_ = 0;                  // of all leases, and of ended_
   std::multimap<Time, std::uint64_t> expiries_;
-  std::deque<std::vector<store::Pin>> ended_;  // of leases that have ended
+  std::deque<Ended> ended_;
   io::Timer unpin_timer_;
   std::uint64_t next_id_ = 1;
 };

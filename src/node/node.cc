@@ -131,10 +131,9 @@ class NodeImpl final : public Node {
   Budget op_keys_;
   Budget rings_;
   Budget arenas_, windows_;
-  TurnAllowance copies_;
+  TurnAllowance copies_, verified_at_once_;
   Gate gate_;
   std::unique_ptr<Leases> leases_;
-  std::unique_ptr<Checker> checker_;
   net::SliceLine slices_{loop_}, messages_{loop_}, checks_{loop_};
   net::BodyTurns turns_{loop_};
   net::MessageMemory message_memory_;
@@ -172,6 +171,7 @@ NodeImpl::NodeImpl(io::Loop& loop, Log& log, NodeOptions options)
       arenas_(gives_memory() ? options_.limits.arena_bytes_all_max : 0, &counters_.arena_bytes),
       windows_(gives_memory() ? options_.limits.window_bytes_all_max : 0, &counters_.window_bytes),
       copies_(loop, 4 * options_.limits.copied_at_once),
+      verified_at_once_(loop, Checker::kAtOnceBytes),
       gate_(loop, log, counters_, options_),
       message_memory_(options_.limits.message_bytes_all_max, &net_.unfinished_ended),
       room_timer_(loop, [this] { tell_room(); }),
@@ -316,7 +316,6 @@ void NodeImpl::make_context() {
     if (movers_ == nullptr) log_.warn("no thread beside the loop's could be started: it moves all bodies itself");
   }
   leases_ = std::make_unique<Leases>(loop_, *store_, counters_, options_.limits);
-  checker_ = std::make_unique<Checker>(loop_, *store_);
   context_.reset(new NodeContext{.loop = loop_,
                                  .log = log_,
                                  .store = *store_,
@@ -329,7 +328,6 @@ void NodeImpl::make_context() {
                                  .message_memory = message_memory_,
                                  .movers = movers_.get(),
                                  .leases = *leases_,
-                                 .checker = *checker_,
                                  .slices = slices_,
                                  .messages = messages_,
                                  .checks = checks_,
@@ -344,6 +342,7 @@ void NodeImpl::make_context() {
                                  .arenas = arenas_,
                                  .windows = windows_,
                                  .copies = copies_,
+                                 .verified_at_once = verified_at_once_,
                                  .shared_fd = store_->shared_fd(),
                                  .refusals = 0,
                                  .on_refused = [this] { note_refusal(); },
@@ -531,7 +530,9 @@ void NodeImpl::on_contention() {
   static const Error kStuck{Code::kTimeout, 0, "it does not read while others wait for their part of the pool"};
   Time since = loop_.now() - options_.limits.contended_stall_limit;
   Session* const stuck = most_stuck(sessions_, since);
-  if (RespSession* const redis = resp_->most_stuck(since)) return redis->close(kStuck);
+  RespSession* const redis = resp_->most_stuck(since);
+  if (redis != nullptr || stuck != nullptr) net_.stalled.add();
+  if (redis != nullptr) return redis->close(kStuck);
   if (stuck != nullptr) stuck->close(kStuck);
 }
 

@@ -40,10 +40,13 @@ struct Limits {
                                               // of the pool 19 % of all of them, 9 % of one connection
   std::uint32_t leavers_max = 64;             // clients without a connection that still keep some, before new ones
                                               // may keep nothing
-  std::uint32_t strangers_max = 128;          // connections of people who are not known yet, where they
-                                              // have to be, or who have to shake hands (TLS)
-  // Of all connections those that clients may have who have said who they are, where they have to: the rest is for
-  // people to come in by.
+  std::uint32_t strangers_max = 128;          // connections of people who are not known yet, where they have to be, or
+                                              // who have to shake hands (TLS); and an eighth of all at most
+  // Of all connections those that are for people to come in by, where they have to say who they are, and those that
+  // clients may have who have said it.
+  [[nodiscard]] std::uint32_t stranger_places() const noexcept {
+    return std::max(std::min(strangers_max, connections_max / 8), 1U);
+  }
   [[nodiscard]] std::uint32_t known_connections_max() const noexcept {
     return connections_max - std::min(strangers_max, connections_max / 8);
   }
@@ -65,7 +68,7 @@ struct Limits {
   std::size_t reply_bytes_max = std::size_t{4} << 20;         // replies that wait for one connection
   std::size_t message_bytes_all_max = std::size_t{64} << 20;  // of messages that have not come in whole, of all
   std::size_t reply_bytes_all_max = std::size_t{64} << 20;    // and for all; beyond it each may have 64 KiB
-  std::uint32_t rings_max = 256;  // connections that have rings; the others use their socket. 264 KiB each
+  std::uint32_t rings_max = 256;  // connections that have rings; the others use their socket. 260 KiB each
   // Memory through which a client of this host hands over what it puts, each its own; 0 = there is none. Besides the
   // pool: 4 MiB of it are used where slabs are small. Whoever comes when all have that much sends bytes.
   std::uint64_t arena_bytes = std::uint64_t{16} << 20;

@@ -118,15 +118,18 @@ void RespCommands::run(RespSession& session, const std::vector<std::string_view>
     return session.answer_error(
         fmt::format("NOPERM this user has no permissions to run the '{}' command", entry->name));
   }
+  if (entry->right != Right::kNone && session.context_.node.draining && session.puts_.empty())
+    return session.answer_error(kRespDraining);
   if (entry->right == Right::kWrite && session.context_.node.store.recovering()) {
     session.context_.node.counters.answered_busy.add();
     return session.answer_error(kRespRecovering);
   }
   for (std::size_t i = 0; i < words.size(); ++i) {
-    const bool dropped = session.parser_.arguments()[i].taken == wire::RespParser::Taken::kDropped;
-    if (!dropped || is_value(words[0], i)) continue;
-    const bool stranger = session.keyspace_ == nullptr;
-    return session.answer_error(stranger ? "ERR too long" : "ERR an argument is longer than 65536 bytes");
+    const wire::RespParser::Argument& argument = session.parser_.arguments()[i];
+    if (argument.taken != wire::RespParser::Taken::kDropped || is_value(words[0], i)) continue;
+    if (session.keyspace_ == nullptr) return session.answer_error("ERR too long");
+    return session.answer_error(argument.bytes > kRespArgumentBytesMax ? "ERR an argument is longer than 65536 bytes"
+                                                                       : "ERR the arguments have more than 1 MiB");
   }
   if (entry->right != Right::kNone) {
     // Of a value that was not taken it is known why.

@@ -14,7 +14,6 @@ namespace {
 using wire::RespParser;
 
 constexpr std::size_t kReadAheadBytes = std::size_t{16} << 10;
-constexpr std::size_t kArgumentBytesMax = std::size_t{64} << 10;
 // The same of somebody who has not shown who he is, and how many of them are kept: HELLO 3 AUTH user token SETNAME
 // name.
 constexpr std::size_t kStrangersArgumentBytesMax = std::size_t{1} << 10;
@@ -213,7 +212,7 @@ void RespSession::on_argument() {
   const bool is_value = i >= 2 && RespCommands::is_value(parser_.text(0), i);
   if (is_value) return begin_value(i);
   if (keyspace_ == nullptr && i >= kStrangersArgumentsMax) return parser_.drop();
-  if (parser_.body_left() > (keyspace_ == nullptr ? kStrangersArgumentBytesMax : kArgumentBytesMax)) parser_.drop();
+  if (parser_.body_left() > (keyspace_ == nullptr ? kStrangersArgumentBytesMax : kRespArgumentBytesMax)) parser_.drop();
 }
 
 void RespSession::begin_value(std::size_t i) {
@@ -225,7 +224,7 @@ void RespSession::begin_value(std::size_t i) {
     } else if (bytes > kRespValueBytesMax) {
       refusal_ = "ERR string exceeds maximum allowed size (64 MiB)";
     } else if (context_.node.draining) {
-      refusal_ = "LOADING the depot is shutting down";
+      refusal_ = kRespDraining;
     } else if (context_.node.store.recovering()) {
       refusal_ = kRespRecovering;
     } else if (!take_slot()) {

@@ -50,7 +50,11 @@ struct RespContext {
 };
 
 inline constexpr std::string_view kRespRecovering = "LOADING the depot is recovering: nothing is changed yet";
+inline constexpr std::string_view kRespDraining = "LOADING the depot is shutting down";
 inline constexpr std::string_view kRespTenantBusy = "BUSY the tenant has as many requests in flight as it may";
+
+// Of arguments that are no values: one that is longer is not kept.
+inline constexpr std::size_t kRespArgumentBytesMax = std::size_t{64} << 10;
 
 class RespCommands;  // the table of commands (resp_commands.h)
 

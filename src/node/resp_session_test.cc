@@ -395,6 +395,20 @@ TEST_F(RespSessionTest, ADrainEndsConnectionsThatHaveNothingUnderWay) {
   EXPECT_TRUE(rig_.until([&] { return drained; }));
 }
 
+// One that has a value under way, and says more.
+TEST_F(RespSessionTest, WhileItDrainsNoMoreIsDone) {
+  const std::string set = resp_command({"SET", "k", resp_text(100'000, 1)});
+  client_.send(std::string_view(set).substr(0, set.size() - 1));
+  ASSERT_TRUE(rig_.until([&] { return rig_.stat("store", "unfinished_puts") > 0; }));
+  rig_.node->drain(std::chrono::seconds(4), [] {});
+  client_.send("\n" + resp_command({"GET", "k"}) + "SET l v\r\nPING\r\n");
+  EXPECT_EQ(client_.line(), kOk) << "it was under way";
+  EXPECT_EQ(client_.line(), "-LOADING the depot is shutting down\r\n");
+  EXPECT_EQ(client_.line(), "-LOADING the depot is shutting down\r\n");
+  EXPECT_EQ(client_.line(), "+PONG\r\n");
+  EXPECT_TRUE(client_.ended());
+}
+
 // Whoever has to say who he is gets his tenant's keys, and his rights.
 TEST(RespAuth, TheTokenDecidesWhoseKeysTheseAreAndWhatMayBeDone) {
   NodeOptions options = resp_options();

@@ -77,6 +77,7 @@ Session::Session(NodeContext& context, std::uint64_t number, std::unique_ptr<io:
       doubt_timer_(context.loop, [this] { count_corrupt(); }),
       match_slices_(context.slices, [this] { return match_next(); }),
       remove_slices_(context.slices, [this] { return remove_next(); }),
+      checker_(context.slices, context.verified_at_once, context.store),
       arena_slices_(context.slices, [this] { return take_next(); }),
       taken_timer_(context.loop, [this] { on_taken_timer(); }) {
   auto switching = std::make_unique<net::RingStream>(std::move(stream));
@@ -99,6 +100,7 @@ Session::~Session() {
   // What they hold is given back to the holdings.
   matches_.clear();
   removes_.clear();
+  checker_.clear();
   puts_.clear();
   gets_.clear();
   context_.leavers.take(std::move(holdings_));
@@ -337,20 +339,23 @@ Status Session::on_cancel(const wire::Header& header, Bytes meta) {
   return {};
 }
 
-// Has no answer, so what cannot be served is left.
+// Has no answer, so what cannot be served is left: the client reports it again when it is hit again.
 Status Session::on_check(const wire::Header& header, Bytes meta) {
   const Result<wire::Check> check = wire::decode<wire::Check>(header, meta);
   if (!check && check.error().code != Code::kInvalid) return fail(check.error());
   if (!check) return {};
-  const Result<SharedNamespace> ns = namespace_of(check->ns);
+  Result<SharedNamespace> ns = namespace_of(check->ns);
   const GroupSchema* const schema = ns ? context_.store.schema((*ns)->handle(), check->group) : nullptr;
   if (schema == nullptr) return {};
   const std::uint64_t bytes = block::shape_of(*schema, !check->keys.native).record_bytes();
-  Checker::AtOnce at_once;
-  for (std::size_t i = 0; i < check->keys.count(); ++i) {
-    const Key key = block::key_at(context_.store.namespace_hash((*ns)->handle()), check->keys, i);
-    context_.checker.report(*ns, {key, check->shard, check->group}, bytes, at_once);
-  }
+  const block::NamespaceHash& hash = context_.store.namespace_hash((*ns)->handle());
+  std::vector<block::RecordId> ids;
+  ids.reserve(check->keys.count());
+  for (std::size_t i = 0; i < check->keys.count(); ++i)
+    ids.push_back({block::key_at(hash, check->keys, i), check->shard, check->group});
+  ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(checker_.verify(**ns, ids, bytes)));
+  Result<KeyShare> share = take_keys(ids.size());
+  if (share) checker_.enter(std::move(*ns), std::move(ids), std::move(*share));
   return {};
 }
 

@@ -21,6 +21,7 @@
 #include "net/connection.h"
 #include "net/ring_stream.h"
 #include "net/window.h"
+#include "node/checker.h"
 #include "node/context.h"
 #include "node/few.h"
 #include "node/gate.h"
@@ -334,6 +335,7 @@ class Session final : private net::MessageHandler {
   net::SliceLine::User match_slices_;
   std::deque<RunningRemove> removes_;
   net::SliceLine::User remove_slices_;
+  Checker checker_;
   std::size_t removals_ = 0;  // REMOVEs that are answered when they are written
   std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // what the store calls back finds it gone
   std::uint64_t receiving_put_ = 0;    // whose PUT data is coming in now; 0 = nobody's: it is discarded

@@ -33,6 +33,7 @@ Status Session::on_put_arena(const wire::Header& header, Bytes meta) {
     taking_put_ = header.request_id;
     taking_ = arena_->bytes().subspan(data->offset, data->checksums.size() * slab_bytes);
     context_.counters.put_arena_bytes.add(taking_.size());
+    if (tenant_ != nullptr) tenant_->bytes_received.add(taking_.size());
     touch_put(found->second);
   }
   taking_bytes_ = taking_.size();

@@ -76,6 +76,7 @@ Status Session::admit(Gate::Admission admission) {
   connection_->set_share(tenant_.get());
   for (net::SliceLine::User* const work : {&window_slices_, &match_slices_, &remove_slices_, &arena_slices_})
     work->set_share(tenant_.get());
+  checker_.set_share(tenant_.get());
   stranger_.release();
   greeted_ = true;
   connection_->set_meta_bytes_max(wire::kMetaBytesMax);

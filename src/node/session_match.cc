@@ -128,8 +128,8 @@ void Session::keep(RunningMatch& match) {
       match.lease_ms = 0;
       continue;
     }
-    store::Pin pin = store.pin_for_lease(ns, id);
-    if (!pin) continue;
+    store::LeasePin pin = store.pin_for_lease(ns, id, context_.gate.lease_room(tenant_));
+    if (!pin.pin) continue;
     if (match.lease == 0) {
       const Time expires = after(match.arrived, Millis(match.lease_ms));
       match.lease = context_.leases.grant(number_, std::move(pin), expires, context_.gate.take_lease(tenant_));

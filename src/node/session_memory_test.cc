@@ -387,6 +387,7 @@ TEST_F(SessionMemoryTest, AnotherTenantsRecordsAreMissesThroughMemory) {
   start();
   const Known a = enter_as(1, "a"), b = enter_as(2, "b");
   ASSERT_EQ(put(a, 1).header.status, Code::kOk);
+  EXPECT_EQ(tenant("a")["bytes_received"], records.layers() * records.slab_bytes());
   EXPECT_TRUE(finds(a, 1));
   EXPECT_FALSE(finds(b, 1));
   EXPECT_FALSE(gets(b, 1));

@@ -1,6 +1,7 @@
 #include "node/tenant_parts.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace kvd::node {
@@ -35,6 +36,18 @@ bool TenantParts::Share::grow(std::uint64_t amount) noexcept {
   return true;
 }
 
+std::uint64_t TenantParts::Account::room() const noexcept {
+  return own_ == nullptr ? std::numeric_limits<std::uint64_t>::max() : parts_->room(*own_);
+}
+
+void TenantParts::Account::take(std::uint64_t amount) noexcept {
+  if (own_ != nullptr) parts_->use(*own_, own_->used_ + amount);
+}
+
+void TenantParts::Account::give_back(std::uint64_t amount) noexcept {
+  if (own_ != nullptr) parts_->use(*own_, own_->used_ - amount);
+}
+
 void TenantParts::set_count(std::size_t listed) noexcept {
   part_ = total_ / 4 / std::max<std::size_t>(listed, 1);
   kept_ = 0;
@@ -49,9 +62,10 @@ std::uint64_t TenantParts::kept_for(const Own& own) const noexcept {
   return own.listed_ ? part_ - std::min(part_, own.used_) : 0;
 }
 
-bool TenantParts::may_take(const Own& own, std::uint64_t amount) const noexcept {
-  const std::uint64_t taken = used_ + (is_within_part(own, amount) ? 0 : kept_for_others(own));
-  return taken <= total_ && amount <= total_ - taken;
+std::uint64_t TenantParts::room(const Own& own) const noexcept {
+  const std::uint64_t free = total_ - std::min(total_, used_);
+  const std::uint64_t for_all = free - std::min(free, kept_for_others(own));
+  return std::max(for_all, std::min(free, kept_for(own)));
 }
 
 TenantParts::Share TenantParts::take(SharedOwn own, std::uint64_t amount) {

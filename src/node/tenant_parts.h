@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 namespace kvd::node {
 
@@ -44,6 +45,20 @@ class TenantParts {
     std::uint64_t amount_ = 0;
   };
 
+  // What one tenant takes and gives back by itself, where no share stands for it; empty: of no tenant, without a bound.
+  class Account {
+   public:
+    Account() = default;
+    Account(TenantParts& parts, SharedOwn own) : parts_(&parts), own_(std::move(own)) {}
+    [[nodiscard]] std::uint64_t room() const noexcept;
+    void take(std::uint64_t amount) noexcept;
+    void give_back(std::uint64_t amount) noexcept;
+
+   private:
+    TenantParts* parts_ = nullptr;
+    SharedOwn own_;
+  };
+
   explicit TenantParts(std::uint64_t total) : total_(total) {}
   TenantParts(const TenantParts&) = delete;
   TenantParts& operator=(const TenantParts&) = delete;
@@ -52,9 +67,10 @@ class TenantParts {
   void set_count(std::size_t listed) noexcept;
   void set_listed(Own& own, bool listed) noexcept;
 
-  // Whether so much more leaves the other tenants theirs. A tenant that has less than its part gets what is free even
-  // where others, by an earlier list, have more than theirs.
-  [[nodiscard]] bool may_take(const Own& own, std::uint64_t amount) const noexcept;
+  // How much more leaves the other tenants theirs. A tenant that has less than its part gets what is free even where
+  // others, by an earlier list, have more than theirs.
+  [[nodiscard]] std::uint64_t room(const Own& own) const noexcept;
+  [[nodiscard]] bool may_take(const Own& own, std::uint64_t amount) const noexcept { return amount <= room(own); }
   // Whether it has less than its part also with so much more: nobody else can have had that.
   [[nodiscard]] bool is_within_part(const Own& own, std::uint64_t amount) const noexcept {
     return amount <= kept_for(own);

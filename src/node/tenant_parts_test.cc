@@ -166,6 +166,7 @@ class TenantNodeTest : public testing::Test {
     options.limits.leases_max = 16;
     options.limits.lease_pins_max = 32;
     options.limits.op_keys_max = op_keys_max;
+    options.store.pinned_percent_max = 25;  // by leases
     options.limits.contended_stall_limit = Millis(20);
     options.store.flash_bytes = 0;
     const std::string lines =
@@ -258,6 +259,7 @@ TEST_F(TenantNodeTest, WhoDoesNotReadIsCutWhereTheRestIsKeptForTenants) {
   reader.client->send(Records::get(reader.client->new_id(), reader.ns, 1, 23));
   EXPECT_EQ(reader.client->next().header.status, Code::kOk);
   EXPECT_LT(rig_.stat("node", "resp_connections"), deaf.size());
+  EXPECT_EQ(rig_.stat("net", "stalled"), deaf.size() - rig_.stat("node", "resp_connections"));
 }
 
 TEST_F(TenantNodeTest, LeasesOfATenantLeaveAnotherItsPart) {
@@ -286,6 +288,25 @@ TEST_F(TenantNodeTest, LeasedRecordsOfATenantLeaveAnotherItsPart) {
   ASSERT_TRUE(put(other, 1, 8));
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(lease(crowd[i % 2], 8));
   EXPECT_TRUE(lease(other, 8));
+}
+
+// Of 16 MiB each tenant has 2 for itself. A record counts once, however many leases of the tenant have it.
+TEST_F(TenantNodeTest, BytesThatATenantLeasesLeaveAnotherItsPart) {
+  const Putter other = enter(2);
+  ASSERT_TRUE(put(other, 1, 1));
+  for (std::uint64_t round = 0; round < 2; ++round) {
+    const std::array crowd{enter(1), enter(1)};
+    if (round == 0) {
+      for (std::size_t first = 1; first < 17; first += 8) ASSERT_TRUE(put(crowd[0], first, 8));
+    }
+    EXPECT_TRUE(lease(crowd[0], 16)) << "of which as many are kept as there is room for";
+    EXPECT_TRUE(lease(crowd[1], 4));
+    EXPECT_EQ(rig_.stat("store", "pool_bytes_pinned") / kMiB, 13U + round);
+    EXPECT_TRUE(lease(other, 1));
+    EXPECT_EQ(rig_.stat("store", "pool_bytes_pinned") / kMiB, 14U);
+    for (const Putter& putter : crowd) putter.client->vanish();
+    EXPECT_TRUE(rig_.until([&] { return rig_.stat("store", "pool_bytes_pinned") / kMiB == 1; }));
+  }
 }
 
 TEST_F(TenantKeysTest, KeysUnderWayOfATenantLeaveAnotherItsPart) {

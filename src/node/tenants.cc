@@ -22,7 +22,7 @@ SharedTenant& Tenants::find(const std::string& name, const auth::Quotas& quotas)
 void Tenants::list(const std::map<std::string, auth::Quotas>& tenants) {
   const std::scoped_lock lock(mutex_);
   for (const auto& [name, quotas] : tenants) find(name, quotas);
-  for (TenantParts* const parts : {&pinned_, &unfinished_, &op_keys_, &leases_, &lease_pins_})
+  for (TenantParts* const parts : {&pinned_, &unfinished_, &op_keys_, &leases_, &lease_pins_, &lease_bytes_})
     parts->set_count(tenants.size());
   for (const auto& [name, tenant] : tenants_) {
     tenant->listed = tenants.contains(name);
@@ -32,6 +32,7 @@ void Tenants::list(const std::map<std::string, auth::Quotas>& tenants) {
     op_keys_.set_listed(tenant->op_keys, tenant->listed);
     leases_.set_listed(tenant->leases, tenant->listed);
     lease_pins_.set_listed(tenant->lease_pins, tenant->listed);
+    lease_bytes_.set_listed(tenant->lease_bytes, tenant->listed);
   }
   listed_ = tenants.size();
   forget_gone();
@@ -91,10 +92,15 @@ bool Tenants::may_lease(const SharedTenant& tenant) const {
   return tenant == nullptr || (leases_.may_take(tenant->leases, 1) && lease_pins_.may_take(tenant->lease_pins, 1));
 }
 
+std::uint64_t Tenants::lease_room(const SharedTenant& tenant) const {
+  return tenant == nullptr ? std::numeric_limits<std::uint64_t>::max() : lease_bytes_.room(tenant->lease_bytes);
+}
+
 Leases::TenantShare Tenants::take_lease(const SharedTenant& tenant) {
   if (tenant == nullptr) return {};
   return {.lease = leases_.take({tenant, &tenant->leases}, 1),
-          .pins = lease_pins_.take({tenant, &tenant->lease_pins}, 1)};
+          .pins = lease_pins_.take({tenant, &tenant->lease_pins}, 1),
+          .bytes = {lease_bytes_, {tenant, &tenant->lease_bytes}}};
 }
 
 std::vector<Tenants::Figure> Tenants::figures() const {

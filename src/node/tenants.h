@@ -36,7 +36,7 @@ struct TenantUse {
   Budget connections;                   // of clients that have said who they are
   Budget rings, arenas, windows;        // of these connections those that have them
   TenantParts::Own pinned, unfinished;  // bytes of the pool, by GETs and by PUTs
-  TenantParts::Own op_keys, leases, lease_pins;
+  TenantParts::Own op_keys, leases, lease_pins, lease_bytes;
   Counter accepted, refused;
   Counter connections_refused;
   Counter records_got, records_missed;  // that were asked for
@@ -65,6 +65,7 @@ struct TenantTotals {
   std::uint64_t op_keys = 0;
   std::uint64_t leases = 0;
   std::uint64_t lease_pins = 0;
+  std::uint64_t lease_bytes = 0;
 };
 
 // The budgets of one connection that count for its tenant.
@@ -85,7 +86,8 @@ class Tenants {
         unfinished_(totals.unfinished_bytes),
         op_keys_(totals.op_keys),
         leases_(totals.leases),
-        lease_pins_(totals.lease_pins) {}
+        lease_pins_(totals.lease_pins),
+        lease_bytes_(totals.lease_bytes) {}
 
   // These tenants are the ones of the day, with their quotas. Others are forgotten when nobody is of them any more.
   // What is beyond a quota that has become smaller stays until it ends by itself. Loop thread.
@@ -108,6 +110,8 @@ class Tenants {
   void count_for(const SharedTenant& tenant, const TenantCounts& counts);
   // Whether a lease with its first record leaves other tenants theirs, and what it takes then. Null: of no tenant.
   [[nodiscard]] bool may_lease(const SharedTenant& tenant) const;
+  // Bytes of records that its leases may have beside what they have. Null: as above.
+  [[nodiscard]] std::uint64_t lease_room(const SharedTenant& tenant) const;
   Leases::TenantShare take_lease(const SharedTenant& tenant);
 
   struct Figure {
@@ -127,7 +131,7 @@ class Tenants {
   void forget_gone();
 
   const TenantTotals totals_;
-  TenantParts pinned_, unfinished_, op_keys_, leases_, lease_pins_;
+  TenantParts pinned_, unfinished_, op_keys_, leases_, lease_pins_, lease_bytes_;
   std::size_t listed_ = 0;
   mutable std::mutex mutex_;  // of the map; what is in it stays as long as it is listed or used
   std::map<std::string, SharedTenant> tenants_;

@@ -91,6 +91,12 @@ class Pin {
   PoolRecord* record_ = nullptr;
 };
 
+// What a lease has of a record, and what it took of the leases' share: nothing where another lease had the record.
+struct LeasePin {
+  Pin pin;
+  std::uint64_t bytes = 0;
+};
+
 // A readable stretch of layers of a pinned record.
 struct RecordView {
   Pin pin;
@@ -259,9 +265,11 @@ class Store {
   virtual void cancel(Get& get) = 0;
   // Starts bringing a flash record into the pool, if there is room; fire and forget, bounded.
   virtual void promote(NamespaceHandle ns, const block::RecordId& id) = 0;  // a following get finds its I/O in flight
-  // Pins a record that is in the pool (complete and published), against the leases' share. Empty = not pinned.
-  virtual Pin pin_for_lease(NamespaceHandle ns, const block::RecordId& id) = 0;
-  virtual void unpin_lease(Pin pin) = 0;
+  // Pins a record that is in the pool (complete and published), where the leases' share has room for it and it takes no
+  // more than `bytes_max` of that. Empty = not pinned.
+  virtual LeasePin pin_for_lease(NamespaceHandle ns, const block::RecordId& id, std::uint64_t bytes_max) = 0;
+  // Returns what of the leases' share is free again: nothing as long as another lease has the record.
+  virtual std::uint64_t unpin_lease(Pin pin) = 0;
 
   // Starts a put. Empty handle = the record is present already (nothing to do). kBusy = no room now, also within the
   // tenant's quota; kInvalid.

@@ -555,7 +555,7 @@ TEST_F(FlashTest, ASegmentThatIsReadStaysUntilTheReadsAreOver) {
 TEST_F(FlashTest, RecordsOfAGivenUpSegmentStayInThePoolUnwritten) {
   open();
   ASSERT_TRUE(kit_.put(1, 1, AckLevel::kWritten));
-  Pin pin = kit_.store->pin_for_lease(kit_.ns, id_of(1));
+  Pin pin = kit_.store->pin_for_lease(kit_.ns, id_of(1), UINT64_MAX).pin;
   churn(8);
   EXPECT_EQ(kit_.lookup(1), Tier::kPool);
   const auto written = kit_.stats().flash_bytes_written.value();

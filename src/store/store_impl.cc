@@ -230,24 +230,26 @@ PoolRecord* StoreImpl::start_promotion(const RecordKey& key) {
   return shape == nullptr ? nullptr : begin_load(key, *shape, *found);
 }
 
-Pin StoreImpl::pin_for_lease(NamespaceHandle ns, const block::RecordId& id) {
+LeasePin StoreImpl::pin_for_lease(NamespaceHandle ns, const block::RecordId& id, std::uint64_t bytes_max) {
   if (group_of(ns, id.group) == nullptr) return {};
   PoolRecord* record = pool_->find(namespaces_->key_of(ns, id));
   if (record == nullptr || record->load != nullptr) return {};
-  const std::uint64_t bytes_max = pool_->bytes() / 100 * options_.pinned_percent_max;
+  const std::uint64_t all_max = pool_->bytes() / 100 * options_.pinned_percent_max;
   const std::uint64_t more = record->leases == 0 ? record->bytes() : 0;
-  if (lease_bytes_ + more > bytes_max) return {};
+  if (more > bytes_max || lease_bytes_ + more > all_max) return {};
   lease_bytes_ += more;
   ++record->leases;
   used(*record);
-  return Pin(record);
+  return {.pin = Pin(record), .bytes = more};
 }
 
-void StoreImpl::unpin_lease(Pin pin) {
-  if (!pin) return;
+std::uint64_t StoreImpl::unpin_lease(Pin pin) {
+  if (!pin) return 0;
   PoolRecord& record = *pin.get();
   KVD_CHECK(record.leases > 0);
-  if (--record.leases == 0) lease_bytes_ -= record.bytes();
+  if (--record.leases > 0) return 0;
+  lease_bytes_ -= record.bytes();
+  return record.bytes();
 }
 
 // ---- Puts ----

@@ -66,8 +66,8 @@ class StoreImpl final : public Store {
   void start_get(Get& get) override;
   void cancel(Get& get) override;
   void promote(NamespaceHandle ns, const block::RecordId& id) override;
-  Pin pin_for_lease(NamespaceHandle ns, const block::RecordId& id) override;
-  void unpin_lease(Pin pin) override;
+  LeasePin pin_for_lease(NamespaceHandle ns, const block::RecordId& id, std::uint64_t bytes_max) override;
+  std::uint64_t unpin_lease(Pin pin) override;
   Result<PutHandle> begin_put(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) override;
   Result<PutHandle> begin_replacement(NamespaceHandle ns, const block::RecordId& id, Bytes foreign) override;
   void complete_put(PutHandle put, std::span<const std::uint64_t> checksums, AckLevel level,

@@ -83,7 +83,7 @@ class StoreQuotaTest : public ::testing::Test {
     return true;
   }
   [[nodiscard]] const StoreImpl& impl() const { return static_cast<const StoreImpl&>(*kit_.store); }
-  Pin lease(std::uint64_t n) { return kit_.store->pin_for_lease(kit_.ns, id_of(n)); }
+  Pin lease(std::uint64_t n) { return kit_.store->pin_for_lease(kit_.ns, id_of(n), UINT64_MAX).pin; }
 
   using Numbers = std::vector<std::uint64_t>;
   StoreKit kit_;

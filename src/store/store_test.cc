@@ -489,7 +489,7 @@ TEST_F(StoreTest, DrainEndsAtItsDeadlineAndTellsWhatIsLost) {
 TEST_F(StoreTest, ALeasedRecordStaysWhileOthersGo) {
   open();
   ASSERT_TRUE(kit_.put(1));
-  Pin pin = kit_.store->pin_for_lease(kit_.ns, id_of(1));
+  Pin pin = kit_.store->pin_for_lease(kit_.ns, id_of(1), UINT64_MAX).pin;
   ASSERT_TRUE(pin);
   EXPECT_EQ(kit_.stats().pool_bytes_pinned.value(), kImage);
   for (std::uint64_t n = 100; n < 200; ++n) {
@@ -510,20 +510,21 @@ TEST_F(StoreTest, LeasesPinAtMostTheirShareOfThePool) {
   std::vector<Pin> pins;
   for (std::uint64_t n = 0; n < 12; ++n) {
     ASSERT_TRUE(kit_.put(n));
-    if (Pin pin = kit_.store->pin_for_lease(kit_.ns, id_of(n))) pins.push_back(std::move(pin));
+    if (Pin pin = kit_.store->pin_for_lease(kit_.ns, id_of(n), UINT64_MAX).pin) pins.push_back(std::move(pin));
   }
   EXPECT_EQ(pins.size(), kit_.options.pool_bytes / 5 / kImage);
-  EXPECT_TRUE(kit_.store->pin_for_lease(kit_.ns, id_of(0))) << "a record counts once, however many leases it has";
+  EXPECT_TRUE(kit_.store->pin_for_lease(kit_.ns, id_of(0), UINT64_MAX).pin)
+      << "a record counts once, however many leases it has";
   kit_.store->unpin_lease(std::move(pins.back()));
   pins.pop_back();
-  EXPECT_FALSE(kit_.store->pin_for_lease(kit_.ns, id_of(1'000)));
+  EXPECT_FALSE(kit_.store->pin_for_lease(kit_.ns, id_of(1'000), UINT64_MAX).pin);
   for (Pin& pin : pins) kit_.store->unpin_lease(std::move(pin));
 }
 
 TEST_F(StoreTest, ARemovedRecordIsGoneAtOnceAndItsPinnedBytesStay) {
   open();
   ASSERT_TRUE(kit_.put(1));
-  Pin pin = kit_.store->pin_for_lease(kit_.ns, id_of(1));
+  Pin pin = kit_.store->pin_for_lease(kit_.ns, id_of(1), UINT64_MAX).pin;
   EXPECT_TRUE(kit_.remove(1));
   EXPECT_EQ(kit_.get(1), 0u);
   ASSERT_TRUE(kit_.put(1, 2));

@@ -131,7 +131,7 @@ void SteadyLoad::match() {
 void SteadyLoad::promote_and_lease() {
   const Kind& kind = some_kind();
   for (int i = 0; i < 4; ++i) store_.promote(kind.ns, store::id_of(some_number(kind)));
-  store_.unpin_lease(store_.pin_for_lease(kind.ns, store::id_of(some_number(kind))));
+  store_.unpin_lease(store_.pin_for_lease(kind.ns, store::id_of(some_number(kind)), UINT64_MAX).pin);
 }
 
 }  // namespace kvd::bounds

@@ -307,7 +307,7 @@ class FaultRun {
   }
 
   void lease(std::size_t n) {
-    store::Pin pin = kit_.store->pin_for_lease(kit_.ns, store::id_of(n));
+    store::Pin pin = kit_.store->pin_for_lease(kit_.ns, store::id_of(n), UINT64_MAX).pin;
     loop().run_for(Millis(1));
     kit_.store->unpin_lease(std::move(pin));
   }
