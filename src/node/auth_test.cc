@@ -91,22 +91,6 @@ TEST_F(NodeAuth, StrangersAreBoundedAndTheirPlacesComeBack) {
   enter(2);
 }
 
-// An eighth of all: who has come is not pushed out by whoever comes next, as long as it has its grace.
-TEST_F(NodeAuth, OfFewConnectionsStrangersHaveFew) {
-  NodeOptions options = test_options();
-  options.limits.connections_max = 16;
-  options.limits.stranger_grace = std::chrono::minutes(1);
-  start(everybody(), options);
-  std::vector<std::unique_ptr<RawClient>> clients;
-  for (int i = 0; i < 13; ++i) clients.push_back(enter(1 + i % 2));
-  const auto first = stranger(), second = stranger();
-  auto [near, far] = net::make_socket_pair();
-  EXPECT_EQ(rig->node->adopt(net::make_socket_stream(std::move(far))).error().code, Code::kBusy);
-  first->next();
-  second->next();
-  EXPECT_EQ(show(*first, token_number(1)).header.status, Code::kOk);
-}
-
 TEST_F(NodeAuth, WhoNeverSpeaksGivesItsPlaceToANewcomer) {
   NodeOptions options = test_options();
   options.limits.strangers_max = 2;

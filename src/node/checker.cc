@@ -1,11 +1,11 @@
 #include "node/checker.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace kvd::node {
 
 std::size_t Checker::verify(const NamespaceUse& ns, std::span<const block::RecordId> ids, std::size_t bytes) {
+  if (user_.waits()) return 0;
   for (std::size_t verified = 0; verified < ids.size(); ++verified) {
     const std::size_t taken = at_once_.take(bytes);
     if (taken < bytes) {
@@ -17,10 +17,11 @@ std::size_t Checker::verify(const NamespaceUse& ns, std::span<const block::Recor
   return ids.size();
 }
 
-void Checker::enter(SharedNamespace ns, std::vector<block::RecordId> ids, ConnectionBudget::Taken share) {
+void Checker::enter(SharedNamespace ns, std::span<const block::RecordId> ids, std::size_t bytes,
+                    ConnectionBudget::Taken share) {
   if (ids.empty()) return;
-  std::ranges::reverse(ids);
-  queue_.push_back({.ns = std::move(ns), .ids = std::move(ids), .share = std::move(share)});
+  queue_.push_back(
+      {.ns = std::move(ns), .ids = {ids.begin(), ids.end()}, .bytes = bytes, .next = 0, .share = std::move(share)});
   user_.enter();
 }
 
@@ -31,9 +32,9 @@ void Checker::clear() noexcept {
 
 bool Checker::next() {
   Reports& reports = queue_.front();
-  store_.check(reports.ns->handle(), reports.ids.back());
-  reports.ids.pop_back();
-  if (reports.ids.empty()) queue_.pop_front();
+  for (std::size_t bytes = 0; reports.next < reports.ids.size() && bytes < kSliceBytes; bytes += reports.bytes)
+    store_.check(reports.ns->handle(), reports.ids[reports.next++]);
+  if (reports.next == reports.ids.size()) queue_.pop_front();
   return !queue_.empty();
 }
 

@@ -47,17 +47,18 @@ TEST_F(CheckerTest, VerifiesAtOnceWhatATurnHasTimeFor) {
   EXPECT_TRUE(dropped(1) && dropped(2));
 }
 
-TEST_F(CheckerTest, WhoHasMoreStandsInLineWithOneRecordATurn) {
+TEST_F(CheckerTest, WhoHasMoreStandsInLineWithASliceATurn) {
   const int a = 0, b = 0;
   Checker one(line_, at_once_, *kit_.store), more(line_, at_once_, *kit_.store), other(line_, at_once_, *kit_.store);
   one.set_share(&a);
   more.set_share(&a);
   other.set_share(&b);
-  one.enter(ns_, damaged(0, 4), {});
-  more.enter(ns_, damaged(10, 4), {});
-  other.enter(ns_, damaged(20, 3), {});
+  one.enter(ns_, damaged(0, 4), Checker::kSliceBytes, {});
+  more.enter(ns_, damaged(10, 4), Checker::kSliceBytes, {});
+  other.enter(ns_, damaged(20, 6), Checker::kSliceBytes / 2, {});
   for (int i = 0; i < 6; ++i) turn();
-  EXPECT_TRUE(dropped(20) && dropped(21) && dropped(22)) << "shares have turns, not connections";
+  EXPECT_TRUE(dropped(20) && dropped(23) && dropped(25)) << "shares have turns, not connections";
+  EXPECT_EQ(more.verify(*ns_, damaged(30, 1), 1), 0U) << "behind those that wait";
   EXPECT_TRUE(dropped(0) && !dropped(2) && dropped(10) && !dropped(12));
   more.clear();
   for (int i = 0; i < 6; ++i) turn();
@@ -69,12 +70,12 @@ TEST_F(CheckerTest, ReportsThatWaitCountUntilTheyAreThrough) {
   Budget node(8);
   ConnectionBudget connection(8, node);
   Checker checker(line_, at_once_, *kit_.store);
-  checker.enter(ns_, damaged(0, 2), connection.take_of_all(2));
+  checker.enter(ns_, damaged(0, 2), Checker::kSliceBytes, connection.take_of_all(2));
   turn();
   EXPECT_EQ(node.used(), 2U);
   turn();
   EXPECT_EQ(node.used(), 0U);
-  checker.enter(ns_, damaged(2, 2), connection.take_of_all(2));
+  checker.enter(ns_, damaged(2, 2), Checker::kSliceBytes, connection.take_of_all(2));
   checker.clear();
   EXPECT_EQ(node.used(), 0U);
 }

@@ -21,7 +21,7 @@ Gate::Gate(io::Loop& loop, Log& log, NodeCounters& counters, const NodeOptions& 
       counters_(counters),
       wall_clock_(options.wall_clock ? options.wall_clock : system_seconds),
       authority_(options.authority),
-      strangers_(loop, options.limits.stranger_places(), options.limits.stranger_grace),
+      strangers_(loop, options.limits.strangers_max, options.limits.stranger_grace),
       tenants_({.connections = options.limits.known_connections_max(),
                 .rings = options.limits.rings_max,
                 .arenas = options.limits.arenas_max(),

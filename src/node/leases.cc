@@ -92,7 +92,8 @@ void Leases::end(std::unordered_map<std::uint64_t, Lease>::iterator at) {
   const auto held = held_.find(at->second.owner);
   held->second.pins -= at->second.pins.size();
   if (--held->second.leases == 0) held_.erase(held);
-  ended_.push_back({std::move(at->second.pins), std::move(at->second.share.bytes)});
+  at->second.share.lease.release();
+  ended_.push_back({std::move(at->second.pins), std::move(at->second.share)});
   leases_.erase(at);
   counters_.leases.set(leases_.size());
 }
@@ -100,9 +101,9 @@ void Leases::end(std::unordered_map<std::uint64_t, Lease>::iterator at) {
 void Leases::unpin_some() {
   std::size_t unpinned = 0;
   while (!ended_.empty() && unpinned < kUnpinnedAtOnce) {
-    auto& [pins, bytes] = ended_.front();
+    auto& [pins, share] = ended_.front();
     for (; !pins.empty() && unpinned < kUnpinnedAtOnce; ++unpinned) {
-      bytes.give_back(store_.unpin_lease(std::move(pins.back())));
+      share.bytes.give_back(store_.unpin_lease(std::move(pins.back())));
       pins.pop_back();
     }
     if (pins.empty()) ended_.pop_front();

@@ -58,7 +58,7 @@ class Leases {
   // What is left of a lease that has ended.
   struct Ended {
     std::vector<store::Pin> pins;
-    TenantParts::Account bytes;
+    TenantShare share;  // without the lease's own
   };
   struct Held {
     std::size_t leases = 0;

@@ -40,13 +40,10 @@ struct Limits {
                                               // of the pool 19 % of all of them, 9 % of one connection
   std::uint32_t leavers_max = 64;             // clients without a connection that still keep some, before new ones
                                               // may keep nothing
-  std::uint32_t strangers_max = 128;          // connections of people who are not known yet, where they have to be, or
-                                              // who have to shake hands (TLS); and an eighth of all at most
-  // Of all connections those that are for people to come in by, where they have to say who they are, and those that
-  // clients may have who have said it.
-  [[nodiscard]] std::uint32_t stranger_places() const noexcept {
-    return std::max(std::min(strangers_max, connections_max / 8), 1U);
-  }
+  std::uint32_t strangers_max = 128;          // connections of people who are not known yet, where they
+                                              // have to be, or who have to shake hands (TLS)
+  // Of all connections those that clients may have who have said who they are, where they have to: the rest is for
+  // people to come in by.
   [[nodiscard]] std::uint32_t known_connections_max() const noexcept {
     return connections_max - std::min(strangers_max, connections_max / 8);
   }

@@ -353,9 +353,9 @@ Status Session::on_check(const wire::Header& header, Bytes meta) {
   ids.reserve(check->keys.count());
   for (std::size_t i = 0; i < check->keys.count(); ++i)
     ids.push_back({block::key_at(hash, check->keys, i), check->shard, check->group});
-  ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(checker_.verify(**ns, ids, bytes)));
-  Result<KeyShare> share = take_keys(ids.size());
-  if (share) checker_.enter(std::move(*ns), std::move(ids), std::move(*share));
+  const auto rest = std::span(ids).subspan(checker_.verify(**ns, ids, bytes));
+  Result<KeyShare> share = take_keys(rest.size());
+  if (share) checker_.enter(std::move(*ns), rest, bytes, std::move(*share));
   return {};
 }
 

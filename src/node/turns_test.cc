@@ -4,6 +4,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "auth/testing/tokens.h"
 #include "io/sim/sim_loop.h"
@@ -244,6 +245,31 @@ TEST_F(SharesTest, WhatATenantPutsThroughArenasIsTakenInItsShare) {
     clients[i]->feed(wire::frame({.request_id = 7, .items = 1}, wire::PutArena{.checksums = view}));
   }
   EXPECT_EQ(others_when_b_has(1, clients, {}), 0U) << "they are at a third";
+}
+
+// Records of which there are none are looked for as those that are there.
+TEST_F(SharesTest, ReportsOfATenantAreVerifiedInItsShare) {
+  constexpr std::uint32_t kKeys = 30;
+  const auto clients = enter_all();
+  const auto keys = Records::keys(1, kKeys);
+  const auto work = wire::frame({.request_id = 7, .items = kKeys},
+                                wire::Check{.ns = 0, .shard = 0, .group = 0, .keys = {keys, 16, true}});
+  for (net::RoomyStream* const client : clients) client->feed(work);
+  const auto waiting = [this] {
+    return nlohmann::json::parse(node_->stats_json()).at("node").at("op_keys").get<std::uint64_t>();
+  };
+  turn();
+  EXPECT_EQ(waiting(), 4 * kKeys - 1) << "but for one that this turn had time for";
+  int turns = 0;
+  for (std::uint64_t before = 4 * kKeys; waiting() + kKeys > before && turns < kTurnsMax; ++turns) turn();
+  EXPECT_LE(turns, 80) << "when one is through, b's are: it has every other turn";
+  for (; waiting() > 0 && turns < kTurnsMax; ++turns) turn();
+  EXPECT_GE(turns, 100) << "a record at a time";
+  clients[0]->feed(work);
+  clients[0]->feed(work);
+  turn();
+  EXPECT_GT(waiting(), kKeys);
+  node_.reset();  // what waits gives back what it counts for
 }
 
 // The pool is not shared with this one: GETs are copied for its clients.
