@@ -60,7 +60,7 @@ class NodeImpl final : public Node {
 
   Status open(std::string& why);
   Status recover(std::string* why) override;
-  [[nodiscard]] std::vector<std::string> addresses() const override;
+  [[nodiscard]] std::vector<std::string> addresses() const override { return addresses_; }
   [[nodiscard]] std::vector<std::string> resp_addresses() const override;
   [[nodiscard]] std::string http_address() const override { return http_ ? http_->address() : std::string(); }
   Status adopt(std::unique_ptr<io::Stream> stream) override;
@@ -383,8 +383,6 @@ Status NodeImpl::listen_on(const std::vector<std::unique_ptr<net::Listener>>& li
   }
   return {};
 }
-
-std::vector<std::string> NodeImpl::addresses() const { return addresses_; }
 
 std::vector<std::string> NodeImpl::resp_addresses() const {
   std::vector<std::string> addresses;
