@@ -7,7 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <span>
 #include <vector>
 
@@ -53,7 +53,7 @@ class Checker {
   net::SliceLine::User user_;
   TurnAllowance& at_once_;
   store::Store& store_;
-  std::deque<Reports> queue_;
+  std::list<Reports> queue_;
 };
 
 }  // namespace kvd::node

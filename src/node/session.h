@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -329,11 +328,11 @@ class Session final : private net::MessageHandler {
   bool waits_for_window_ = false;  // a GET does, until the client gives something back
   Time window_waits_since_{};      // so long it has given nothing back
   net::SliceLine::User window_slices_;
-  std::deque<Doubt> doubts_;  // in order of time
+  std::list<Doubt> doubts_;  // in order of time
   io::Timer doubt_timer_;
-  std::deque<RunningMatch> matches_;  // in order of arrival; small ones are answered before
+  std::list<RunningMatch> matches_;  // in order of arrival; small ones are answered before
   net::SliceLine::User match_slices_;
-  std::deque<RunningRemove> removes_;
+  std::list<RunningRemove> removes_;
   net::SliceLine::User remove_slices_;
   Checker checker_;
   std::size_t removals_ = 0;  // REMOVEs that are answered when they are written
