@@ -223,6 +223,10 @@ TEST_F(RespSessionTest, RefusesWhatIsTooLongInItsPlace) {
   client_.send(resp_command({"ECHO", std::string(70'000, 'e')}) + "PING\r\n");
   EXPECT_EQ(client_.line(), "-ERR an argument is longer than 65536 bytes\r\n");
   EXPECT_EQ(client_.line(), "+PONG\r\n");
+  std::vector<std::string> many(20, std::string(60'000, 'k'));
+  many[0] = "MGET";
+  client_.send(resp_command(many));
+  EXPECT_EQ(client_.line(), "-ERR the arguments have more than 1 MiB\r\n");
 }
 
 TEST_F(RespSessionTest, BrokenProtocolEndsTheConnectionBehindItsAnswers) {

@@ -7,13 +7,11 @@
 #include <filesystem>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include "auth/testing/tokens.h"
 #include "net/arena.h"
 #include "net/ring_stream.h"
 #include "net/shared_memory.h"
-#include "node/testing/rig.h"
+#include "node/testing/auth_fixture.h"
 
 namespace kvd::node {
 namespace {
@@ -26,10 +24,6 @@ constexpr std::uint64_t kEverything = kLater | kRings | kArena | kMemory;
 constexpr std::uint64_t kPoolBytes = std::uint64_t{64} << 20;  // of test_options()
 constexpr std::uint64_t kWindowBytes = std::uint64_t{32} << 20;
 constexpr std::uint64_t kSmallArena = std::uint64_t{64} << 10;
-
-std::string credential(int n, const std::string& tenant, const std::string& rights, const std::string& until = "") {
-  return auth::token_line(n, "n" + std::to_string(n), tenant, rights, until);
-}
 
 // A client that has shown its token, with what it was given for it.
 struct Known {
@@ -53,19 +47,16 @@ struct Known {
   }
 };
 
-class SessionMemoryTest : public testing::Test {
+class SessionMemoryTest : public CredentialsTest {
  protected:
   // 1 and 2 read and write, for a and b; 3 reads, 4 writes and 5 administers for a.
   static std::string everybody() {
-    return "tenant a requests=2\n" + credential(1, "a", "read,write") + credential(2, "b", "read,write") +
-           credential(3, "a", "read") + credential(4, "a", "write") + credential(5, "a", "admin");
+    return "tenant a requests=2\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write") +
+           token_line(3, "a", "read") + token_line(4, "a", "write") + token_line(5, "a", "admin");
   }
   void start(const std::string& text = everybody(), NodeOptions options = test_options()) {
-    options.authority = auth::shared_authority(text);
-    options.wall_clock = [this] { return wall; };
-    options.limits.refusal_delay = Millis(1);
     options.store.share_pool = true;
-    rig = std::make_unique<Rig>(std::move(options));
+    CredentialsTest::start(text, std::move(options), Millis(1));
   }
   // Has said HELLO and was answered; `features` of the answer.
   Known stranger(std::uint64_t asks, std::uint64_t* features = nullptr) const {
@@ -116,11 +107,6 @@ class SessionMemoryTest : public testing::Test {
     Known client = enter(token, asks);
     client.ns = client.raw->open(of(tenant));
     return client;
-  }
-  [[nodiscard]] Namespace of(const std::string& tenant) const {
-    Namespace ns = records.ns();
-    ns.tenant = tenant;
-    return ns;
   }
   // All slabs of one key, through the arena.
   [[nodiscard]] wire::Buffer arena_head(std::uint64_t id, std::size_t key) const {
@@ -186,9 +172,6 @@ class SessionMemoryTest : public testing::Test {
     EXPECT_TRUE(reply.has_value()) << wire::error_text(m.meta);
     return reply && reply->prefix_blocks == 1;
   }
-  [[nodiscard]] nlohmann::json tenant(const std::string& name) const {
-    return nlohmann::json::parse(rig->node->stats_json())["tenants"][name];
-  }
   [[nodiscard]] bool nothing_held() const {
     return rig->stat("node", "rings") == 0 && rig->stat("node", "arena_bytes") == 0 &&
            rig->stat("node", "window_bytes") == 0 && tenant("a")["rings"] == 0 && tenant("a")["arenas"] == 0 &&
@@ -205,10 +188,6 @@ class SessionMemoryTest : public testing::Test {
     }
     return files;
   }
-
-  Records records{small_namespace()};
-  auth::WallSeconds wall = 0;
-  std::unique_ptr<Rig> rig;
 };
 
 TEST_F(SessionMemoryTest, NothingIsThereForAStranger) {
@@ -272,7 +251,7 @@ TEST_F(SessionMemoryTest, AreForThoseWhoAskAndCouldBeToldAndCanCarryThem) {
 }
 
 TEST_F(SessionMemoryTest, ThePoolIsLentToWhoIsAllowedItAndMayRead) {
-  start(credential(1, "a", "read,write,pool") + credential(2, "b", "read,write") + credential(3, "a", "write,pool"));
+  start(token_line(1, "a", "read,write,pool") + token_line(2, "b", "read,write") + token_line(3, "a", "write,pool"));
   std::uint64_t features = 0;
   const Known stays_outside = stranger(kEverything, &features);
   EXPECT_EQ(features, kLater);
@@ -296,13 +275,13 @@ TEST_F(SessionMemoryTest, ThePoolIsLentToWhoIsAllowedItAndMayRead) {
 }
 
 TEST_F(SessionMemoryTest, WhoIsNotAllowedThePoolAnyMoreIsEnded) {
-  const std::string other = credential(2, "b", "read,pool"), changed[] = {"read,write", "write,pool"};
+  const std::string other = token_line(2, "b", "read,pool"), changed[] = {"read,write", "write,pool"};
   for (const std::string& rights : changed) {
-    start(credential(1, "a", "read,write,pool") + other);
+    start(token_line(1, "a", "read,write,pool") + other);
     const Known a = enter_as(1, "a"), b = enter_as(2, "b");
     ASSERT_EQ(memory_bytes(a), kPoolBytes);
     ASSERT_EQ(memory_bytes(b), kPoolBytes);
-    rig->node->set_authority(auth::shared_authority(credential(1, "a", rights) + other));
+    rig->node->set_authority(auth::shared_authority(token_line(1, "a", rights) + other));
     EXPECT_TRUE(a.raw->ended());
     EXPECT_FALSE(finds(b, 1)) << "and nobody else";
     EXPECT_NE(memory_bytes(enter(1)), kPoolBytes);
@@ -312,14 +291,14 @@ TEST_F(SessionMemoryTest, WhoIsNotAllowedThePoolAnyMoreIsEnded) {
 TEST_F(SessionMemoryTest, NobodyListensBesideAPortAlsoWhereThePoolIsLent) {
   NodeOptions options = test_options();
   options.listen = {"tcp://127.0.0.1:0"};
-  start(credential(1, "a", "read,pool"), options);
+  start(token_line(1, "a", "read,pool"), options);
   EXPECT_EQ(rig->connect_local(0), nullptr);
   EXPECT_EQ(enter(1).features, kRings | kMemory);
 }
 
 // A pool that was not made for sharing cannot be shared later.
 TEST_F(SessionMemoryTest, ARightToThePoolCountsFromTheNextStartOnWhereItIsNew) {
-  const std::string text = credential(1, "a", "read,write,pool");
+  const std::string text = token_line(1, "a", "read,write,pool");
   start();
   rig->node->set_authority(auth::shared_authority(text));
   EXPECT_EQ(rig->log.count("next start"), 0U) << "nobody could come by a unix socket";
@@ -346,9 +325,9 @@ TEST_F(SessionMemoryTest, CanBeSwitchedOff) {
   EXPECT_EQ(enter(1).features, 0U);
   options = test_options();
   options.shared_memory = false;
-  start(credential(1, "a", "read,write,pool"), options);
+  start(token_line(1, "a", "read,write,pool"), options);
   EXPECT_EQ(enter(1).features, 0U);
-  rig->node->set_authority(auth::shared_authority(credential(1, "a", "read,write,pool")));
+  rig->node->set_authority(auth::shared_authority(token_line(1, "a", "read,write,pool")));
   EXPECT_EQ(rig->log.count("next start"), 0U);
 }
 
@@ -372,13 +351,13 @@ TEST_F(SessionMemoryTest, RightsAreCheckedForWhatComesThroughMemory) {
   EXPECT_EQ(writer.call(match(writer, 1)).header.status, Code::kInvalid);
   EXPECT_EQ(rig->stat("node", "forbidden"), 3U);
   // With the next credentials the first one reads only: its connection and its memory stay.
-  rig->node->set_authority(auth::shared_authority(credential(1, "a", "read")));
+  rig->node->set_authority(auth::shared_authority(token_line(1, "a", "read")));
   EXPECT_TRUE(reader.raw->ended() && writer.raw->ended());
   m = put(both, 4);
   EXPECT_EQ(wire::error_text(m.meta), "the credential does not allow this");
   EXPECT_FALSE(finds(both, 4));
   EXPECT_TRUE(finds(both, 1));
-  rig->node->set_authority(auth::shared_authority(credential(1, "a", "write")));
+  rig->node->set_authority(auth::shared_authority(token_line(1, "a", "write")));
   EXPECT_EQ(both.call(match(both, 1)).header.status, Code::kInvalid);
   EXPECT_EQ(rig->stat("node", "forbidden"), 5U);
 }
@@ -406,7 +385,7 @@ TEST_F(SessionMemoryTest, ATenantsQuotasHoldThroughMemory) {
   const net::Received m = other.call(records.put(other.raw->new_id(), other.ns, 3, 1));
   EXPECT_EQ(wire::error_text(m.meta), "the tenant has as many requests in flight as it may");
   EXPECT_EQ(tenant("a")["refused"], 1);
-  rig->node->set_authority(auth::shared_authority("tenant b pool=1KiB\n" + credential(2, "b", "read,write")));
+  rig->node->set_authority(auth::shared_authority("tenant b pool=1KiB\n" + token_line(2, "b", "read,write")));
   EXPECT_TRUE(a.raw->ended());
   const Known b = enter_as(2, "b");
   const net::Received full = put(b, 1);
@@ -422,7 +401,7 @@ TEST_F(SessionMemoryTest, ARevokedTokenEndsItWithinUse) {
   goes.raw->send(records.put(id, goes.ns, 1, 1));
   goes.raw->peer().connection->flush();
   ASSERT_TRUE(rig->until([&] { return rig->stat("node", "ops") == 1; }));
-  rig->node->set_authority(auth::shared_authority(credential(2, "b", "read,write")));
+  rig->node->set_authority(auth::shared_authority(token_line(2, "b", "read,write")));
   const std::uint64_t lookups = rig->stat("node", "requests_match");
   std::ranges::fill(goes.arena->writable(), std::byte{0x5A});
   goes.raw->send(arena_head(id, 1));
@@ -438,7 +417,7 @@ TEST_F(SessionMemoryTest, ARevokedTokenEndsItWithinUse) {
 }
 
 TEST_F(SessionMemoryTest, AnExpiredTokenEndsItWithTheNextRequest) {
-  start(credential(1, "a", "read,write", "2000-01-01"));
+  start(token_line(1, "a", "read,write", "2000-01-01"));
   wall = 946684799;
   const Known looks = enter_as(1, "a"), puts = enter_as(1, "a");
   const std::uint64_t id = puts.raw->new_id();
@@ -463,7 +442,7 @@ TEST_F(SessionMemoryTest, ATenantThatTakesAllLeavesOthersTheirs) {
   options.limits.arena_bytes_all_max = 4 * kSmallArena;
   options.limits.window_bytes = kSmallArena;
   options.limits.window_bytes_all_max = 4 * kSmallArena;
-  start(credential(1, "a", "read,write") + credential(2, "b", "read,write"), options);
+  start(token_line(1, "a", "read,write") + token_line(2, "b", "read,write"), options);
   std::vector<Known> of_a;
   for (int i = 0; i < 3; ++i) {
     of_a.push_back(enter_as(1, "a"));
@@ -486,7 +465,7 @@ TEST_F(SessionMemoryTest, ATenantThatTakesAllLeavesOthersTheirs) {
 TEST_F(SessionMemoryTest, NoMoreIsKeptForATenantThanItsConnections) {
   NodeOptions options = test_options();
   options.limits.rings_max = 8;
-  start("tenant b connections=1\n" + credential(1, "a", "read,write") + credential(2, "b", "read,write"), options);
+  start("tenant b connections=1\n" + token_line(1, "a", "read,write") + token_line(2, "b", "read,write"), options);
   std::vector<Known> of_a;
   for (int i = 0; i < 7; ++i) {
     of_a.push_back(enter(1));

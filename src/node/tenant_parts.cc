@@ -1,7 +1,6 @@
 #include "node/tenant_parts.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace kvd::node {
@@ -34,10 +33,6 @@ bool TenantParts::Share::grow(std::uint64_t amount) noexcept {
   parts_->use(*own_, own_->used_ + amount);
   amount_ += amount;
   return true;
-}
-
-std::uint64_t TenantParts::Account::room() const noexcept {
-  return own_ == nullptr ? std::numeric_limits<std::uint64_t>::max() : parts_->room(*own_);
 }
 
 void TenantParts::Account::take(std::uint64_t amount) noexcept {

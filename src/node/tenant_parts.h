@@ -45,12 +45,11 @@ class TenantParts {
     std::uint64_t amount_ = 0;
   };
 
-  // What one tenant takes and gives back by itself, where no share stands for it; empty: of no tenant, without a bound.
+  // What one tenant takes and gives back by itself, where no share stands for it; empty: of no tenant.
   class Account {
    public:
     Account() = default;
     Account(TenantParts& parts, SharedOwn own) : parts_(&parts), own_(std::move(own)) {}
-    [[nodiscard]] std::uint64_t room() const noexcept;
     void take(std::uint64_t amount) noexcept;
     void give_back(std::uint64_t amount) noexcept;
 

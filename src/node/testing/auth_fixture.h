@@ -1,8 +1,10 @@
-// NodeAuth: a node with credentials and clients that show tokens. For tests of who gets in and what it may do.
+// CredentialsTest: a node with credentials. NodeAuth: one whose clients show tokens. For tests of who gets in and what
+// it may do.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -17,7 +19,30 @@ inline std::string token_line(int n, const std::string& tenant, const std::strin
   return auth::token_line(n, "n" + std::to_string(n), tenant, rights, expires);
 }
 
-class NodeAuth : public testing::Test {
+class CredentialsTest : public testing::Test {
+ protected:
+  void start(const std::string& credentials, NodeOptions options, Duration refusal_delay) {
+    options.authority = auth::shared_authority(credentials);
+    options.wall_clock = [this] { return wall; };
+    options.limits.refusal_delay = refusal_delay;
+    rig = std::make_unique<Rig>(std::move(options));
+  }
+  [[nodiscard]] Namespace of(const std::string& tenant) const {
+    Namespace ns = records.ns();
+    ns.tenant = tenant;
+    return ns;
+  }
+  // The figures of this tenant.
+  [[nodiscard]] nlohmann::json tenant(const std::string& name) const {
+    return nlohmann::json::parse(rig->node->stats_json())["tenants"][name];
+  }
+
+  Records records{small_namespace()};
+  auth::WallSeconds wall = 0;
+  std::unique_ptr<Rig> rig;
+};
+
+class NodeAuth : public CredentialsTest {
  protected:
   // Token 1 is of tenant a, 2 of tenant b; both may read and write. 3 reads for a, 4 writes, 5 administers.
   static std::string everybody() {
@@ -26,10 +51,7 @@ class NodeAuth : public testing::Test {
   }
   void start(const std::string& credentials = everybody(), NodeOptions options = test_options(),
              Duration refusal_delay = Millis(1)) {
-    options.authority = auth::shared_authority(credentials);
-    options.wall_clock = [this] { return wall; };
-    options.limits.refusal_delay = refusal_delay;
-    rig = std::make_unique<Rig>(options);
+    CredentialsTest::start(credentials, std::move(options), refusal_delay);
   }
   std::unique_ptr<RawClient> stranger(std::uint64_t features = wire::kFeatureToken) const {
     auto client = rig->connect(false);
@@ -54,11 +76,6 @@ class NodeAuth : public testing::Test {
     EXPECT_EQ(wire::error_text(answer.meta), "unauthorized");
     EXPECT_TRUE(client.ended());
   }
-  [[nodiscard]] Namespace of(const std::string& tenant) const {
-    Namespace ns = records.ns();
-    ns.tenant = tenant;
-    return ns;
-  }
   // Whether the client's PUT of a record was taken.
   net::Received put(RawClient& client, std::uint32_t ns, std::size_t key) const {
     const std::uint64_t id = client.new_id();
@@ -80,11 +97,6 @@ class NodeAuth : public testing::Test {
     }
     return failed;
   }
-
-  // The figures of this tenant.
-  [[nodiscard]] nlohmann::json tenant(const std::string& name) const {
-    return nlohmann::json::parse(rig->node->stats_json())["tenants"][name];
-  }
   // What a client hears who shows this token and is not let in; its connection has ended then.
   std::string turned_away(int token, Code code) const {
     const auto client = stranger();
@@ -94,10 +106,6 @@ class NodeAuth : public testing::Test {
     EXPECT_TRUE(client->ended());
     return std::string(wire::error_text(answer.meta));
   }
-
-  Records records{small_namespace()};
-  auth::WallSeconds wall = 0;
-  std::unique_ptr<Rig> rig;
 };
 
 }  // namespace kvd::node
